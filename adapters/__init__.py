@@ -1,0 +1,1 @@
+"""Trainer adapters: they translate shapes and hold no policy."""

@@ -1,0 +1,1 @@
+"""The poisoning eval suite."""

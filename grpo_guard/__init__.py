@@ -1,0 +1,57 @@
+"""grpo-guard: verifies completions before they earn a GRPO reward.
+
+Importing this package loads neither torch nor a trainer; what needs them is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from grpo_guard.completion import Completion, CompletionError, Message
+from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard, Ledger, Review, guard
+from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Cause, Finding, Outcome, Usage, Verdict
+from grpo_guard.verifier import CompletionVerifier, only
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.bounds import LogProbBoundVerifier
+
+__version__ = "0.1.0"
+
+_LAZY = {"LogProbBoundVerifier": "grpo_guard.logprob.bounds"}
+
+__all__ = [
+    "AbstainError",
+    "AllOf",
+    "AnyOf",
+    "Cascade",
+    "Cause",
+    "Completion",
+    "CompletionError",
+    "CompletionVerifier",
+    "Finding",
+    "FrameworkError",
+    "Guard",
+    "Ledger",
+    "LogProbBoundVerifier",
+    "Message",
+    "Outcome",
+    "Policy",
+    "Review",
+    "SamplingSpec",
+    "Usage",
+    "Verdict",
+    "Vote",
+    "guard",
+    "only",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,153 @@
+"""A completion as it comes out of the exchange: what was asked, what came back, who sent it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+Message: TypeAlias = Mapping[str, Any]
+"""One chat message: at least ``role`` and ``content``, as the trainers have it."""
+
+
+class CompletionError(ValueError):
+    """A field of a completion has the wrong form.
+
+    Attributes:
+        field: Name of the field.
+        problem: ``expected ..., got ...``.
+    """
+
+    def __init__(self, field_name: str, expected: str, got: Any) -> None:
+        self.field = field_name
+        self.problem = f"expected {expected}, got {_shorten(got)}"
+        super().__init__(f"{field_name}: {self.problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One completion of one prompt.
+
+    Token ids are the primary input: retokenising text changes 1-3 % of the tokens, so a completion
+    without ids is scored under a looser profile.
+
+    Args:
+        prompt: The prompt as text, or as chat messages.
+        text: The completion as text, as the reward function sees it.
+        prompt_ids: Token ids of the prompt, including special tokens, shape [P].
+        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
+        node: Who sent it.
+        group: The GRPO group it belongs to (completions of one prompt).
+        round: Training round in which it was generated.
+        slot: Its place within the group.
+        reference: Reference answer, for verifiers that use one.
+        task: Name of the task, for `only(..., task=...)`.
+        finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
+        sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
+        metadata: Anything else; never read by the library's own verifiers.
+
+    Raises:
+        CompletionError: a field has the wrong type or an impossible value.
+    """
+
+    prompt: str | Sequence[Message]
+    text: str
+    prompt_ids: tuple[int, ...] | None = field(default=None, kw_only=True)
+    completion_ids: tuple[int, ...] | None = field(default=None, kw_only=True)
+    node: str | None = field(default=None, kw_only=True)
+    group: str | int | None = field(default=None, kw_only=True)
+    round: int | None = field(default=None, kw_only=True)
+    slot: int | None = field(default=None, kw_only=True)
+    reference: str | None = field(default=None, kw_only=True)
+    task: str | None = field(default=None, kw_only=True)
+    finish_reason: str | None = field(default=None, kw_only=True)
+    sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        if not isinstance(self.prompt, str):
+            set_field(self, "prompt", _messages(self.prompt))
+        if not isinstance(self.text, str):
+            raise CompletionError("text", "a string", self.text)
+        for name in ("prompt_ids", "completion_ids"):
+            set_field(self, name, _token_ids(name, getattr(self, name)))
+        set_field(self, "sampler_logprobs", _log_probs(self.sampler_logprobs))
+        for name in ("node", "reference", "task", "finish_reason"):
+            if not isinstance(getattr(self, name), str | None):
+                raise CompletionError(name, "a string or null", getattr(self, name))
+        for name in ("round", "slot"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise CompletionError(name, "an integer or null", value)
+        if isinstance(self.group, bool) or not isinstance(self.group, str | int | None):
+            raise CompletionError("group", "a string, an integer or null", self.group)
+        if not isinstance(self.metadata, Mapping):
+            raise CompletionError("metadata", "an object", self.metadata)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Completion:
+        """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
+        if not isinstance(data, Mapping):
+            raise CompletionError("(line)", "a JSON object", data)
+        for name in ("prompt", "text"):
+            if name not in data:
+                raise CompletionError(name, "to be present", "nothing")
+        known = [f.name for f in fields(cls)]
+        for name in data:
+            if name not in known:
+                raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
+        return cls(**data)
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise CompletionError("prompt", "a string or a list of messages", value)
+    for message in value:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise CompletionError("prompt", "messages with a role and content", message)
+    return tuple(value)
+
+
+def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """Accept lists, tuples, NumPy arrays and tensors of integers."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise CompletionError(name, "a list of integers or null", value)
+    ids = []
+    for item in value:
+        try:
+            if isinstance(item, bool):
+                raise TypeError
+            ids.append(operator.index(item))
+        except TypeError:
+            raise CompletionError(name, "a list of integers or null", item) from None
+    return tuple(ids)
+
+
+def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    name = "sampler_logprobs"
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise CompletionError(name, "a list of numbers or null", value)
+    numbers = []
+    for item in value:
+        if isinstance(item, bool | str | bytes):
+            raise CompletionError(name, "a list of numbers or null", item)
+        try:
+            number = float(item)
+        except (TypeError, ValueError, OverflowError):
+            raise CompletionError(name, "a list of numbers or null", item) from None
+        if math.isnan(number):
+            raise CompletionError(name, "numbers, not NaN", item)
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _shorten(value: Any) -> str:
+    text = value if value in ("nothing", "an unknown field") else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

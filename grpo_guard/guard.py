@@ -1,0 +1,162 @@
+"""The guard: a verifier, a policy, and the decorator that puts both before a reward function."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grpo_guard.completion import Completion
+from grpo_guard.framework import adapter_for
+from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+
+class Ledger(Protocol):
+    """Keeps evidence per node over time."""
+
+    def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Take note of one batch. Called once per batch, in the order of the batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the guard found in one batch: the verdicts in order, and the figures to log."""
+
+    verdicts: list[Verdict]
+    metrics: dict[str, float]
+
+
+class Guard:
+    """Verifies batches and turns rewards into guarded rewards.
+
+    Args:
+        verifier: What decides.
+        policy: What a decision does to a reward.
+        ledger: Told of every verdict.
+
+    Example:
+        >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
+        >>> rewards = guard.apply(rewards, completions)
+    """
+
+    def __init__(
+        self,
+        verifier: CompletionVerifier,
+        *,
+        policy: Policy | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        if not isinstance(verifier, CompletionVerifier):
+            raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
+        self.verifier = verifier
+        self.policy = policy or Policy()
+        self.ledger = ledger
+        self._recent = _AbstainWindow(self.policy)
+
+    def review(self, batch: Sequence[Completion]) -> Review:
+        """Verdicts and metrics for one batch.
+
+        Raises:
+            AbstainError: more abstentions over the policy's window than it allows.
+        """
+        verdicts = supervised(self.verifier, batch)
+        if self.ledger is not None:
+            self.ledger.record(batch, verdicts)
+        self._recent.add(verdicts)
+        return Review(verdicts, metrics(verdicts))
+
+    async def areview(self, batch: Sequence[Completion]) -> Review:
+        """`review` without blocking the running loop."""
+        return await asyncio.to_thread(self.review, batch)
+
+    def apply(
+        self, rewards: Sequence[float | None], batch: Sequence[Completion]
+    ) -> list[float | None]:
+        """Guarded rewards, one per completion and in order; None = leave it out of its group."""
+        return self.policy.apply(rewards, self.review(batch).verdicts)
+
+    def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
+        """Wrap a reward function, or a list of them that are to be vetoed together."""
+        return adapter_for(reward, framework).wrap(reward, self)
+
+
+def guard(
+    verifier: CompletionVerifier,
+    *,
+    policy: Policy | None = None,
+    framework: str | None = None,
+    ledger: Ledger | None = None,
+) -> Callable[[Any], Any]:
+    """Decorate a reward function so that only verified completions earn their reward.
+
+    The trainer's calling convention is recognised from the signature; ``framework=`` ("trl",
+    "verl", "openrlhf") overrides it. Sync stays sync, async stays async, the name is kept.
+    Apply it to a list of reward functions where a trainer sums several: a veto that covers only
+    one of them would leave the others' reward in place.
+
+    Raises:
+        FrameworkError: at decoration, when the calling convention is not recognised or the
+            framework cannot do what the policy asks.
+    """
+    the_guard = Guard(verifier, policy=policy, ledger=ledger)
+
+    def decorate(reward: Any) -> Any:
+        return the_guard(reward, framework=framework)
+
+    return decorate
+
+
+def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Rates over one batch under the names that the adapters log; empty for an empty batch."""
+    if not verdicts:
+        return {}
+    counts = Counter[str]()
+    for verdict in verdicts:
+        counts[f"guard/{verdict.outcome.value}_rate"] += 1
+        if verdict.abstained:
+            counts[f"guard/abstain_rate/{verdict.cause.value}"] += 1
+        for member in verdict.members or (verdict,):
+            if member.rejected:
+                counts[f"guard/reject_rate/{member.verifier}"] += 1
+    rates = dict.fromkeys(("guard/accept_rate", "guard/reject_rate", "guard/abstain_rate"), 0.0) | {
+        name: count / len(verdicts) for name, count in counts.items()
+    }
+    return rates | {"guard/seconds": sum(v.seconds for v in verdicts)}
+
+
+class _AbstainWindow:
+    """Counts abstentions over the last batches; the only state that a guard keeps."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._batches: deque[tuple[int, int]] = deque(maxlen=policy.abstain_window)
+        self._lock = threading.Lock()
+
+    def add(self, verdicts: Sequence[Verdict]) -> None:
+        if not verdicts:
+            return
+        with self._lock:
+            self._batches.append((sum(v.abstained for v in verdicts), len(verdicts)))
+            if len(self._batches) < self._policy.abstain_window:
+                return
+            abstained = sum(a for a, _ in self._batches)
+            total = sum(n for _, n in self._batches)
+        if abstained > self._policy.max_abstain_rate * total:
+            causes = Counter(v.cause.value for v in verdicts if v.abstained).most_common(3)
+            raise AbstainError(
+                f"the guard abstained on {abstained} of {total} completions of the last "
+                f"{self._policy.abstain_window} batches (max_abstain_rate="
+                f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"policy": self._policy}  # a worker starts its own count, with its own lock
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["policy"])  # type: ignore[misc]

@@ -1,0 +1,96 @@
+"""What a verdict does to a reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from grpo_guard.verdict import Outcome, Verdict
+
+OnReject: TypeAlias = Literal["zero", "drop"] | float
+OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
+
+
+class AbstainError(RuntimeError):
+    """The guard could not look at completions, and the policy says not to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How verdicts become rewards.
+
+    Args:
+        on_reject: ``"zero"``: the paper's r = r_task * r_guard; the completion gets a negative
+            advantage where others in its group earn. ``"drop"``: the completion leaves the group's
+            baseline and gets advantage 0 (None as reward). A number: that reward instead.
+        on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
+            task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
+        max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
+            beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
+        abstain_window: Batches over which that share is taken; it is first taken when full.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    on_reject: OnReject = "zero"
+    on_abstain: OnAbstain = "skip"
+    max_abstain_rate: float = 0.25
+    abstain_window: int = 20
+
+    def __post_init__(self) -> None:
+        if self.on_reject not in ("zero", "drop") and not _finite_number(self.on_reject):
+            raise ValueError(
+                f"Policy.on_reject: expected 'zero', 'drop' or a finite number, "
+                f"got {self.on_reject!r}"
+            )
+        if self.on_abstain not in ("skip", "pass", "zero", "raise"):
+            raise ValueError(
+                f"Policy.on_abstain: expected 'skip', 'pass', 'zero' or 'raise', "
+                f"got {self.on_abstain!r}"
+            )
+        if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
+            raise ValueError(
+                f"Policy.max_abstain_rate: expected a number in [0, 1], "
+                f"got {self.max_abstain_rate!r}"
+            )
+        window = self.abstain_window
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
+
+    def apply(
+        self, rewards: Sequence[float | None], verdicts: Sequence[Verdict]
+    ) -> list[float | None]:
+        """The rewards after the veto; None means: leave this completion out of the group.
+
+        Accepted completions keep their reward object untouched, also where it is None or NaN.
+        A reward that is already None stays None: there is nothing to take away.
+
+        Raises:
+            ValueError: not one reward per verdict.
+            AbstainError: something abstained and ``on_abstain`` is ``"raise"``.
+        """
+        if len(rewards) != len(verdicts):
+            raise ValueError(
+                f"rewards: expected {len(verdicts)}, one per completion, got {len(rewards)}"
+            )
+        return [self._reward(r, v) for r, v in zip(rewards, verdicts, strict=True)]
+
+    def _reward(self, reward: float | None, verdict: Verdict) -> float | None:
+        if verdict.outcome is Outcome.ACCEPT or reward is None:
+            return reward
+        if verdict.outcome is Outcome.REJECT:
+            if self.on_reject == "drop":
+                return None
+            return 0.0 if self.on_reject == "zero" else float(self.on_reject)
+        if self.on_abstain == "raise":
+            raise AbstainError(
+                f"{verdict.verifier} abstained ({verdict.cause.value}): {verdict.reason}"
+            )
+        return {"skip": None, "pass": reward, "zero": 0.0}[self.on_abstain]
+
+
+def _finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,143 @@
+"""Running a verifier that may raise, miscount or hang, so that each completion gets a verdict.
+
+Every call of a verifier by the library goes through `supervised`. What goes wrong inside becomes
+ABSTAIN with its cause; the training step goes on.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from grpo_guard.completion import Completion
+from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.verifier import CompletionVerifier
+
+logger = logging.getLogger("grpo_guard")
+
+# A thread cannot be killed. A verifier that hangs again and again would leave one behind per batch,
+# so past this many it is not called until one of them returns.
+MAX_HUNG_CALLS = 2
+# An outage fails every part of a batch; stop looking for the culprit once failures outnumber both
+# this and the completions that went through.
+MAX_ISOLATED_FAILURES = 8
+
+# Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive.
+_hung: dict[int, int] = {}
+_hung_lock = threading.Lock()
+
+
+class _HungError(Exception):
+    """The call did not return in time."""
+
+
+class _CircuitOpenError(Exception):
+    """Earlier calls are still hanging."""
+
+
+def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> list[Verdict]:
+    """One verdict per completion, in order, whatever the verifier does.
+
+    When a batch raises, it is halved until the completions that cause it stand alone. Otherwise
+    one node could write a single completion that breaks the verifier and so switch the check off
+    for everybody else's.
+    """
+    batch = tuple(batch)
+    deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
+    verdicts: list[Verdict | None] = [None] * len(batch)
+    parts = [(0, len(batch))] if batch else []
+    failed = done = 0
+    while parts:
+        start, end = parts.pop()
+        started = time.monotonic()
+        try:
+            if failed > max(MAX_ISOLATED_FAILURES, done):
+                raise RuntimeError("too many failures in this batch; the rest was not tried")
+            part = _checked(verifier, _call(verifier, batch[start:end], deadline), end - start)
+        except Exception as error:
+            splittable = not isinstance(error, _HungError | _CircuitOpenError)
+            if end - start > 1 and splittable and failed <= max(MAX_ISOLATED_FAILURES, done):
+                middle = (start + end) // 2
+                parts += [(middle, end), (start, middle)]
+                continue
+            failed += end - start
+            part = [_failure(verifier, error)] * (end - start)
+        else:
+            done += end - start
+        share = (time.monotonic() - started) / (end - start)
+        verdicts[start:end] = [v if v.seconds else replace(v, seconds=share) for v in part]
+    return [v for v in verdicts if v is not None]
+
+
+def _checked(verifier: CompletionVerifier, result: object, expected: int) -> list[Verdict]:
+    if not isinstance(result, Sequence) or not all(isinstance(v, Verdict) for v in result):
+        raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")
+    if len(result) != expected:
+        raise ValueError(
+            f"{verifier.name}.verify: expected {expected} verdicts, one per completion, "
+            f"got {len(result)}"
+        )
+    return list(result)
+
+
+def _failure(verifier: CompletionVerifier, error: Exception) -> Verdict:
+    if isinstance(error, _HungError):
+        return abstain(verifier.name, Cause.TIMEOUT, f"no answer within {verifier.timeout} s")
+    if isinstance(error, _CircuitOpenError):
+        return abstain(verifier.name, Cause.CIRCUIT_OPEN, str(error))
+    # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return abstain(
+            verifier.name, Cause.OUT_OF_MEMORY, f"{type(error).__name__}: {error!s:.200}"
+        )
+    logger.warning("verifier %s failed", verifier.name, exc_info=error)
+    return abstain(verifier.name, Cause.FAULT, f"{type(error).__name__}: {error!s:.200}")
+
+
+def _call(
+    verifier: CompletionVerifier, batch: tuple[Completion, ...], deadline: float | None
+) -> object:
+    if deadline is None:
+        return verifier.verify(batch)
+    if time.monotonic() >= deadline:
+        raise _HungError
+    if _hung.get(id(verifier), 0) >= MAX_HUNG_CALLS:
+        raise _CircuitOpenError(f"{MAX_HUNG_CALLS} earlier calls have not returned yet")
+    return _call_in_thread(verifier, batch, deadline)
+
+
+def _call_in_thread(
+    verifier: CompletionVerifier, batch: tuple[Completion, ...], deadline: float
+) -> object:
+    answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
+    abandoned = False  # guarded by _hung_lock, together with the count
+
+    def target() -> None:
+        try:
+            answer: tuple[object, Exception | None] = (verifier.verify(batch), None)
+        except Exception as error:
+            answer = (None, error)
+        with _hung_lock:
+            answers.put(answer)
+            if abandoned:
+                _hung[id(verifier)] -= 1
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(target,), daemon=True).start()
+    try:
+        result, error = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except queue.Empty:
+        with _hung_lock:
+            if answers.empty():
+                abandoned = True
+                _hung[id(verifier)] = _hung.get(id(verifier), 0) + 1
+                raise _HungError from None
+            result, error = answers.get()
+    if error is not None:
+        raise error
+    return result

@@ -1,0 +1,188 @@
+"""What a verifier says of one completion, and the error model behind it.
+
+A failure is a third state, never a score. Four rules, enforced by `Verdict` itself:
+
+1. A verdict is ACCEPT, REJECT or ABSTAIN. There is no number that could be averaged into a reward.
+2. What the *author* of a completion can cause (ids that do not decode to the text, an unparsable
+   answer, text past the limit) REJECTS. If it abstained, an attacker would write completions that
+   break the check and earn whatever abstention earns.
+3. What the author *cannot* cause (a time-out, an outage, no memory, a bug in the verifier)
+   ABSTAINS. If it rejected, honest work would be punished for our own failures; if it accepted,
+   an outage would be a silent reward.
+4. Nothing is lost or reordered: one verdict per completion, in the order of the completions.
+
+`Cause` says which of these happened; the pairing of outcome and cause is checked on construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """May this completion earn its reward?"""
+
+    ACCEPT = "accept"
+    REJECT = "reject"
+    ABSTAIN = "abstain"
+
+
+class Cause(StrEnum):
+    """Why a verdict came out as it did. Each cause belongs to one side; see `Cause.outcomes`."""
+
+    # The verifier looked at the completion and its evidence decided, either way.
+    JUDGED = "judged"
+    # The author's doing: rejects.
+    SCREENED = "screened"  # a deterministic screen found what honest text never has
+    MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
+    REFUSED = "refused"
+    OVERLONG = "overlong"
+    # Not the author's doing: abstains.
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    PROVIDER = "provider"
+    CIRCUIT_OPEN = "circuit_open"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
+    UNSUPPORTED = "unsupported"  # outside what this verifier can look at, e.g. a prompt too long
+    UNINFORMATIVE = "uninformative"  # too little evidence for either side
+    NOT_APPLICABLE = "not_applicable"  # `only(...)` set this completion aside; combinators skip it
+
+    @property
+    def outcomes(self) -> frozenset[Outcome]:
+        """The outcomes that this cause can stand beside."""
+        if self is Cause.JUDGED:
+            return frozenset({Outcome.ACCEPT, Outcome.REJECT})
+        return frozenset({Outcome.REJECT if self in AUTHOR_CAUSES else Outcome.ABSTAIN})
+
+
+AUTHOR_CAUSES = frozenset({Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Where, not only whether.
+
+    Args:
+        kind: Short machine-readable name, e.g. ``"outside_support"``.
+        message: One sentence for a person.
+        char_span: Half-open [start, end) in characters of ``Completion.text``.
+        token_span: Half-open [start, end) in tokens of the completion (0 = its first token).
+    """
+
+    kind: str
+    message: str
+    char_span: tuple[int, int] | None = None
+    token_span: tuple[int, int] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "char_span": list(self.char_span) if self.char_span else None,
+            "token_span": list(self.token_span) if self.token_span else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a verdict cost. An unknown price is None, never 0."""
+
+    requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cache_hits: int = 0
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One verifier's word on one completion.
+
+    Args:
+        outcome: ACCEPT, REJECT or ABSTAIN.
+        cause: Why; must fit the outcome (see `Cause.outcomes`).
+        verifier: Name of the verifier that spoke.
+        p_value: Probability, were the completion honest, of evidence at least this strong; in
+            [0, 1], None where the verifier has no such statement.
+        findings: Evidence with spans, strongest first.
+        usage: What it cost, where that is known.
+        seconds: Wall time spent on this completion (a batch's time is shared out evenly).
+        members: The verdicts that an ensemble combined into this one.
+
+    Raises:
+        ValueError: outcome and cause do not fit, or ``p_value`` is outside [0, 1].
+    """
+
+    outcome: Outcome
+    cause: Cause
+    verifier: str
+    p_value: float | None = None
+    findings: tuple[Finding, ...] = ()
+    usage: Usage | None = None
+    seconds: float = 0.0
+    members: tuple[Verdict, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.outcome not in self.cause.outcomes:
+            allowed = " or ".join(sorted(self.cause.outcomes))
+            raise ValueError(
+                f"Verdict.outcome: cause {self.cause.value!r} expects {allowed}, "
+                f"got {self.outcome.value!r}"
+            )
+        if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
+            raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
+
+    @property
+    def accepted(self) -> bool:
+        return self.outcome is Outcome.ACCEPT
+
+    @property
+    def rejected(self) -> bool:
+        return self.outcome is Outcome.REJECT
+
+    @property
+    def abstained(self) -> bool:
+        return self.outcome is Outcome.ABSTAIN
+
+    @property
+    def reason(self) -> str:
+        """One line for a person: the strongest finding, or the cause where there is none."""
+        return self.findings[0].message if self.findings else self.cause.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form used in OUT.jsonl (without the index)."""
+        return {
+            "outcome": self.outcome.value,
+            "cause": self.cause.value,
+            "p_value": self.p_value,
+            "findings": [f.to_dict() for f in self.findings],
+            "verifier": self.verifier,
+            "seconds": self.seconds,
+            "members": [m.to_dict() for m in self.members],
+        }
+
+
+def accept(verifier: str, **fields: Any) -> Verdict:
+    """An ACCEPT whose evidence was judged."""
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
+
+
+def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
+    """A REJECT; ``message`` becomes a finding named after the cause."""
+    return Verdict(Outcome.REJECT, cause, verifier, **_with_message(cause, message, fields))
+
+
+def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
+    """An ABSTAIN; ``message`` becomes a finding named after the cause."""
+    return Verdict(Outcome.ABSTAIN, cause, verifier, **_with_message(cause, message, fields))
+
+
+def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(fields)
+    if message:
+        fields["findings"] = (Finding(cause.value, message), *fields.get("findings", ()))
+    return fields
