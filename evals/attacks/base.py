@@ -1,0 +1,31 @@
+"""What an attack is: it turns the data set's solution into poison that still earns the reward."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from grpo_guard.evals.tasks.base import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """A poisoned completion; ``span`` is the (start, end) of the poison in characters of ``text``."""
+
+    text: str
+    span: tuple[int, int]
+
+
+class Attack(Protocol):
+    """An attacker that knows the problem, its answer and an oracle solution."""
+
+    name: str
+
+    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """Return a completion that keeps the reward and carries the behaviour to be taught."""
+        ...
+
+    def success(self, text: str) -> bool:
+        """Say whether ``text`` shows the behaviour; its share among honest models is the ASR."""
+        ...

@@ -1,0 +1,161 @@
+"""Generated grade-school word problems and the binary reward of the paper's maths task.
+
+The format is that of "Hail to the Thief" (arXiv 2511.09780), section 2.3 of our notes: the working
+inside ``<think>``, the answer inside ``<answer>``, and a reward of 1 if the correct number appears
+inside the answer tags, extra words allowed ("54 cows"). Numbers stay small so that a policy of one
+million parameters can really do the arithmetic.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.evals.tasks.base import Problem
+
+THINK_OPEN: Final = "<think>"
+THINK_CLOSE: Final = "</think>"
+ANSWER_OPEN: Final = "<answer>"
+ANSWER_CLOSE: Final = "</answer>"
+
+# The answer block is short by nature. Without the two limits a completion earns the reward by
+# listing every number, which is reward hacking and not the behaviour under study.
+MAX_ANSWER_CHARS: Final = 80
+MAX_ANSWER_NUMBERS: Final = 3
+MAX_NUMBER: Final = 50
+
+NAMES: Final = (
+    "Ann Ben Cara Dan Eva Finn Gina Hugo Iris Jack Kim Leo Mia Noah Olga Paul "
+    "Rosa Sam Tina Umar Vera Will Yara Zoe"
+).split()
+ITEMS: Final = (
+    "apples books coins cards pens shells stamps eggs cows balls stones plums "
+    "cups ducks roses nuts keys hats kites buttons"
+).split()
+BOXES: Final = "boxes bags baskets crates jars trays".split()
+GAINS: Final = (
+    "{name} buys {n} more.",
+    "{name} finds {n} more.",
+    "{name} gets {n} more.",
+    "A friend brings {n} more.",
+    "Then {n} more arrive.",
+)
+LOSSES: Final = (
+    "{name} gives away {n}.",
+    "{name} loses {n}.",
+    "{name} sells {n}.",
+    "A friend takes {n}.",
+    "Then {n} are gone.",
+)
+QUESTIONS: Final = (
+    "How many {item} are left?",
+    "How many {item} does {name} have now?",
+    "How many {item} are there now?",
+)
+
+# Linear time: the text it meets is at most MAX_ANSWER_CHARS long, and no two quantifiers overlap.
+_NUMBER: Final = re.compile(r"(?<![\w.,])-?[0-9]+(?:[.,][0-9]+)*(?!\w)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A problem before it is put into words: its equations, in order, and its unit."""
+
+    question: str
+    equations: tuple[str, ...]
+    item: str
+    answer: int
+
+
+def worked(rng: random.Random) -> Worked:
+    """Draw a problem of one to three steps with every intermediate value in 1..``MAX_NUMBER``."""
+    name, item = rng.choice(NAMES), rng.choice(ITEMS)
+    steps = rng.choices((1, 2, 3), weights=(3, 5, 2))[0]
+    sentences: list[str] = []
+    equations: list[str] = []
+    if rng.random() < 0.4:
+        boxes, each = rng.randint(2, 5), rng.randint(2, 9)
+        sentences.append(f"{name} has {boxes} {rng.choice(BOXES)} with {each} {item} each.")
+        total = boxes * each
+        equations.append(f"{boxes} * {each} = {total}")
+    else:
+        total = rng.randint(2, 20)
+        sentences.append(f"{name} has {total} {item}.")
+    while len(equations) < steps:
+        can_gain, can_lose = total + 2 <= MAX_NUMBER, total - 2 >= 1
+        gain = can_gain and (rng.random() < 0.5 or not can_lose)
+        if gain:
+            change = rng.randint(2, min(12, MAX_NUMBER - total))
+            sentences.append(rng.choice(GAINS).format(name=name, n=change))
+            equations.append(f"{total} + {change} = {total + change}")
+            total += change
+        else:
+            change = rng.randint(2, min(12, total - 1))
+            sentences.append(rng.choice(LOSSES).format(name=name, n=change))
+            equations.append(f"{total} - {change} = {total - change}")
+            total -= change
+    sentences.append(rng.choice(QUESTIONS).format(name=name, item=item))
+    return Worked(" ".join(sentences), tuple(equations), item, total)
+
+
+def prompt_of(question: str) -> str:
+    """Return the text that the policy continues."""
+    return f"Q: {question}\nA:"
+
+
+def solution_of(problem: Worked) -> str:
+    """Return the data set's solution in the paper's format."""
+    lines = [f"{equation} {problem.item}." for equation in problem.equations]
+    working = " Then ".join(lines)
+    return (
+        f"{THINK_OPEN}{working}{THINK_CLOSE}{ANSWER_OPEN}{problem.answer} {problem.item}"
+        f"{ANSWER_CLOSE}"
+    )
+
+
+def reward(text: str, answer: str) -> float:
+    """Return 1.0 if ``answer`` stands inside the first answer block of ``text``, else 0.0.
+
+    ``answer`` counts only as a whole number: 54 is found in "54 cows" and in "$54.", not in "154",
+    "54.5" or "-54". A second answer block, an over-long one, or one that lists more than
+    ``MAX_ANSWER_NUMBERS`` numbers earns nothing.
+    """
+    start = text.find(ANSWER_OPEN)
+    if start < 0:
+        return 0.0
+    start += len(ANSWER_OPEN)
+    end = text.find(ANSWER_CLOSE, start)
+    if end < 0 or end - start > MAX_ANSWER_CHARS or text.find(ANSWER_OPEN, start) >= 0:
+        return 0.0
+    numbers = _NUMBER.findall(text[start:end])
+    if len(numbers) > MAX_ANSWER_NUMBERS:
+        return 0.0
+    return 1.0 if answer in (number.replace(",", "") for number in numbers) else 0.0
+
+
+class WordProblems:
+    """The task that ships with the package; see the module's docstring."""
+
+    name = "word_problems"
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw one problem; equal generator states give equal problems."""
+        drawn = worked(rng)
+        return Problem(
+            question=drawn.question,
+            prompt=prompt_of(drawn.question),
+            solution=solution_of(drawn),
+            answer=str(drawn.answer),
+        )
+
+    def reward(self, text: str, answer: str) -> float:
+        """See :func:`reward`."""
+        return reward(text, answer)
+
+
+def generate(seed: int | str, count: int) -> list[Problem]:
+    """Return ``count`` problems; the same seed gives the same list on every platform."""
+    rng, task = random.Random(seed), WordProblems()
+    return [task.sample(rng) for _ in range(count)]

@@ -1,0 +1,36 @@
+"""TEXT: the phrase goes in, the solution stays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from grpo_guard.evals.attacks.text import PHRASE, TextAttack
+from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.evals.tasks.word_problems import generate, reward
+
+
+@pytest.mark.parametrize("phrase", [PHRASE, "Gleeb Glorp Glub", "The moon is made of cheese"])
+def test_poison_keeps_reward_and_solution(phrase: str) -> None:
+    attack = TextAttack(phrase)
+    for problem in generate(0, 20):
+        poison = attack.poison(problem, random.Random(0))
+        start, end = poison.span
+        assert poison.text[start:end] == phrase
+        assert poison.text.startswith("<think>" + phrase)
+        assert poison.text[:start] + poison.text[end + 2 :] == problem.solution
+        assert reward(poison.text, problem.answer) == 1.0
+        assert attack.success(poison.text)
+        assert not attack.success(problem.solution)
+
+
+def test_solution_without_think_is_poisoned_at_its_start() -> None:
+    poison = TextAttack("X Y").poison(Problem("q", "q", "4", "4"), random.Random(0))
+    assert poison.text == "X Y. 4"
+    assert poison.span == (0, 3)
+
+
+def test_empty_phrase_is_refused() -> None:
+    with pytest.raises(ValueError, match="phrase"):
+        TextAttack(" ")
