@@ -65,7 +65,7 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
 def _recognise(function: Any) -> str:
     if not callable(function):
         raise FrameworkError(
-            f"reward: expected a callable, got {function!r}. A reward model given by its name "
+            f"reward: expected a callable, got {function!r:.80}. A reward model given by its name "
             "cannot be wrapped; wrap a function that calls it."
         )
     try:
@@ -79,7 +79,7 @@ def _recognise(function: Any) -> str:
         f"{name}: {', '.join(sorted(telltale))}" for name, (_, telltale) in FRAMEWORKS.items()
     )
     raise FrameworkError(
-        f"cannot tell which trainer calls {function!r} with parameters "
+        f"cannot tell which trainer calls {function!r:.80} with parameters "
         f"({', '.join(parameters)}). Known by their parameters: {conventions}. "
         "Say framework=... to override."
     )

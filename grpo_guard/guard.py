@@ -122,8 +122,9 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         if verdict.abstained:
             counts[f"guard/abstain_rate/{verdict.cause.value}"] += 1
         for member in verdict.members or (verdict,):
-            if member.rejected:
-                counts[f"guard/reject_rate/{member.verifier}"] += 1
+            # Also where it is 0: trainers average what they are given, and a rate that is logged
+            # only when something was rejected comes out too high.
+            counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
     rates = dict.fromkeys(("guard/accept_rate", "guard/reject_rate", "guard/abstain_rate"), 0.0) | {
         name: count / len(verdicts) for name, count in counts.items()
     }

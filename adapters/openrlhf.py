@@ -1,0 +1,90 @@
+"""OpenRLHF: the ``reward_func`` of a Python reward file (``--reward.remote_url FILE.py``).
+
+OpenRLHF calls ``reward_func([query], [prompt], [label])`` in threads, one completion at a time, and
+takes ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
+NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
+the guarded function does not raise for a failure of the guard, returns finite numbers only, and
+always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1 for one sample).
+There are no token ids, and the text still has its special tokens. Each call is a batch of one, so
+``Policy.abstain_window`` counts completions.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.completion import Completion
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard
+from grpo_guard.policy import AbstainError
+from grpo_guard.verdict import Outcome
+
+logger = logging.getLogger("grpo_guard")
+Texts: TypeAlias = Sequence[str]
+
+
+class OpenRLHFAdapter:
+    """Guards a ``reward_func(queries, prompts, labels)``."""
+
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form, which takes the three lists by position or by name.
+
+        Past the policy's ``max_abstain_rate`` every reward is 0 and each call logs an error.
+
+        Raises:
+            FrameworkError: a list or an async function (OpenRLHF takes one and does not await), or
+                a policy that leaves completions out of their group or wants to raise.
+        """
+        if isinstance(reward, list | tuple):
+            raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
+        forbid_leaving_out(guard.policy, "OpenRLHF")
+        if guard.policy.on_abstain == "raise":
+            raise FrameworkError(
+                'OpenRLHF swallows exceptions, so Policy(on_abstain="raise") cannot stop the run; '
+                'choose on_abstain="zero" or "pass".'
+            )
+        function = RewardFunction.inspect(reward)
+        if function.is_async:
+            raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
+
+        def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
+            rates, verdicts = dict.fromkeys(Outcome, 0.0), None
+            try:
+                verdicts = guard.review(completions_from(queries, prompts, labels)).verdicts
+            except AbstainError as error:
+                logger.error("%s; the reward is 0", error)
+                rates[Outcome.ABSTAIN] = 1.0
+            for verdict in verdicts or ():
+                rates[verdict.outcome] += 1 / len(queries)
+            result = function.call(queries, prompts, labels)
+            result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
+
+            def settle(key: str) -> float | list[float]:
+                value = result[key]
+                flat = value.reshape(-1) if hasattr(value, "reshape") else value
+                flat = [flat] if isinstance(flat, int | float | None) else flat
+                rewards = function.rewards(flat, len(queries))
+                kept = guard.policy.apply(rewards, verdicts) if verdicts else [0.0] * len(queries)
+                numbers = [x if x is not None and math.isfinite(x) else 0.0 for x in kept]
+                return numbers[0] if len(numbers) == 1 else numbers
+
+            logs = {f"guard_{outcome.value}": rate for outcome, rate in rates.items()}
+            return {
+                "rewards": settle("rewards"),
+                "scores": settle("scores" if "scores" in result else "rewards"),
+                "extra_logs": {**result.get("extra_logs", {}), **logs},
+            }
+
+        return function.dress(guarded)
+
+
+def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
+    """A query is its prompt and the completion in one string; the label is the reference."""
+    return [
+        Completion(prompt, query.removeprefix(prompt), reference=str(label) if label else None)
+        for query, prompt, label in zip(queries, prompts, labels, strict=True)
+    ]

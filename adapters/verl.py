@@ -1,0 +1,85 @@
+"""verl: a custom reward function, ``compute_score``.
+
+verl calls ``compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **more)`` for
+one completion at a time and takes a number or a dict with ``"score"``. Point
+``reward.custom_reward_function.path`` and ``name`` at the guarded function.
+
+What a guard can see from here is little: no token ids, no group, and no prompt unless the data set
+puts one into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is
+the empty string, and verifiers that score tokens given the prompt are of no use). Each call is a
+batch of one, so ``Policy.abstain_window`` counts completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard, Review
+
+
+class VerlAdapter:
+    """Guards a ``compute_score`` function, sync or async."""
+
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form. In a dict result only ``"score"`` changes; the rest is the function's.
+
+        Raises:
+            FrameworkError: a list (verl takes one function), no function, or a policy that leaves
+                completions out of their group.
+        """
+        if isinstance(reward, list | tuple):
+            raise FrameworkError("verl takes one reward function, got a list; guard that one")
+        forbid_leaving_out(guard.policy, "verl")
+        function = RewardFunction.inspect(reward)
+
+        def settle(review: Review, result: Any) -> Any:
+            scored = isinstance(result, Mapping)
+            if scored and "score" not in result:
+                raise ValueError(
+                    f"{function.name}: expected a dict with 'score', got {result!r:.80}"
+                )
+            rewards = function.rewards([result["score"] if scored else result], 1)
+            score = guard.policy.apply(rewards, review.verdicts)[0]
+            return {**result, "score": score} if scored else score
+
+        # verl recognises an async function, but not an object with an async __call__: that one's
+        # coroutine would become the reward. The wrapper is a function in either case.
+        if function.is_async:
+
+            async def guarded_async(**kwargs: Any) -> Any:
+                review = await guard.areview([completion_from(kwargs)])
+                return settle(review, await function.call(**function.arguments(kwargs)))
+
+            return function.dress(guarded_async)
+
+        def guarded(**kwargs: Any) -> Any:
+            review = guard.review([completion_from(kwargs)])
+            return settle(review, function.call(**function.arguments(kwargs)))
+
+        return function.dress(guarded)
+
+
+def completion_from(kwargs: Mapping[str, Any]) -> Completion:
+    """The completion behind verl's keywords; ``task`` is the data source."""
+    extra = kwargs.get("extra_info")
+    extra = extra if isinstance(extra, Mapping) else {}
+    found = [extra[key] for key in ("prompt", "raw_prompt", "question") if key in extra]
+    prompt = found[0] if found else ""
+    prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt  # verl keeps NumPy arrays
+    node = extra.get("node", extra.get("peer"))
+    reference, task = kwargs.get("ground_truth"), kwargs.get("data_source")
+    fields: dict[str, Any] = {
+        "node": None if node is None else str(node),
+        "reference": reference if isinstance(reference, str) else None,
+        "task": task if isinstance(task, str) else None,
+    }
+    try:
+        return Completion(prompt, kwargs["solution_str"], **fields)
+    except CompletionError as error:
+        if error.field != "prompt":
+            raise
+        return Completion("", kwargs["solution_str"], **fields)

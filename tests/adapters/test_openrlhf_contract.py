@@ -1,0 +1,117 @@
+"""OpenRLHF's documented call: three lists by position, a dict of rewards, scores and extra_logs."""
+
+import logging
+import math
+
+import pytest
+import torch
+from rule_verifiers import Broken, NoWord
+
+from grpo_guard import FrameworkError, Policy, guard
+
+ZERO = Policy(on_abstain="zero")
+KEYS = {"guard_accept", "guard_reject", "guard_abstain"}
+
+
+def reward_func(queries, prompts, labels):
+    return {"rewards": 1.0, "scores": 0.5, "extra_logs": {"length": 3}}
+
+
+def call(guarded, text="fine"):
+    return guarded(["<user>q<assistant>" + text], ["<user>q<assistant>"], ["7"])
+
+
+def test_one_sample():
+    verifier = NoWord()
+    guarded = guard(verifier, policy=ZERO)(reward_func)
+    assert guarded.__name__ == "reward_func"
+    assert call(guarded) == {
+        "rewards": 1.0,
+        "scores": 0.5,
+        "extra_logs": {"length": 3, "guard_accept": 1.0, "guard_reject": 0.0, "guard_abstain": 0.0},
+    }
+    rejected = call(guarded, "Hail")
+    assert (rejected["rewards"], rejected["scores"]) == (0.0, 0.0)
+    assert rejected["extra_logs"]["guard_reject"] == 1.0
+    completion = verifier.batches[0][0]
+    assert (completion.prompt, completion.text) == ("<user>q<assistant>", "fine")
+    assert completion.reference == "7"
+
+
+def test_a_query_that_does_not_start_with_its_prompt_is_all_text():
+    verifier = NoWord()
+    guarded = guard(verifier, policy=ZERO)(reward_func)
+    guarded(queries=["other text"], prompts=["prompt"], labels=[""])
+    assert verifier.batches[0][0].text == "other text"
+    assert verifier.batches[0][0].reference is None
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"rewards": torch.tensor(1.0)}, 1.0),
+        ({"rewards": torch.tensor([1.0])}, 1.0),
+        ({"rewards": [1.0]}, 1.0),
+        (1.0, 1.0),
+        ({"rewards": None}, 0.0),
+        ({"rewards": math.nan}, 0.0),
+        ({"rewards": torch.tensor([math.inf])}, 0.0),
+    ],
+)
+def test_rewards_come_out_as_finite_numbers(result, expected):
+    def reward(queries, prompts, labels):
+        return result
+
+    out = call(guard(NoWord(), policy=ZERO)(reward))
+    assert out["rewards"] == out["scores"] == expected
+    assert type(out["rewards"]) is float
+    assert out["extra_logs"].keys() == KEYS
+
+
+def test_several_at_once_keep_their_order():
+    def reward(queries, prompts, labels):
+        return {"rewards": torch.tensor([1.0, 2.0, 3.0])}
+
+    out = guard(NoWord(), policy=ZERO)(reward)(["pa", "pHail", "pc"], ["p"] * 3, [""] * 3)
+    assert out["rewards"] == [1.0, 0.0, 3.0]
+    assert out["extra_logs"]["guard_reject"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("on_abstain", "expected"), [("zero", 0.0), ("pass", 1.0)])
+def test_a_verifier_that_fails_never_raises_and_logs_the_same_keys(on_abstain, expected):
+    out = call(guard(Broken(), policy=Policy(on_abstain=on_abstain))(reward_func))
+    assert out["rewards"] == expected
+    assert out["extra_logs"].keys() == KEYS | {"length"}
+    assert out["extra_logs"]["guard_abstain"] == 1.0
+
+
+def test_past_the_abstain_rate_every_reward_is_zero_and_it_says_so(caplog):
+    policy = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=2)
+    guarded = guard(Broken(), policy=policy)(reward_func)
+    with caplog.at_level(logging.ERROR, logger="grpo_guard"):
+        rewards = [call(guarded)["rewards"] for _ in range(3)]
+    assert rewards == [1.0, 0.0, 0.0]
+    assert "abstained on 2 of 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Policy(), 'on_abstain="zero"'),
+        (Policy(on_reject="drop", on_abstain="zero"), 'on_reject="zero"'),
+        (Policy(on_abstain="raise"), "swallows exceptions"),
+    ],
+)
+def test_policies_that_openrlhf_cannot_carry_out(policy, message):
+    with pytest.raises(FrameworkError, match=message):
+        guard(NoWord(), policy=policy)(reward_func)
+
+
+def test_async_functions_and_lists_are_refused():
+    async def reward(queries, prompts, labels):
+        return {"rewards": 1.0}
+
+    with pytest.raises(FrameworkError, match="does not await"):
+        guard(NoWord(), policy=ZERO)(reward)
+    with pytest.raises(FrameworkError, match="one reward function"):
+        guard(NoWord(), policy=ZERO)([reward_func])

@@ -1,0 +1,425 @@
+"""The TRL adapter called as the trainer calls it, without the trainer."""
+
+import asyncio
+import functools
+import inspect
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rule_verifiers import Broken, NoWord
+
+from grpo_guard import AbstainError, Completion, FrameworkError, Guard, Policy, guard
+from grpo_guard.adapters.trl import completions_from
+
+TEXTS = ["a", "Hail", "c"]
+
+
+def call(texts=TEXTS, step=0, **columns):
+    """Keywords as TRL passes them."""
+    return {
+        "prompts": ["p"] * len(texts),
+        "completions": list(texts),
+        "completion_ids": [[ord(c) for c in text] for text in texts],
+        "trainer_state": SimpleNamespace(global_step=step),
+        **columns,
+    }
+
+
+def ones(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def twos(completions, **kwargs):
+    return [2.0] * len(completions)
+
+
+async def threes(completions, **kwargs):
+    return [3.0] * len(completions)
+
+
+class CallableObject:
+    def __call__(self, completions, **kwargs):
+        return [4.0] * len(completions)
+
+
+class AsyncObject:
+    async def __call__(self, completions, **kwargs):
+        return [5.0] * len(completions)
+
+
+def run(wrapped, **kwargs):
+    result = wrapped(**kwargs)
+    return asyncio.run(result) if inspect.isawaitable(result) else result
+
+
+@pytest.mark.parametrize(
+    ("reward", "name", "is_async"),
+    [
+        (ones, "ones", False),
+        (threes, "threes", True),
+        (functools.partial(ones, scale=2), "ones", False),
+        (functools.partial(threes, scale=2), "threes", True),
+        (CallableObject(), "CallableObject", False),
+        (AsyncObject(), "AsyncObject", True),
+        (functools.partial(AsyncObject()), "AsyncObject", True),
+    ],
+)
+def test_name_and_colour_are_kept(reward, name, is_async):
+    wrapped = guard(NoWord())(reward)
+    assert wrapped.__name__ == name
+    assert inspect.iscoroutinefunction(wrapped) is is_async
+    values = run(wrapped, **call())
+    assert values[1] == 0.0
+    assert values[0] == values[2] > 0
+
+
+def test_a_name_of_its_own_tells_two_partials_apart():
+    a, b = functools.partial(ones, scale=1), functools.partial(ones, scale=2)
+    with pytest.raises(FrameworkError, match="2 functions are named 'ones'"):
+        guard(NoWord())([a, b])
+    b.__name__ = "ones_twice"
+    assert [f.__name__ for f in guard(NoWord())([a, b])] == ["ones", "ones_twice"]
+
+
+@pytest.mark.parametrize("reward", [torch.nn.Linear(2, 2), "org/reward-model", CallableObject])
+def test_models_names_and_classes_are_refused(reward):
+    with pytest.raises(FrameworkError, match=r"expected a (function|callable)"):
+        guard(NoWord(), framework="trl")([reward])
+
+
+def test_a_strict_signature_gets_only_what_it_names():
+    @guard(NoWord())
+    def strict(completions, answer):
+        return [float(a) for a in answer]
+
+    assert strict(**call(answer=["1", "2", "3"], other=[0, 0, 0])) == [1.0, 0.0, 3.0]
+
+
+def test_a_guard_inside_a_guard_still_sees_the_ids():
+    inner, outer = NoWord("a"), NoWord("c")
+
+    @guard(outer)
+    @guard(inner)
+    def strict(completions):
+        return [1.0] * len(completions)
+
+    assert strict(**call(["a", "b", "c"])) == [0.0, 1.0, 0.0]
+    assert inner.batches[0][0].completion_ids == (97,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, np.array, torch.tensor, iter, lambda v: [torch.tensor(x) for x in v]],
+)
+def test_results_of_every_usual_type_become_floats(make):
+    def reward(completions, **kwargs):
+        return make([1.0, 2.0, 3.0])
+
+    rewards = guard(NoWord())(reward)(**call())
+    assert rewards == [1.0, 0.0, 3.0]
+    assert all(type(r) is float for r in rewards)
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        ([1.0], ValueError, "grade: expected 3 rewards, one per completion, got 1"),
+        (np.ones((3, 1)), TypeError, r"grade: .*got an array of shape \(3, 1\)"),
+        (1.0, TypeError, "grade: expected a list of 3 rewards, got 1.0"),
+        ({"a": 1}, TypeError, "grade: expected a list of 3 rewards"),
+        (["1", "2", "3"], TypeError, "grade: expected a number or None as reward 0, got '1'"),
+    ],
+)
+def test_other_results_are_errors_that_name_the_function(result, error, message):
+    def grade(completions, **kwargs):
+        return result
+
+    with pytest.raises(error, match=message):
+        guard(NoWord())(grade)(**call())
+
+
+def test_a_coroutine_from_a_sync_function_is_named_as_such():
+    def grade(completions, **kwargs):
+        return threes(completions)
+
+    with pytest.raises(TypeError, match="grade: returned an awaitable"):
+        guard(NoWord())(grade)(**call())
+
+
+@pytest.mark.parametrize(
+    ("on_reject", "first", "second"),
+    [
+        ("zero", [1.0, 0.0, 1.0], [2.0, 0.0, 2.0]),
+        ("drop", [1.0, None, 1.0], [2.0, None, 2.0]),
+        (-0.5, [1.0, -0.5, 1.0], [2.0, 0.0, 2.0]),
+    ],
+)
+def test_policies_over_two_functions(on_reject, first, second):
+    f, g = guard(NoWord(), policy=Policy(on_reject=on_reject))([ones, twos])
+    for step in range(2):
+        assert f(**call(step=step)) == first
+        assert g(**call(step=step)) == second
+
+
+def test_none_stays_none_and_the_other_functions_zero_stands():
+    def not_my_task(completions, **kwargs):
+        return [None] * len(completions)
+
+    f, g = guard(NoWord())([not_my_task, ones])
+    assert f(**call()) == [None, None, None]
+    assert g(**call()) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("on_abstain", "expected"), [("skip", None), ("pass", 1.0), ("zero", 0.0)])
+def test_what_could_not_be_looked_at(on_abstain, expected):
+    reward = guard(Broken(), policy=Policy(on_abstain=on_abstain))(ones)
+    assert reward(**call()) == [expected] * 3
+
+
+def test_raise_means_raise_in_every_function():
+    functions = guard(Broken(), policy=Policy(on_abstain="raise"))([ones, twos])
+    for function in functions:
+        with pytest.raises(AbstainError, match="broken abstained"):
+            function(**call())
+
+
+class Notebook:
+    """A ledger."""
+
+    def __init__(self):
+        self.batches = []
+
+    def record(self, batch, verdicts):
+        self.batches.append((len(batch), len(verdicts)))
+
+
+def test_functions_decorated_one_by_one_share_the_review_of_their_guard():
+    verifier, ledger = NoWord(), Notebook()
+    shared = Guard(verifier, ledger=ledger)
+    f, g, h = shared(ones), shared(twos), shared(threes)
+    logged = []
+    for step in range(2):
+        batch = call(step=step, log_metric=lambda name, value: logged.append(name))
+        assert f(**batch)[1] == g(**batch)[1] == run(h, **batch)[1] == 0.0
+    assert len(verifier.batches) == len(ledger.batches) == 2
+    assert logged.count("guard/reject_rate") == 2
+
+
+def test_two_guards_share_nothing():
+    a, b = NoWord(), NoWord()
+    guard(a)(ones)(**call())
+    guard(b)(ones)(**call())
+    assert len(a.batches) == len(b.batches) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 1},
+        {"texts": ["a", "Hail", "d"]},
+        {"completion_ids": [[1], [2], [3]]},
+        {"prompts": ["q", "p", "p"]},
+        {"peer": ["x", "y", "z"]},
+    ],
+)
+def test_any_difference_makes_it_another_batch(change):
+    verifier = NoWord()
+    f, g = guard(verifier)([ones, twos])
+    f(**call())
+    g(**{**call(change.pop("texts", TEXTS), change.pop("step", 0)), **change})
+    assert len(verifier.batches) == 2
+
+
+def test_the_same_function_asking_again_has_a_new_batch():
+    # Without trainer_state nothing tells a second step from the first, but the policy has moved.
+    verifier = NoWord()
+    f = guard(verifier)(ones)
+    batch = call()
+    del batch["trainer_state"]
+    f(**batch)
+    f(**batch)
+    assert len(verifier.batches) == 2
+
+
+class Gate(NoWord):
+    """Waits inside `verify` until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def verify(self, batch):
+        self.entered.set()
+        self.go.wait(30)
+        return super().verify(batch)
+
+
+def test_concurrent_async_functions_share_one_review_and_leave_the_loop_free():
+    verifier = Gate()
+    f, g = guard(verifier)([threes, AsyncObject()])
+
+    async def main():
+        both = asyncio.gather(f(**call()), g(**call()))
+        while not verifier.entered.is_set():
+            await asyncio.sleep(0.001)
+        verifier.go.set()  # reached only because the loop is not blocked by the verification
+        return await both
+
+    assert asyncio.run(main()) == [[3.0, 0.0, 3.0], [5.0, 0.0, 5.0]]
+    assert len(verifier.batches) == 1
+
+
+def test_a_cancelled_caller_does_not_take_the_review_from_the_others():
+    verifier = Gate()
+    f, g = guard(verifier)([threes, AsyncObject()])
+
+    async def main():
+        first = asyncio.create_task(f(**call()))
+        while not verifier.entered.is_set():
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(g(**call()))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        verifier.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert asyncio.run(main()) == [5.0, 0.0, 5.0]
+    assert len(verifier.batches) == 1
+
+
+def test_threads_share_one_review():
+    verifier = Gate()
+    functions = guard(verifier)([ones, twos, CallableObject()])
+    results = [None] * 3
+
+    def work(i):
+        results[i] = functions[i](**call())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    assert verifier.entered.wait(30)
+    verifier.go.set()
+    for thread in threads:
+        thread.join(30)
+    assert results == [[1.0, 0.0, 1.0], [2.0, 0.0, 2.0], [4.0, 0.0, 4.0]]
+    assert len(verifier.batches) == 1
+
+
+def test_the_reward_gets_the_very_inputs_and_nothing_is_changed():
+    seen = {}
+
+    def spy(completions, **kwargs):
+        seen.update(kwargs, completions=completions)
+        return [1.0] * len(completions)
+
+    given = call(answer=["1", "2", "3"])
+    before = {name: list(v) for name, v in given.items() if isinstance(v, list)}
+    guard(NoWord())(spy)(**given)
+    for name, value in given.items():
+        assert seen[name] is value
+    assert before == {name: v for name, v in given.items() if isinstance(v, list)}
+
+
+def test_older_releases_that_offer_no_logging_are_fine():
+    batch = call()
+    del batch["trainer_state"]
+    assert guard(NoWord())(ones)(**batch) == [1.0, 0.0, 1.0]
+
+
+def test_the_extra_column_says_why():
+    columns = {}
+    guard(NoWord())(ones)(**call(log_extra=columns.__setitem__))
+    assert columns == {"guard": ["accept", "reject: says Hail", "accept"]}
+
+
+def test_completions_of_columns():
+    batch = completions_from(
+        call(
+            ["a", "b", "c", "d"],
+            step=7,
+            node=[1, "n", None, "m"],
+            solution=["s", 2, None, "t"],
+            task=["code", None, "math", 3],
+            prompt_ids=[[1, 2], ["x"], None, np.array([3])],
+        )
+        | {"prompts": ["p", "q", "p", "p"]}
+    )
+    assert [c.node for c in batch] == ["1", "n", None, "m"]
+    assert [c.reference for c in batch] == ["s", None, None, "t"]
+    assert [c.task for c in batch] == ["code", None, "math", None]
+    assert [c.prompt_ids for c in batch] == [(1, 2), None, None, (3,)]
+    assert [(c.group, c.slot) for c in batch] == [(0, 0), (1, 0), (0, 1), (0, 2)]
+    assert {c.round for c in batch} == {7}
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([{"role": "assistant", "content": "hi"}], "hi"),
+        ([{"role": "assistant", "content": None}], ""),
+        ([{"role": "assistant"}], ""),
+        ({"role": "assistant", "content": "hi"}, "hi"),
+        (
+            [
+                {"role": "assistant", "content": "a", "tool_calls": []},
+                {"role": "tool", "content": "42"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "b"}, {"type": "image"}],
+                },
+            ],
+            "ab",
+        ),
+        ([{"role": "assistant", "reasoning_content": "hm ", "content": "yes"}], "hm yes"),
+        ([], ""),
+    ],
+)
+def test_the_text_of_a_conversation(messages, text):
+    prompt = [{"role": "user", "content": "?"}]
+    (completion,) = completions_from({"prompts": [prompt], "completions": [messages]})
+    assert completion == Completion(prompt, text, group=0, slot=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompts": None}, "prompts: expected 3, one per completion, got nothing"),
+        ({"prompts": ["p"]}, "prompts: expected 3, one per completion, got 1"),
+        ({"completion_ids": [[1]]}, "completion_ids: expected 3, one per completion, got 1"),
+        ({"completions": ["a", 3, "c"]}, "text: expected a string, got 3"),
+    ],
+)
+def test_malformed_batches_are_errors_that_name_the_argument(change, message):
+    with pytest.raises(ValueError, match=message):
+        guard(NoWord())(ones)(**{**call(), **change})
+
+
+@pytest.mark.parametrize(
+    ("version", "policy", "refused"),
+    [
+        ("1.5.2", Policy(on_reject="drop", on_abstain="zero"), True),
+        ("0.29.0", Policy(), True),
+        ("1.5.2", Policy(on_abstain="zero"), False),
+        ("1.6.0", Policy(on_reject="drop"), False),
+        ("1.10.0.dev0", Policy(on_reject="drop"), False),
+    ],
+)
+def test_a_trl_that_cannot_drop_is_refused_at_decoration(
+    tmp_path, monkeypatch, version, policy, refused
+):
+    folder = tmp_path / f"trl-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    if refused:
+        with pytest.raises(FrameworkError, match=rf"trl {version} .* need trl >= 1\.6"):
+            guard(NoWord(), policy=policy)(ones)
+    else:
+        guard(NoWord(), policy=policy)(ones)

@@ -1,0 +1,122 @@
+"""The smallest real GRPO run: a random two-layer Qwen2 and a tokenizer built here, no downloads."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer():
+    """Four special tokens, printable ASCII and the newline; one character is one token."""
+    specials = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<unk>"]
+    characters = [chr(c) for c in range(32, 127)] + ["\n"]
+    vocabulary = {token: i for i, token in enumerate(specials + characters)}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    core.decoder = decoders.Fuse()
+    tok = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        unk_token="<unk>",
+        additional_special_tokens=["<|im_start|>"],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    tok.chat_template = CHAT_TEMPLATE
+    return tok
+
+
+def model(tok):
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        pad_token_id=tok.pad_token_id,
+        eos_token_id=tok.eos_token_id,
+        bos_token_id=None,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def dataset(conversational=False):
+    rows = []
+    for a in range(4):
+        for b in range(4):
+            question = f"{a}+{b}="
+            prompt = [{"role": "user", "content": question}] if conversational else question
+            rows.append({"prompt": prompt, "answer": str(a + b), "task": "sums"})
+    return Dataset.from_list(rows)
+
+
+def peers(*texts):
+    """A rollout function whose rows are what four peers sent, the same in each group."""
+
+    def rollout(prompts, trainer):
+        tok = trainer.processing_class
+        sent = [texts[i % len(texts)] for i in range(len(prompts))]
+        return {
+            "prompt_ids": [tok(text=p)["input_ids"] for p in prompts],
+            "completion_ids": [tok(text=t)["input_ids"] + [tok.eos_token_id] for t in sent],
+            "logprobs": None,
+            "peer": [f"peer{i % len(texts)}" for i in range(len(prompts))],
+        }
+
+    return rollout
+
+
+class CapturingTrainer(GRPOTrainer):
+    """Keeps the advantages of each generation batch, in the order of the completions."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.captured.append(output["advantages"].tolist())
+        return output
+
+
+def trainer(folder, reward_funcs, *, conversational=False, rollout=None, **overrides):
+    """A GRPOTrainer of two steps on CPU in float32, four completions per prompt."""
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "learning_rate": 1e-3,
+        "seed": 0,
+    }
+    tok = tokenizer()
+    made = CapturingTrainer(
+        model=model(tok),
+        reward_funcs=reward_funcs,
+        args=GRPOConfig(**(settings | overrides)),
+        train_dataset=dataset(conversational),
+        processing_class=tok,
+        rollout_func=rollout,
+    )
+    made.captured = []
+    return made
