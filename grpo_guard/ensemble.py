@@ -43,9 +43,12 @@ class Ensemble(CompletionVerifier):
             return Verdict(Outcome.ABSTAIN, Cause.NOT_APPLICABLE, self.name, members=tuple(row))
         outcome = self.decide(applicable)
         deciding = [v for v in applicable if v.outcome is outcome]
+        # One member's "malformed" outweighs another's judgement: `~` turns judgements round, and
+        # garbage would pass behind it because somebody else rejected it too.
+        causes = [v.cause for v in deciding if v.cause is not Cause.JUDGED]
         return Verdict(
             outcome,
-            deciding[0].cause,
+            causes[0] if causes else Cause.JUDGED,
             self.name,
             p_value=self.p_value(applicable),
             findings=_merged_findings(deciding),

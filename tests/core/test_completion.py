@@ -1,0 +1,99 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import Completion, CompletionError
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    "ids", [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), iter([1, 2]), range(1, 3)]
+)
+def test_ids_of_every_usual_type_become_plain_integers(ids):
+    completion = Completion("p", "t", completion_ids=ids)
+    assert completion.completion_ids == (1, 2)
+    assert all(type(i) is int for i in completion.completion_ids)
+
+
+def test_changing_the_lists_afterwards_changes_nothing():
+    ids, messages = [1, 2], list(MESSAGES)
+    completion = Completion(messages, "t", prompt_ids=ids)
+    ids.append(3)
+    messages.clear()
+    assert completion.prompt_ids == (1, 2)
+    assert completion.prompt == tuple(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text": 3}, "text: expected a string, got 3"),
+        ({"text": None}, "text: expected a string, got None"),
+        ({"prompt": 3}, "prompt: expected a string or a list of messages, got 3"),
+        ({"prompt": b"p"}, "prompt: expected a string or a list of messages, got b'p'"),
+        ({"prompt": ["p"]}, "prompt: expected messages with a role and content, got 'p'"),
+        ({"prompt": [{"content": "x"}]}, "prompt: expected messages with a role and content"),
+        ({"completion_ids": "12"}, "completion_ids: expected a list of integers or null, got '12'"),
+        ({"completion_ids": [1, 2.0]}, "completion_ids: .* got 2.0"),
+        ({"completion_ids": [True]}, "completion_ids: .* got True"),
+        ({"prompt_ids": [None]}, "prompt_ids: .* got None"),
+        ({"prompt_ids": 5}, "prompt_ids: .* got 5"),
+        ({"sampler_logprobs": [math.nan]}, "sampler_logprobs: expected numbers, not NaN"),
+        ({"sampler_logprobs": ["-1"]}, "sampler_logprobs: expected a list of numbers or null"),
+        ({"sampler_logprobs": -1.0}, "sampler_logprobs: expected a list of numbers or null"),
+        ({"node": 3}, "node: expected a string or null, got 3"),
+        ({"reference": 4}, "reference: expected a string or null, got 4"),
+        ({"round": "1"}, "round: expected an integer or null, got '1'"),
+        ({"slot": True}, "slot: expected an integer or null, got True"),
+        ({"group": 1.5}, "group: expected a string, an integer or null, got 1.5"),
+        ({"metadata": [1]}, r"metadata: expected an object, got \[1\]"),
+    ],
+)
+def test_malformed_fields_are_named(fields, message):
+    with pytest.raises(CompletionError, match=f"^{message}") as caught:
+        Completion(**{"prompt": "p", "text": "t", **fields})
+    assert caught.value.field == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ([1], r"\(line\): expected a JSON object, got \[1\]"),
+        ({"prompt": "p"}, "text: expected to be present, got nothing"),
+        ({"text": "t"}, "prompt: expected to be present, got nothing"),
+        ({"prompt": "p", "text": "t", "nodes": "a"}, "nodes: expected one of prompt, text,"),
+    ],
+)
+def test_lines_that_are_no_completion(line, message):
+    with pytest.raises(CompletionError, match=f"^{message}"):
+        Completion.from_dict(line)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"prompt": st.text(), "text": st.text()},
+        optional={
+            "prompt_ids": st.none() | st.lists(st.integers()),
+            "completion_ids": st.none() | st.lists(st.integers()),
+            "node": st.none() | st.text(),
+            "group": st.none() | st.text() | st.integers(),
+            "round": st.none() | st.integers(),
+            "sampler_logprobs": st.none() | st.lists(st.floats(allow_nan=False)),
+        },
+    )
+)
+def test_a_line_comes_back_as_it_was(line):
+    completion = Completion.from_dict(line)
+    for name, value in line.items():
+        assert getattr(completion, name) == (tuple(value) if isinstance(value, list) else value)
+
+
+def test_long_values_are_shortened_in_messages():
+    with pytest.raises(CompletionError) as caught:
+        Completion("p", ["x" * 500])
+    assert len(str(caught.value)) < 130

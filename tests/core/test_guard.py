@@ -1,0 +1,150 @@
+import asyncio
+import math
+import pickle
+
+import pytest
+from rule_verifiers_core import Says, completions
+
+from grpo_guard import AbstainError, AllOf, Guard, Policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Policy(), [1.0, 0.0, None]),
+        (Policy(on_reject="drop"), [1.0, None, None]),
+        (Policy(on_reject=-0.5), [1.0, -0.5, None]),
+        (Policy(on_reject=-1), [1.0, -1.0, None]),
+        (Policy(on_abstain="zero"), [1.0, 0.0, 0.0]),
+        (Policy(on_abstain="pass"), [1.0, 0.0, 3.0]),
+    ],
+)
+def test_policies(policy, expected):
+    guard = Guard(Says(), policy=policy)
+    assert guard.apply([1.0, 2.0, 3.0], completions("a", "r", "?")) == expected
+
+
+def test_raise():
+    guard = Guard(Says(), policy=Policy(on_abstain="raise"))
+    assert guard.apply([1.0, 2.0], completions("a", "r")) == [1.0, 0.0]
+    with pytest.raises(AbstainError, match=r"says abstained \(provider\): no answer"):
+        guard.apply([1.0, 2.0], completions("a", "?"))
+
+
+def test_what_is_accepted_keeps_its_reward_and_none_stays_none():
+    nan = float("nan")
+    rewards = Guard(Says()).apply([nan, None, None, nan], completions("a", "a", "r", "r"))
+    assert rewards[0] is nan
+    assert rewards[1:] == [None, None, 0.0]
+
+
+def test_a_reward_is_needed_for_each_completion():
+    with pytest.raises(ValueError, match="rewards: expected 2, one per completion, got 1"):
+        Guard(Says()).apply([1.0], completions("a", "r"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("on_reject", "discard"),
+        ("on_reject", math.nan),
+        ("on_reject", math.inf),
+        ("on_reject", True),
+        ("on_abstain", "drop"),
+        ("max_abstain_rate", 1.5),
+        ("max_abstain_rate", math.nan),
+        ("abstain_window", 0),
+        ("abstain_window", 2.0),
+    ],
+)
+def test_policies_that_cannot_be(field, value):
+    with pytest.raises(ValueError, match=rf"Policy\.{field}: expected .*, got "):
+        Policy(**{field: value})
+
+
+def test_too_many_abstentions_stop_the_run_once_the_window_is_full():
+    guard = Guard(Says(), policy=Policy(max_abstain_rate=0.25, abstain_window=3))
+    for _ in range(2):
+        guard.review(completions("a", "?"))  # half abstains, but three batches are not seen yet
+    with pytest.raises(AbstainError, match=r"abstained on 3 of 6 .* last causes: {'provider': 1}"):
+        guard.review(completions("a", "?"))
+
+
+def test_the_window_moves_on_and_its_limit_itself_is_allowed():
+    guard = Guard(Says(), policy=Policy(max_abstain_rate=0.5, abstain_window=2))
+    guard.review(completions("?", "?"))
+    guard.review(completions("a", "a"))  # 2 of 4 is not more than half
+    guard.review(completions("a", "?"))  # the first batch has left
+    with pytest.raises(AbstainError):
+        guard.review(completions("?", "?"))
+
+
+def test_empty_batches_count_for_nothing():
+    guard = Guard(Says(), policy=Policy(max_abstain_rate=0.0, abstain_window=1))
+    review = guard.review([])
+    assert (review.verdicts, review.metrics) == ([], {})
+    with pytest.raises(AbstainError):
+        guard.review(completions("?"))
+
+
+def test_metrics_are_rates_over_the_batch():
+    verifier = AllOf(Says("first", at=0), Says("second", at=1))
+    metrics = Guard(verifier).review(completions("aa", "ra", "rr", "a?")).metrics
+    assert metrics.pop("guard/seconds") >= 0
+    assert metrics == {
+        "guard/accept_rate": 0.25,
+        "guard/reject_rate": 0.5,
+        "guard/abstain_rate": 0.25,
+        "guard/abstain_rate/provider": 0.25,
+        "guard/reject_rate/first": 0.5,
+        "guard/reject_rate/second": 0.25,
+    }
+
+
+def test_rates_are_there_also_where_they_are_zero():
+    metrics = Guard(Says()).review(completions("a")).metrics
+    assert metrics["guard/reject_rate"] == metrics["guard/reject_rate/says"] == 0.0
+
+
+class Notebook:
+    """A ledger."""
+
+    def __init__(self):
+        self.entries = []
+
+    def record(self, batch, verdicts):
+        self.entries.append(([c.text for c in batch], [v.outcome.value for v in verdicts]))
+
+
+def test_the_ledger_hears_of_every_batch_once_in_order():
+    ledger = Notebook()
+    guard = Guard(Says(), ledger=ledger)
+    guard.review(completions("a", "r"))
+    guard.apply([1.0], completions("?"))
+    assert ledger.entries == [(["a", "r"], ["accept", "reject"]), (["?"], ["abstain"])]
+
+
+def test_the_ledger_hears_also_of_the_batch_that_stops_the_run():
+    ledger = Notebook()
+    guard = Guard(Says(), policy=Policy(max_abstain_rate=0, abstain_window=1), ledger=ledger)
+    with pytest.raises(AbstainError):
+        guard.review(completions("?"))
+    assert len(ledger.entries) == 1
+
+
+def test_areview_is_review_off_the_loop():
+    review = asyncio.run(Guard(Says()).areview(completions("a", "r")))
+    assert [v.outcome.value for v in review.verdicts] == ["accept", "reject"]
+
+
+def test_a_guard_travels_to_a_worker():
+    guard = Guard(Says(), policy=Policy(on_reject="drop", abstain_window=1, max_abstain_rate=0))
+    copy = pickle.loads(pickle.dumps(guard))
+    assert copy.apply([1.0, 1.0], completions("a", "r")) == [1.0, None]
+    with pytest.raises(AbstainError):
+        copy.review(completions("?"))
+
+
+def test_a_guard_needs_a_verifier():
+    with pytest.raises(TypeError, match=r"Guard\.verifier: expected a CompletionVerifier, got"):
+        Guard(lambda batch: [])

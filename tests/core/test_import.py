@@ -1,0 +1,56 @@
+"""Importing the package stays light: what it loads, not how long it takes."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "accelerate",
+    "datasets",
+    "openai",
+    "pandas",
+    "pydantic",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "typer",
+    "verl",
+    "vllm",
+}
+
+
+def loaded_by(statement):
+    code = f"{statement}\nimport sys\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import grpo_guard",
+        "import grpo_guard; dir(grpo_guard); grpo_guard.Policy()",
+        "import grpo_guard.adapters.trl, grpo_guard.adapters.verl, grpo_guard.adapters.openrlhf",
+    ],
+)
+def test_neither_torch_nor_a_trainer_is_loaded(statement):
+    loaded = loaded_by(statement)
+    assert "grpo_guard" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_numpy_is_the_only_package_loaded():
+    added = loaded_by("import grpo_guard") - loaded_by("pass") - set(sys.stdlib_module_names)
+    assert {name for name in added if not name.startswith("_")} == {"grpo_guard", "numpy"}
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    import grpo_guard
+
+    with pytest.raises(AttributeError, match="has no attribute 'Gaurd'"):
+        _ = grpo_guard.Gaurd
+    assert set(grpo_guard.__all__) <= set(dir(grpo_guard)) | {"LogProbBoundVerifier"}

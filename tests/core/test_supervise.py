@@ -1,0 +1,168 @@
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_verifiers_core import Says, completions
+
+from grpo_guard import Cause, Outcome
+from grpo_guard.supervise import supervised
+
+
+class Fragile(Says):
+    """Raises whenever a batch holds a completion that starts with an x; counts its calls."""
+
+    def __init__(self, error=RuntimeError):
+        super().__init__("fragile")
+        self.error = error
+
+    def verify(self, batch):
+        verdicts = super().verify(batch)
+        if any(c.text.startswith("x") for c in batch):
+            raise self.error("boom")
+        return verdicts
+
+
+@pytest.mark.parametrize("position", [0, 17, 63])
+def test_one_poisonous_completion_takes_only_itself_out(position):
+    texts = ["r" if i % 3 == 0 else "a" for i in range(64)]
+    texts[position] = "x"
+    verifier = Fragile()
+    verdicts = supervised(verifier, completions(*texts))
+    for i, verdict in enumerate(verdicts):
+        if i == position:
+            assert (verdict.outcome, verdict.cause) == (Outcome.ABSTAIN, Cause.FAULT)
+            assert verdict.reason == "RuntimeError: boom"
+        else:
+            assert verdict.outcome is (Outcome.REJECT if texts[i] == "r" else Outcome.ACCEPT)
+    assert len(verifier.batches) == 1 + 2 * 6  # halving: two calls for each of log2(64) levels
+
+
+@given(st.lists(st.sampled_from("arx"), max_size=40))
+def test_nothing_is_lost_or_reordered_and_nothing_wrong_is_said(texts):
+    verdicts = supervised(Fragile(), completions(*texts))
+    assert len(verdicts) == len(texts)
+    expected = {"a": Outcome.ACCEPT, "r": Outcome.REJECT, "x": Outcome.ABSTAIN}
+    for text, verdict in zip(texts, verdicts, strict=True):
+        # Where most of a batch fails, a good one may be given up, but it never gets another's word.
+        assert verdict.outcome in (expected[text], Outcome.ABSTAIN)
+    if texts.count("x") <= 1:
+        assert [v.outcome for v in verdicts] == [expected[t] for t in texts]
+
+
+def test_an_outage_is_given_up_after_a_few_calls():
+    calls = {}
+    for size in (64, 4096):
+        verifier = Fragile()
+        verdicts = supervised(verifier, completions(*["x"] * size))
+        assert [v.cause for v in verdicts] == [Cause.FAULT] * size
+        calls[size] = len(verifier.batches)
+    assert calls[64] <= 32
+    assert calls[4096] <= 48
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda v: v[:-1], "expected 1 verdicts, one per completion, got 0"),
+        (lambda v: v + v[:1], "expected 1 verdicts, one per completion, got 2"),
+        (lambda v: None, "expected a list of Verdict, got None"),
+        (lambda v: 1.0, "expected a list of Verdict, got 1.0"),
+        (lambda v: [True] * len(v), "expected a list of Verdict, got"),
+        (lambda v: iter(v), "expected a list of Verdict, got"),
+    ],
+)
+def test_wrong_answers_abstain(result, message):
+    class Wrong(Says):
+        def verify(self, batch):
+            return result(super().verify(batch))
+
+    verdicts = supervised(Wrong(), completions("a", "r", "a"))
+    assert [v.outcome for v in verdicts] == [Outcome.ABSTAIN] * 3
+    assert {v.cause for v in verdicts} == {Cause.FAULT}
+    assert message in verdicts[0].reason
+
+
+def test_memory_is_a_cause_of_its_own():
+    class OutOfMemoryError(RuntimeError):
+        """As torch names it."""
+
+    for error in (MemoryError, OutOfMemoryError):
+        verdicts = supervised(Fragile(error), completions("a", "x"))
+        assert [v.cause for v in verdicts] == [Cause.JUDGED, Cause.OUT_OF_MEMORY]
+
+
+def test_a_batch_too_big_for_memory_is_looked_at_in_parts():
+    class Small(Says):
+        def verify(self, batch):
+            if len(batch) > 2:
+                raise MemoryError
+            return super().verify(batch)
+
+    verdicts = supervised(Small(), completions(*"ararara"))
+    assert "".join("r" if v.rejected else "a" for v in verdicts) == "ararara"
+
+
+class Hanging(Says):
+    """Waits inside `verify` until it is let go."""
+
+    def __init__(self, timeout):
+        super().__init__("hanging")
+        self.timeout = timeout
+        self.go = threading.Event()
+
+    def verify(self, batch):
+        super().verify(batch)
+        self.go.wait(60)
+        return super().verify(batch)
+
+
+def test_a_hang_times_out_and_the_circuit_opens_until_it_returns():
+    verifier = Hanging(timeout=0.05)
+    try:
+        for _ in range(2):
+            verdicts = supervised(verifier, completions("a", "r"))
+            assert [v.cause for v in verdicts] == [Cause.TIMEOUT] * 2
+        before = len(verifier.batches)
+        verdicts = supervised(verifier, completions("a", "r"))
+        assert [v.cause for v in verdicts] == [Cause.CIRCUIT_OPEN] * 2
+        assert len(verifier.batches) == before  # no third thread is left behind
+    finally:
+        verifier.go.set()
+    verifier.timeout = 60.0
+    for _ in range(600):  # the two hung threads return in their own time
+        verdicts = supervised(verifier, completions("a", "r"))
+        if verdicts[0].cause is Cause.JUDGED:
+            break
+        threading.Event().wait(0.05)
+    assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.REJECT]
+
+
+def test_no_timeout_means_no_thread():
+    class Where(Says):
+        timeout = None
+
+        def verify(self, batch):
+            self.thread = threading.current_thread()
+            return super().verify(batch)
+
+    verifier = Where()
+    supervised(verifier, completions("a"))
+    assert verifier.thread is threading.current_thread()
+
+
+def test_an_interrupt_is_not_swallowed():
+    class Interrupted(Says):
+        timeout = None
+
+        def verify(self, batch):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervised(Interrupted(), completions("a"))
+
+
+def test_an_empty_batch_asks_nobody():
+    verifier = Says()
+    assert supervised(verifier, []) == []
+    assert verifier.batches == []

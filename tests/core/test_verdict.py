@@ -1,0 +1,57 @@
+import json
+from itertools import product
+
+import pytest
+
+from grpo_guard import Cause, Finding, Outcome, Verdict
+from grpo_guard.verdict import abstain, accept, reject
+
+AUTHOR = {Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG}
+
+
+@pytest.mark.parametrize(("outcome", "cause"), product(Outcome, Cause))
+def test_outcome_and_cause_fit_or_do_not_exist(outcome, cause):
+    """What the author can cause rejects, what it cannot abstains; only evidence may accept."""
+    if cause is Cause.JUDGED:
+        fits = outcome is not Outcome.ABSTAIN
+    else:
+        fits = outcome is (Outcome.REJECT if cause in AUTHOR else Outcome.ABSTAIN)
+    if fits:
+        verdict = Verdict(outcome, cause, "v")
+        assert [verdict.accepted, verdict.rejected, verdict.abstained].count(True) == 1
+    else:
+        with pytest.raises(ValueError, match=rf"Verdict\.outcome: cause '{cause.value}' expects"):
+            Verdict(outcome, cause, "v")
+
+
+@pytest.mark.parametrize("p_value", [-0.1, 1.1, float("nan")])
+def test_p_values_are_probabilities(p_value):
+    with pytest.raises(ValueError, match=r"Verdict\.p_value: expected a number in \[0, 1\]"):
+        accept("v", p_value=p_value)
+
+
+def test_the_message_becomes_the_first_finding():
+    detail = Finding("outside_support", "token 3", token_span=(3, 4), char_span=(7, 9))
+    verdict = reject("v", Cause.OVERLONG, "too long", findings=(detail,), p_value=0.0)
+    assert verdict.reason == "too long"
+    assert verdict.findings == (Finding("overlong", "too long"), detail)
+    assert abstain("v", Cause.TIMEOUT).reason == "timeout"
+    assert reject("v").cause is Cause.JUDGED
+
+
+def test_the_json_form_has_the_documented_fields():
+    member = abstain("inner", Cause.TIMEOUT, "no answer", seconds=0.5)
+    finding = Finding("kind", "message", char_span=(0, 0), token_span=(1, 2))
+    verdict = reject("outer", findings=(finding,), p_value=0.25, members=(member,))
+    data = json.loads(json.dumps(verdict.to_dict()))
+    assert data == {
+        "outcome": "reject",
+        "cause": "judged",
+        "p_value": 0.25,
+        "findings": [
+            {"kind": "kind", "message": "message", "char_span": [0, 0], "token_span": [1, 2]}
+        ],
+        "verifier": "outer",
+        "seconds": 0.0,
+        "members": [member.to_dict()],
+    }

@@ -1,0 +1,69 @@
+import asyncio
+
+import pytest
+from rule_verifiers_core import Says, completions
+
+from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome, only
+
+
+def outcomes(verifier, *texts):
+    return [v.outcome.value for v in verifier.verify(completions(*texts))]
+
+
+def test_operators_build_the_named_combinators():
+    a, b = Says("a"), Says("b", at=1)
+    assert type(a & b) is AllOf
+    assert type(a | b) is AnyOf
+    assert (a & b).name == "all(a, b)"
+    assert (a | ~b).name == "any(a, not(b))"
+    assert repr(a & b) == "<AllOf all(a, b)>"
+    for operate in (lambda: a & "b", lambda: a | None):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            operate()
+
+
+def test_not_turns_judgements_and_nothing_else():
+    assert outcomes(~Says(), "a", "r", "?", "m") == ["reject", "accept", "abstain", "reject"]
+    malformed = (~Says()).verify(completions("m"))[0]
+    assert malformed.cause is Cause.MALFORMED
+    assert outcomes(~~Says(), "a", "r", "?", "m") == ["accept", "reject", "abstain", "reject"]
+
+
+def test_not_makes_no_claim_about_the_p_value():
+    (verdict,) = (~Says(p_value=0.01)).verify(completions("r"))
+    assert verdict.p_value is None
+    assert verdict.members[0].p_value == 0.01
+    assert verdict.verifier == "not(says)"
+
+
+def test_only_shows_its_member_what_matches_and_keeps_the_order():
+    member = Says()
+    batch = [
+        Completion("p", "r", task="code"),
+        Completion("p", "r", task="math"),
+        Completion("p", "a", task="code"),
+    ]
+    verdicts = only(member, task="code").verify(batch)
+    assert [v.outcome for v in verdicts] == [Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT]
+    assert verdicts[1].cause is Cause.NOT_APPLICABLE
+    assert member.batches == [["r", "a"]]
+
+
+def test_only_takes_all_its_conditions_together():
+    batch = [
+        Completion("p", "r", task=task, node=node) for task in ("code", "math") for node in "xy"
+    ]
+    chosen = only(Says(), task="code", node="y", when=lambda c: c.text == "r").verify(batch)
+    assert [v.rejected for v in chosen] == [False, True, False, False]
+    with pytest.raises(ValueError, match="expected task=, node= or when="):
+        only(Says())
+
+
+def test_averify_is_verify_off_the_loop():
+    verdicts = asyncio.run(Says().averify(completions("a", "r")))
+    assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.REJECT]
+
+
+def test_the_interface_asks_for_verify():
+    with pytest.raises(TypeError, match="verify"):
+        CompletionVerifier()
