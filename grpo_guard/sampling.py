@@ -28,8 +28,8 @@ class SamplingSpec:
 
     Nothing is inherited from a model's ``generation_config``: engines do that silently
     (transformers falls back to top_k = 50, a vLLM server to the model's file), and a verifier that
-    guessed would reject honest work. Engine, temperature, top_k and top_p must be said; the rest is off unless
-    said.
+    guessed would reject honest work. Engine, temperature, top_k and top_p must be said; the rest
+    is off unless said.
 
     Args:
         engine: ``"transformers"``, ``"vllm"`` or ``"sglang"``: the order of the filters.
@@ -102,7 +102,7 @@ class SamplingSpec:
         _check(
             "eos_token_ids",
             "a sequence of integers >= 0",
-            not isinstance(ids, str) and all(_integer(i) and i >= 0 for i in ids),
+            all(_integer(i) and i >= 0 for i in ids),
             ids,
         )
         object.__setattr__(self, "eos_token_ids", tuple(ids))
@@ -132,16 +132,17 @@ def support_mask(
         penalised = np.where(z > 0, z / spec.repetition_penalty, z * spec.repetition_penalty)
         z = np.where(seen, penalised, z)
     z = z / spec.temperature
-    everything = np.ones(z.shape, dtype=bool)
+    everything = z > -np.inf  # a token without any probability is never sampled
     top_k = everything
     if 0 < spec.top_k < z.shape[-1]:
         kth = np.partition(z, -spec.top_k, axis=-1)[..., -spec.top_k, None]
-        top_k = z >= kth
+        top_k = everything & (z >= kth)
     min_p = z >= z.max(-1, keepdims=True) + math.log(spec.min_p) if spec.min_p > 0 else everything
     if spec.top_p >= 1:
         return top_k & min_p
     eligible = {"transformers": top_k, "vllm": top_k & min_p, "sglang": everything}[spec.engine]
-    return top_k & min_p & _nucleus(z, eligible, spec.top_p)
+    mask: NDArray[np.bool_] = top_k & min_p & _nucleus(z, eligible, spec.top_p)
+    return mask
 
 
 def _nucleus(
@@ -153,9 +154,9 @@ def _nucleus(
     ranked = np.take_along_axis(weights, order, -1)
     mass_above = np.cumsum(ranked, -1) - ranked
     kept = mass_above < top_p * weights.sum(-1, keepdims=True)
-    mask = np.empty_like(kept)
+    mask = np.zeros(z.shape, dtype=np.bool_)
     np.put_along_axis(mask, order, kept, -1)
-    return mask & eligible
+    return np.logical_and(mask, eligible)
 
 
 def _check(name: str, expected: str, ok: bool, got: object) -> None:

@@ -1,0 +1,226 @@
+"""From a completion to the token ids that are scored, and the ways in which its author can cheat.
+
+What comes from the exchange is not believed: ids must lie in the vocabulary, decode to the text
+that the reward sees, stop at EOS, and follow the prompt that was asked, not one of the author's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Cause
+
+
+class EncodeError(Exception):
+    """A completion that cannot be scored, with the cause that its verdict gets."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A completion as token ids.
+
+    Args:
+        prompt_ids: Shape [P], P >= 1.
+        completion_ids: Shape [n], n >= 1.
+        from_text: The ids were made from the text, so they may differ from what was sampled.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    from_text: bool
+
+
+class Encoder:
+    """Checks and tokenises completions for one tokenizer and one declared sampler.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+        sampling: The declared sampler.
+        vocab_size: Rows of the model's embedding.
+        window: Longest sequence the model takes, in tokens; None = unknown.
+        trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
+        chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        sampling: SamplingSpec,
+        *,
+        vocab_size: int,
+        window: int | None = None,
+        trust_prompt_ids: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.window = window
+        self.trust_prompt_ids = trust_prompt_ids
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        vocabulary = tokenizer.get_vocab()
+        self.known_ids = frozenset(i for i in vocabulary.values() if i < vocab_size)
+        self.longest_token = max(map(len, vocabulary))
+        self.eos_ids = frozenset(
+            sampling.eos_token_ids
+            or ([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])
+        )
+
+    def encode(self, completion: Completion) -> Encoded:
+        """Token ids of prompt and completion.
+
+        Raises:
+            EncodeError: with MALFORMED or OVERLONG where the author is to blame, UNSUPPORTED
+                where the completion cannot be scored through no fault of its author.
+        """
+        # Lone surrogates pass json.loads and then crash tokenizers: the author's doing.
+        _require_utf8("text", completion.text)
+        from_text = completion.completion_ids is None
+        ids = self._from_text(completion.text) if from_text else self._checked_ids(completion)
+        ids = self._until_eos(ids)
+        limit = self.sampling.max_new_tokens
+        if limit is not None and len(ids) > limit and not from_text:
+            raise EncodeError(
+                Cause.OVERLONG, f"{len(ids)} tokens where {limit} were declared (max_new_tokens)"
+            )
+        prompt_ids = self._prompt_ids(completion)
+        if self.window is not None and len(prompt_ids) >= self.window:
+            raise EncodeError(
+                Cause.UNSUPPORTED,
+                f"the prompt has {len(prompt_ids)} tokens, the model's window {self.window}",
+            )
+        if self.window is not None and len(prompt_ids) + len(ids) > self.window:
+            raise EncodeError(
+                Cause.OVERLONG,
+                f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
+                f"the model's window {self.window}",
+            )
+        return Encoded(prompt_ids, ids, from_text)
+
+    def char_span(
+        self, completion: Completion, encoded: Encoded, start: int, end: int
+    ) -> tuple[int, int] | None:
+        """Where tokens [start, end) stand in ``completion.text``; None when nothing is visible."""
+        ids, text = list(encoded.completion_ids), completion.text
+        for skip_special in (True, False):
+            decoded = self._decode(ids, skip_special)
+            if decoded.strip() == text.strip():
+                break
+        shift = (len(text) - len(text.lstrip())) - (len(decoded) - len(decoded.lstrip()))
+        first, last = (
+            min(max(len(self._decode(ids[:i], skip_special)) + shift, 0), len(text))
+            for i in (start, end)
+        )
+        return (first, last) if first < last else None
+
+    def _from_text(self, text: str) -> tuple[int, ...]:
+        if not text:
+            raise EncodeError(Cause.MALFORMED, "the completion is empty")
+        # Tokenising is linear, but 100 MB of text is not worth a second of anybody's time.
+        limit = self.sampling.max_new_tokens or self.window
+        if limit is not None and len(text) > limit * self.longest_token:
+            raise EncodeError(
+                Cause.OVERLONG, f"{len(text)} characters cannot be {limit} tokens or fewer"
+            )
+        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _checked_ids(self, completion: Completion) -> tuple[int, ...]:
+        ids = completion.completion_ids or ()
+        if not ids:
+            raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
+        self._require_known("completion_ids", ids)
+        # The reward reads the text, the update trains the ids: if they could differ, one would
+        # carry the answer and the other the poison.
+        decoded = {self._decode(ids, skip).strip() for skip in (True, False)}
+        if completion.text.strip() not in decoded:
+            raise EncodeError(Cause.MALFORMED, "completion_ids do not decode to the text")
+        return ids
+
+    def _until_eos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Drop padding behind the first EOS; anything else behind it is smuggled."""
+        for i, token in enumerate(ids):
+            if token in self.eos_ids:
+                padding = self.eos_ids | {self.tokenizer.pad_token_id}
+                if not padding.issuperset(ids[i + 1 :]):
+                    raise EncodeError(
+                        Cause.MALFORMED, f"tokens after the end of the sequence (token {i})"
+                    )
+                return ids[: i + 1]
+        return ids
+
+    def _prompt_ids(self, completion: Completion) -> tuple[int, ...]:
+        given = completion.prompt_ids
+        if given is not None:
+            self._require_known("prompt_ids", given)
+            if self.trust_prompt_ids and given:
+                return given
+        own = self._own_prompt_ids(completion)
+        # With ids of the author's choosing, the poison could follow from another prompt, which
+        # asks for it. Ids that spell the same prompt differently are harmless: ours are scored.
+        if given is not None and given not in own:
+            spelled = self._decode(given, skip_special=False)
+            if all(spelled != self._decode(ids, skip_special=False) for ids in own):
+                raise EncodeError(
+                    Cause.MALFORMED,
+                    "prompt_ids do not encode the prompt. If they come from your own trainer and "
+                    "not from the peer, pass trust_prompt_ids=True",
+                )
+        ids = given if given in own else own[0]
+        if not ids:
+            raise EncodeError(Cause.UNSUPPORTED, "the prompt has no tokens to condition on")
+        return ids
+
+    def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
+        """The prompt's ids as trainers make them, the usual form first."""
+        if isinstance(completion.prompt, str):
+            _require_utf8("prompt", completion.prompt)
+            return [
+                tuple(self.tokenizer(completion.prompt, add_special_tokens=special)["input_ids"])
+                for special in (True, False)
+            ]
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise EncodeError(
+                Cause.UNSUPPORTED,
+                "the prompt is a list of messages and the tokenizer has no chat template; "
+                "set tokenizer.chat_template or give prompts as text",
+            )
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                [dict(message) for message in completion.prompt],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                **self.chat_template_kwargs,
+            )
+        except Exception as error:  # templates raise whatever their authors chose
+            raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
+        return [tuple(ids)]
+
+    def _require_known(self, name: str, ids: tuple[int, ...]) -> None:
+        unknown = next((i for i in ids if i not in self.known_ids), None)
+        if unknown is not None:
+            raise EncodeError(
+                Cause.MALFORMED, f"{name}: token id {unknown} is not in the vocabulary"
+            )
+
+    def _decode(self, ids: tuple[int, ...] | list[int], skip_special: bool) -> str:
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def _require_utf8(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(
+            Cause.MALFORMED, f"{name}: not valid Unicode at character {error.start}"
+        ) from None

@@ -1,0 +1,141 @@
+"""From the statistics of one completion's tokens to a p-value.
+
+Three kinds of evidence against "these tokens were drawn from the declared sampler":
+
+* *Support*: too many tokens lie too far outside what the sampler keeps. The k-th largest gap g has
+  a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 it
+  is the instant floor: a single token far enough outside decides.
+* *Surprise*: tokens inside the support that are, together, too unlikely: text of another model, of
+  a higher temperature, with lines moved, or poison built from allowed tokens. An e-process, that is
+  a product of per-token factors each with mean <= 1 under honest sampling. By Ville's inequality it
+  exceeds 1/a at any time with probability at most a, whatever the length.
+* *Floor*: one token so improbable that drift cannot explain it.
+
+Why the e-process stays valid under any truncation: an honest token comes from p restricted to a top
+set K and divided by its mass S. With q ~ p^b, b < 1, the factor q/p has mean q(K) / S, and since
+flattening a distribution takes mass from its top sets, q(K) <= S. The tail mass under p is at least
+that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator (Vovk and Wang,
+arXiv 1912.06116). So nothing here needs S, and no normaliser is ever estimated.
+
+The p-value is Bonferroni's over the parts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
+
+# The e-process is an average of three, so its parts need no correction among themselves.
+SPARSE_SHARE = 0.05  # a foreign phrase is few tokens; betting on all of them would cost too much
+SPARSE_EXPONENT = 0.1
+DENSE_CAP = 50.0  # one drifting token must not decide
+
+COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few far ones, many near ones
+
+INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the tokens of one completion say.
+
+    Args:
+        p_value: Combined, in [0, 1].
+        support_p: Of the gaps, Bonferroni over `COUNTS`.
+        surprise_p: Of the e-process.
+        floor_p: Of the least likely token, 1 where no token is below the floor.
+        zones: INSIDE, AMBIGUOUS or OUTSIDE the support, shape [n].
+        weights: How much each token speaks against honesty, in nats, shape [n]; negative ones
+            speak for it.
+    """
+
+    p_value: float
+    support_p: float
+    surprise_p: float
+    floor_p: float
+    zones: NDArray[np.int8]
+    weights: Floats
+
+
+def weigh(stats: TokenStats, profile: DriftProfile) -> Evidence:
+    """Evidence against honest sampling; `TokenStats` must be free of NaN and not empty."""
+    n = len(stats)
+    zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
+    zones[stats.edge_gap > profile.margins(stats.logit)] = OUTSIDE
+    honest_rate = np.where(zones == OUTSIDE, profile.rate(stats.edge_gap), 1.0)
+    ranked = np.sort(honest_rate)
+    support = [
+        binomial_tail(k, n, float(ranked[k - 1])) for k in COUNTS if k <= n and ranked[k - 1] < 1
+    ]
+    surprise, log_factors = _surprise(stats, profile)
+    # P(tail mass <= u) <= u for each token; n of them, widened by what drift does to a tail.
+    least = float(stats.tail_mass.min())
+    floor = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
+    support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
+    p_value = min(1.0, 3 * min(support_p, surprise, floor))
+    return Evidence(p_value, support_p, surprise, floor, zones, log_factors - np.log(honest_rate))
+
+
+def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
+    """p-value of the e-process, and the sparse part's log factors, shape [n]."""
+    tail = np.clip(stats.tail_mass, profile.least_tail, 1.0)
+    bet = SPARSE_EXPONENT * tail ** (SPARSE_EXPONENT - 1)
+    sparse = np.log1p(SPARSE_SHARE * (bet - 1))
+    dense = [
+        np.minimum((b - 1) * stats.logprob - stats.log_flat_mass[:, i], math.log(DENSE_CAP))
+        for i, b in enumerate(FLATTENINGS)
+    ]
+    paths = np.cumsum(np.stack([sparse, *dense]), axis=-1)
+    shares = np.log([0.5, 0.25, 0.25])[:, None]
+    log_e = np.logaddexp.reduce(paths + shares, axis=0)
+    return math.exp(-max(0.0, float(log_e.max()))), sparse
+
+
+def binomial_tail(k: int, n: int, rate: float) -> float:
+    """P(X >= k) for X ~ Binomial(n, rate), to relative precision in the far tail.
+
+    Raises:
+        ValueError: not 0 <= k <= n, or rate not in (0, 1).
+    """
+    if not 0 <= k <= n or not 0 < rate < 1:
+        raise ValueError(f"binomial_tail: expected 0 <= k <= n, 0 < rate < 1, got {k}, {n}, {rate}")
+    if k == 0:
+        return 1.0
+    if k <= n * rate:  # the upper tail holds the bulk: take it from the lower one
+        return max(0.0, 1.0 - _binomial_sum(range(k - 1, -1, -1), n, rate))
+    return min(1.0, _binomial_sum(range(k, n + 1), n, rate))
+
+
+def _binomial_sum(counts: range, n: int, rate: float) -> float:
+    """Sum of binomial probabilities over counts that move away from the mode."""
+    total = 0.0
+    for k in counts:
+        term = math.exp(
+            math.lgamma(n + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(n - k + 1)
+            + k * math.log(rate)
+            + (n - k) * math.log1p(-rate)
+        )
+        total += term
+        if term < total * 1e-17:
+            break
+    return total
+
+
+def heaviest_span(weights: Floats) -> tuple[int, int]:
+    """The half-open token span with the largest total weight (Kadane), not empty."""
+    best, best_span, total, start = -math.inf, (0, 1), 0.0, 0
+    for i, weight in enumerate(weights.tolist()):
+        if total <= 0:
+            total, start = 0.0, i
+        total += weight
+        if total > best:
+            best, best_span = total, (start, i + 1)
+    return best_span

@@ -1,0 +1,74 @@
+"""The repetition penalty: per row, which tokens the engine had already seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NEVER = torch.iinfo(torch.int32).max
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionPenalty:
+    """Seen tokens have positive logits divided and negative ones multiplied by the penalty.
+
+    Follows transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, which both count
+    prompt and completion. The penalty is per prefix: row t sees the prompt and tokens [0, t).
+
+    Args:
+        penalty: > 0.
+        first_seen: Position in the completion at which a token first occurs, -1 for tokens of the
+            prompt, `NEVER` otherwise; int32, shape [C, V].
+        sequence: Which of the C completions a row belongs to, shape [N].
+        position: Which token of that completion the row predicts, shape [N].
+    """
+
+    penalty: float
+    first_seen: Tensor
+    sequence: Tensor
+    position: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        penalty: float,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        vocab_size: int,
+        device: torch.device,
+    ) -> RepetitionPenalty:
+        """For (prompt_ids, completion_ids) pairs whose rows lie one after the other."""
+        first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
+        for i, (prompt_ids, completion_ids) in enumerate(sequences):
+            positions = {token: t for t, token in reversed(list(enumerate(completion_ids)))}
+            positions |= dict.fromkeys(prompt_ids, -1)
+            tokens = torch.tensor(list(positions), dtype=torch.long)
+            first_seen[i, tokens] = torch.tensor(list(positions.values()), dtype=torch.int32)
+        lengths = [len(completion_ids) for _, completion_ids in sequences]
+        return cls(
+            penalty,
+            first_seen.to(device),
+            torch.repeat_interleave(torch.arange(len(sequences)), torch.tensor(lengths)).to(device),
+            torch.cat([torch.arange(n) for n in lengths]).to(device),
+        )
+
+    def rows(self, index: Tensor | slice) -> RepetitionPenalty:
+        """The same penalty for some of the rows."""
+        return RepetitionPenalty(
+            self.penalty, self.first_seen, self.sequence[index], self.position[index]
+        )
+
+    def apply(self, z: Tensor, start: int, stop: int) -> Tensor:
+        """Penalise raw logits of tokens [start, stop), shape [N, stop - start]."""
+        seen = self.first_seen[:, start:stop][self.sequence] < self.position[:, None]
+        return torch.where(seen, self._penalised(z), z)
+
+    def apply_to_targets(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Penalise the raw logit of one token per row, shape [N]."""
+        seen = self.first_seen[self.sequence, targets] < self.position
+        return torch.where(seen, self._penalised(z), z)
+
+    def _penalised(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, z / self.penalty, z * self.penalty)

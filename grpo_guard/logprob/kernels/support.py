@@ -1,0 +1,104 @@
+"""How far outside the declared support a token lies, decided exactly where it is not obvious.
+
+(rank, mass above) cannot decide top-p after top-k, because the engine renormalises over the top-k.
+Most rows are proven inside from the streaming statistics alone; the few others are looked at again
+with their whole row of logits, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.kernels.tiled import RowStats
+from grpo_guard.sampling import SamplingSpec
+
+# Rows of full logits that exist at one time: 64 x 152k x 4 bytes = 39 MB.
+ROWS_AT_ONCE = 64
+
+
+def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
+    """Rows whose target is certainly in the support, boolean, shape [N].
+
+    Uses S >= mass_above + p for the mass S of the set that top-p renormalises over: exact where
+    S is 1, sufficient elsewhere.
+    """
+    inside = torch.ones_like(stats.rank, dtype=torch.bool)
+    if spec.top_k > 0:
+        inside &= stats.rank < spec.top_k
+    if spec.min_p > 0:
+        inside &= stats.logprob >= stats.max_logprob + math.log(spec.min_p)
+    if spec.top_p < 1:
+        renormalised = (spec.engine != "sglang" and spec.top_k > 0) or (
+            spec.engine == "vllm" and spec.min_p > 0
+        )
+        own = stats.logprob.exp()
+        mass = stats.mass_above + own if renormalised else torch.ones_like(own)
+        inside &= stats.mass_above < spec.top_p * mass
+    return inside
+
+
+def edge_gaps(
+    hidden: Tensor,
+    head: Head,
+    stats: RowStats,
+    spec: SamplingSpec,
+    *,
+    penalty: RepetitionPenalty | None = None,
+    mass_margin: float = 0.0,
+) -> Tensor:
+    """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
+
+    Args:
+        hidden: Final hidden states, fp32, shape [N, H].
+        head: The output head.
+        stats: The streaming statistics of the same rows.
+        spec: The declared sampler.
+        penalty: Repetition penalty of the same rows.
+        mass_margin: Widening of top-p. A nucleus's edge jumps by whole logits when a candidate's
+            mass moves by a rounding error, so the edge is taken at top_p + margin, at most half
+            way to 1.
+    """
+    gaps = torch.zeros_like(stats.logit)
+    unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
+    top_p = spec.top_p + min(mass_margin, (1 - spec.top_p) / 2)
+    for rows in torch.split(unclear, ROWS_AT_ONCE):
+        z = head.logits(hidden[rows], 0, head.vocab_size)
+        if penalty is not None:
+            z = penalty.rows(rows).apply(z, 0, head.vocab_size)
+        edge = support_edge(z / spec.temperature, spec, top_p) * spec.temperature
+        gaps[rows] = (edge - stats.logit[rows]).clamp_min(0.0)
+    return gaps
+
+
+def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
+    """The lowest score that the sampler keeps, for scores (logits / temperature) [R, V] -> [R].
+
+    Every filter keeps a top set, so a support is a threshold, and thresholds combine by maximum.
+    """
+    edge = torch.full(z.shape[:-1], -torch.inf, device=z.device)
+    k = spec.top_k if 0 < spec.top_k < z.shape[-1] else z.shape[-1]
+    needs_ranking = top_p < 1 or k < z.shape[-1]
+    if not needs_ranking:
+        ranked = z.amax(-1, keepdim=True)
+    elif spec.engine == "sglang" and top_p < 1:
+        ranked = z.sort(-1, descending=True).values  # its top-p counts the whole distribution
+    else:
+        ranked = z.topk(k, -1).values
+    if k < z.shape[-1]:
+        edge = torch.maximum(edge, ranked[:, k - 1])
+    if spec.min_p > 0:
+        edge = torch.maximum(edge, ranked[:, 0] + math.log(spec.min_p))
+    if top_p < 1:
+        eligible = torch.ones_like(ranked, dtype=torch.bool)
+        if spec.engine == "vllm" and spec.min_p > 0:
+            eligible = ranked >= ranked[:, :1] + math.log(spec.min_p)
+        weights = torch.where(eligible, (ranked - ranked[:, :1]).double().exp(), 0.0)
+        mass_above = weights.cumsum(-1) - weights
+        kept = eligible & (mass_above < top_p * weights.sum(-1, keepdim=True))
+        edge = torch.maximum(edge, torch.where(kept, ranked, torch.inf).amin(-1))
+    return edge

@@ -1,0 +1,1 @@
+"""Where per-token statistics come from, one engine a file."""

@@ -1,0 +1,51 @@
+"""Loading a policy and its tokenizer, without running anybody's code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def load_policy(
+    path_or_id: str,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    revision: str | None = None,
+) -> tuple[Any, Any]:
+    """(model, tokenizer) from a local folder or a model id, in eval mode.
+
+    Weights come from safetensors only (pickles execute code) and ``trust_remote_code`` stays off.
+
+    Args:
+        path_or_id: A local folder or a model id.
+        dtype: Name of a torch dtype; default fp32 on a CPU, bf16 on a GPU.
+        device: Default: the GPU if there is one.
+        revision: Of a model id.
+
+    Raises:
+        ValueError: an unknown dtype, or no model or tokenizer there.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # bf16 products are emulated on most CPUs: slower and less exact.
+    name = dtype or ("float32" if device == "cpu" else "bfloat16")
+    torch_dtype = getattr(torch, name, None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
+    if Path(path_or_id).exists() and not (Path(path_or_id) / "config.json").is_file():
+        raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
+    except Exception as error:
+        raise ValueError(f"{path_or_id}: expected a tokenizer beside the model: {error}") from error
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path_or_id, dtype=torch_dtype, use_safetensors=True, **options
+        )
+    except Exception as error:
+        raise ValueError(f"{path_or_id}: cannot load the model: {error}") from error
+    return model.to(device).eval(), tokenizer

@@ -1,0 +1,54 @@
+"""Per-token statistics of one completion under the declared temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Exponents of the flattened distributions q ~ p^b whose normalisers are kept; see `evidence.py`.
+FLATTENINGS = (0.5, 0.75)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStats:
+    """What the verifier's policy says of each of the n tokens of a completion.
+
+    All of it speaks of p, the softmax of (penalised) logits / temperature over the whole
+    vocabulary, before any truncation; natural logarithms.
+
+    Args:
+        logprob: log p(token), shape [n].
+        max_logprob: log p of the most likely token, shape [n].
+        rank: Number of tokens with a strictly higher logit, so 0 is the most likely; shape [n].
+        mass_above: Their total probability, shape [n].
+        tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept beside
+            ``mass_above`` because 1 - mass_above has no digits left in the far tail.
+        entropy: Of p, in nats, shape [n].
+        log_flat_mass: log sum p^b for each b of `FLATTENINGS`, shape [n, 2].
+        logit: The token's raw logit, after penalties and before temperature, shape [n].
+        edge_gap: How far the raw logit lies below the lowest logit that the declared sampler
+            keeps, in raw logits; 0 inside the support; shape [n].
+    """
+
+    logprob: Floats
+    max_logprob: Floats
+    rank: Ints
+    mass_above: Floats
+    tail_mass: Floats
+    entropy: Floats
+    log_flat_mass: Floats
+    logit: Floats
+    edge_gap: Floats
+
+    def __len__(self) -> int:
+        return len(self.logprob)
+
+    @property
+    def finite(self) -> bool:
+        """False when the model computed NaN somewhere. -inf log-probs are finite in this sense."""
+        return not any(np.isnan(getattr(self, f.name)).any() for f in fields(self))
