@@ -1,0 +1,156 @@
+"""results.json: the source of truth behind every table and report.
+
+Shape: ``{"config", "versions", "runs": [...], "summary": [...]}``, one run per (attack, defence,
+setting, models, seed). Fields that a reader does not know are kept and ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be read: ``FILE: field: expected ..., got ...``."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, frozen=True)
+
+
+class Counts(_Model):
+    """Completions over a whole run; ``honest_correct`` is the part of ``honest`` that earned."""
+
+    honest: int = Field(ge=0)
+    honest_correct: int = Field(ge=0)
+    poisoned: int = Field(ge=0)
+
+
+class ShownFinding(_Model):
+    """One finding of a verdict, as `Verdict.to_dict` writes it."""
+
+    kind: str
+    message: str
+    char_span: tuple[int, int] | None = None
+    token_span: tuple[int, int] | None = None
+
+
+class ShownVerdict(_Model):
+    """The part of `Verdict.to_dict` that a report shows."""
+
+    outcome: str
+    cause: str
+    verifier: str
+    p_value: float | None = None
+    findings: list[ShownFinding] = []
+
+
+class Example(_Model):
+    """One rejected completion; ``span`` is where the attack put its poison, in characters."""
+
+    prompt: str
+    text: str
+    span: tuple[int, int] | None = None
+    node: str | None = None
+    iteration: int | None = None
+    verdict: ShownVerdict
+
+
+class Run(_Model):
+    """One training run. Rates are over the honest nodes' completions, one per iteration."""
+
+    attack: str
+    defence: str
+    setting: str = "horizontal"
+    models: str = "homogeneous"
+    seed: int
+    asr: list[float]
+    honest_reward: list[float]
+    rejected: Counts
+    submitted: Counts | None = None
+    abstained: int | None = Field(default=None, ge=0)
+    seconds: float | None = None
+    guard_seconds: float | None = None
+    example: Example | None = None
+
+
+class Summary(_Model):
+    """One figure with its 95 % interval."""
+
+    attack: str
+    defence: str
+    metric: str
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Results(_Model):
+    """All of results.json."""
+
+    config: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    runs: list[Run]
+    summary: list[Summary] = []
+
+
+def parse_results(data: Any, name: str = "results.json") -> Results:
+    """Check ``data`` against the shape.
+
+    Raises:
+        ResultsError: with the first field that does not fit.
+    """
+    try:
+        return Results.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(file)"
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+        if first["type"] == "missing":
+            raise ResultsError(f"{name}: {where}: expected to be present, got nothing") from None
+        got = _shorten(repr(first["input"]))
+        raise ResultsError(f"{name}: {where}: expected {expected}, got {got}") from None
+
+
+def load_results(path: Path) -> Results:
+    """Read and check a results file.
+
+    Raises:
+        ResultsError: missing, unreadable, not JSON, or not of the shape.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ResultsError(f"{path}: (file): expected to exist, got nothing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: (file): expected readable UTF-8, got {error}") from None
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ResultsError(f"{path}: (file): expected JSON, got {error}") from None
+    return parse_results(data, str(path))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON so that a reader never sees half of it."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
