@@ -1,0 +1,108 @@
+"""A hostile text, cut to what a person should see of it.
+
+A completion from a stranger may hold markup, terminal escapes, characters that reorder the line or
+that cannot be seen, and a megabyte of padding around the part that matters. `excerpt` cuts around
+that part and names every character that would not show; escaping for HTML or for a terminal's
+markup is left to the caller, who gets plain, visible pieces.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+
+LIMIT = 1200
+_CONTEXT_SHARE = 3  # a third of the excerpt goes before the span, so that its cause can be seen
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f")
+_MAX_STACKED = 2  # natural text stacks two combining marks, rarely more; "zalgo" stacks dozens
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of characters with the same marks.
+
+    Attributes:
+        text: What to show.
+        poison: Lies in the span that the attack put in.
+        evidence: Lies in a span that the verifier found.
+        hidden: Stands for a character that would not be seen, e.g. ``U+202E``.
+        cut: Says how much was left out here.
+    """
+
+    text: str
+    poison: bool = False
+    evidence: bool = False
+    hidden: bool = False
+    cut: bool = False
+
+
+def excerpt(
+    text: str,
+    poison: Span | None = None,
+    evidence: Sequence[Span] = (),
+    *,
+    limit: int = LIMIT,
+) -> list[Piece]:
+    """Cut ``text`` to ``limit`` characters around its poison (else its evidence) and mark it."""
+    focus = poison or (evidence[0] if evidence else (0, 0))
+    start, end = _window(len(text), focus, limit)
+    in_poison = _covered(start, end, [poison] if poison else [])
+    in_evidence = _covered(start, end, evidence)
+    shown = zip(_visible(text[start:end]), in_poison, in_evidence, strict=True)
+    pieces = [
+        Piece("".join(char for (char, _), *_ in run), is_poison, is_evidence, is_hidden)
+        for (is_poison, is_evidence, is_hidden), run in groupby(
+            shown, key=lambda item: (item[1], item[2], item[0][1])
+        )
+    ]
+    if start:
+        pieces.insert(0, Piece(f"[{start:,} characters before]", cut=True))
+    if end < len(text):
+        pieces.append(Piece(f"[{len(text) - end:,} characters after]", cut=True))
+    return pieces
+
+
+def visible(text: object, *, limit: int = 300) -> str:
+    """One safe-to-show string: hidden characters by name, the middle of a long text left out."""
+    return "".join(
+        f"<{piece.text}>" if piece.hidden else piece.text
+        for piece in excerpt(str(text), limit=limit)
+    )
+
+
+def _window(length: int, focus: Span, limit: int) -> Span:
+    if length <= limit:
+        return 0, length
+    start = max(0, min(focus[0] - limit // _CONTEXT_SHARE, length - limit))
+    return start, start + limit
+
+
+def _covered(start: int, end: int, spans: Iterable[Span]) -> list[bool]:
+    marks = [False] * (end - start)
+    for low, high in spans:
+        for at in range(max(low, start), min(high, end)):
+            marks[at - start] = True
+    return marks
+
+
+def _visible(text: str) -> Iterable[tuple[str, bool]]:
+    """Each character as it is to be shown, and whether that is a stand-in for it."""
+    stacked = 0
+    for char in text:
+        stacked = stacked + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        is_hidden = _is_hidden(char) or stacked > _MAX_STACKED
+        yield (f"U+{ord(char):04X}" if is_hidden else char), is_hidden
+
+
+def _is_hidden(char: str) -> bool:
+    if char in " \n\t":
+        return False
+    if char in _BLANK or 0xFE00 <= ord(char) <= 0xFE0F or 0xE0100 <= ord(char) <= 0xE01EF:
+        return True
+    # Controls, formats (bidi, zero width, tags), surrogates, private, unassigned; odd separators.
+    return unicodedata.category(char)[0] in "CZ"
