@@ -1,0 +1,95 @@
+"""The tables of a results file, once for all their readers: page, terminal, Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from grpo_guard.evals.excerpt import visible
+from grpo_guard.evals.results import Results
+from grpo_guard.evals.series import WINDOW, Rate, Scenario, percent, scenarios
+
+Cell: TypeAlias = str | Rate
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Column names and rows; a `Rate` is written out by whoever renders it."""
+
+    header: list[str]
+    rows: list[list[Cell]]
+
+
+def outcome_table(scenario: Scenario) -> Table:
+    """What became of each swarm."""
+    header = ["Swarm", "Attack success at the end", "Highest in one iteration"]
+    header.append("Honest reward at the end")
+    rows: list[list[Cell]] = []
+    for series in scenario.series:
+        attacked = series in scenario.attacked and bool(series.asr)
+        rows.append(
+            [
+                series.label,
+                (series.asr_end or DASH) if attacked else DASH,
+                percent(max(series.asr)) if attacked else DASH,
+                series.reward_end or DASH,
+            ]
+        )
+    return Table(header, rows)
+
+
+def rejection_table(scenario: Scenario) -> Table:
+    """What each guard rejected: poison, honest work, and the part of it that was right."""
+    header = ["Guard", "Poison rejected", "Honest rejected", "Honest and correct, rejected"]
+    header.append("Abstained")
+    kinds = ("poisoned", "honest", "honest_correct")
+    rows: list[list[Cell]] = [
+        [series.defence, *(series.rejected(k) or DASH for k in kinds), series.abstained or DASH]
+        for series in scenario.guarded
+    ]
+    return Table(header, rows)
+
+
+def curve_table(scenario: Scenario, every: int = 10) -> Table:
+    """Attack success and honest reward at iteration 1 and at every tenth."""
+    header = ["Iteration"]
+    header += [f"Attack success, {series.label}" for series in scenario.attacked]
+    header += [f"Honest reward, {series.label}" for series in scenario.series]
+    length = max((len(series.honest_reward) for series in scenario.series), default=0)
+    shown = [i for i in range(1, length + 1) if i == 1 or i % every == 0 or i == length]
+    rows: list[list[Cell]] = []
+    for iteration in shown:
+        row: list[Cell] = [str(iteration)]
+        for series in scenario.attacked:
+            row.append(percent(series.asr[iteration - 1]) if iteration <= len(series.asr) else DASH)
+        for series in scenario.series:
+            values = series.honest_reward
+            row.append(f"{values[iteration - 1]:.2f}" if iteration <= len(values) else DASH)
+        rows.append(row)
+    return Table(header, rows)
+
+
+def markdown_table(results: Results) -> str:
+    """Outcomes and rejections of every attack as one Markdown table."""
+    header = ["Attack", "Swarm", f"ASR, last {WINDOW}", f"Honest reward, last {WINDOW}"]
+    header += ["Poison rejected", "Honest rejected", "Abstained"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for scenario in scenarios(results):
+        for series in scenario.series:
+            is_attacked = series in scenario.attacked
+            guard = [series.rejected("poisoned"), series.rejected("honest"), series.abstained]
+            cells = [
+                scenario.attack,
+                series.label,
+                (series.asr_end if is_attacked else None) or DASH,
+                series.reward_end or DASH,
+                *((rate or DASH) if series.guarded else DASH for rate in guard),
+            ]
+            lines.append("| " + " | ".join(_markdown(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(cell: Cell) -> str:
+    text = visible(cell).replace("\n", " ").replace("\\", "\\\\").replace("|", "\\|")
+    return text.replace("<", "&lt;")
