@@ -1,0 +1,199 @@
+"""The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpo_guard.evals.demo_console import print_results, reporter
+from grpo_guard.evals.demo_worker import Job, Progress, sampling_spec, work
+from grpo_guard.evals.report import write_report
+from grpo_guard.evals.results import Results, parse_results, write_json
+from grpo_guard.evals.series import summarise
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.policy import Policy
+
+MAX_WORKERS = 2
+ALPHA = 1e-3
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class DemoError(RuntimeError):
+    """A run of the demo ended without a result."""
+
+
+def run_demo(
+    out: Path,
+    *,
+    config: SwarmConfig | None = None,
+    console: Console | None = None,
+    command: str = "grpo-guard demo",
+) -> Results:
+    """Train the three swarms, print what happened, write ``results.json`` and ``report.html``.
+
+    Args:
+        out: Folder for the two files; made if missing.
+        config: The attacked swarm; the attack-free one is the same without its malicious node.
+        console: Where to print; standard output by default.
+        command: How to get the same run again, for the record.
+
+    Raises:
+        DemoError: a run failed or its process died; nothing is written then.
+    """
+    config = config or default_config()
+    console = console or Console()
+    out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training
+    jobs = [Job(name, config, ALPHA) for name in ("undefended", "guarded", "attack-free")]
+    with reporter(console, config.iterations) as tell:
+        runs = train_all(jobs, tell, workers=min(MAX_WORKERS, _cores()))
+    data: dict[str, Any] = {
+        "config": _config(config, command),
+        "versions": versions(),
+        "runs": [runs["attack-free"], runs["undefended"], runs["guarded"]],
+    }
+    data["summary"] = summarise(parse_results(data))
+    write_json(out / "results.json", data)
+    report = write_report(out)
+    results = parse_results(data)
+    print_results(console, results, [out / "results.json", report])
+    return results
+
+
+def default_config(seed: int = 0, iterations: int | None = None) -> SwarmConfig:
+    """The engine's settings with the guard's default policy: rejected completions earn 0."""
+    config = SwarmConfig(seed=seed, on_reject="zero")
+    return config if iterations is None else replace(config, iterations=iterations)
+
+
+def train_all(
+    jobs: Sequence[Job], tell: Callable[[Job, Progress], None], *, workers: int
+) -> dict[str, dict[str, Any]]:
+    """Train every job in a process of its own, at most ``workers`` at once; results by name.
+
+    Raises:
+        DemoError: with the failing run's name and its traceback or exit code.
+    """
+    waiting, results = deque(jobs), dict[str, dict[str, Any]]()
+    active: dict[Connection, tuple[Job, SpawnProcess]] = {}
+    try:
+        while waiting or active:
+            while waiting and len(active) < workers:
+                job = waiting.popleft()
+                pipe, process = _start(job)
+                active[pipe] = job, process
+            for ready in wait(list(active)):
+                assert isinstance(ready, Connection)
+                job, process = active[ready]
+                kind, payload = _receive(ready, job, process)
+                if kind == "round":
+                    tell(job, payload)
+                elif kind == "done":
+                    results[job.name] = payload
+                    del active[ready]
+                    process.join()
+                else:
+                    raise DemoError(f"the {job.name} run failed:\n{payload}")
+    finally:
+        _stop([process for _, process in active.values()])
+    return results
+
+
+def versions() -> dict[str, str]:
+    """What the numbers may depend on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("grpo-guard", "torch", "transformers", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _start(job: Job) -> tuple[Connection, SpawnProcess]:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(job, theirs), daemon=True, name=job.name)
+    with _one_thread(), _interrupts_held():
+        process.start()
+    theirs.close()  # so that the end of the process is the end of the pipe
+    return ours, process
+
+
+def _receive(pipe: Connection, job: Job, process: SpawnProcess) -> tuple[str, Any]:
+    try:
+        message: tuple[str, Any] = pipe.recv()
+    except EOFError:
+        process.join()
+        hint = " (killed, perhaps for want of memory)" if process.exitcode == -9 else ""
+        raise DemoError(
+            f"the {job.name} run ended without a result, exit code {process.exitcode}{hint}"
+        ) from None
+    return message
+
+
+def _stop(processes: Sequence[SpawnProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Child processes read these on import, before any code of ours could set them."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Children inherit the mask: Ctrl-C reaches this process alone, which then ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _config(config: SwarmConfig, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "task": "word_problems",
+        "swarm": asdict(config),
+        "alpha": ALPHA,
+        "policy": asdict(Policy(on_reject=config.on_reject)),
+        "sampling": asdict(sampling_spec(config)),
+    }

@@ -1,0 +1,178 @@
+"""The demo: its processes, what it prints, and one small real run."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from multiprocessing import active_children
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from grpo_guard.evals import demo as demo_module
+from grpo_guard.evals.demo import DemoError, default_config, run_demo, train_all
+from grpo_guard.evals.demo_cli import demo
+from grpo_guard.evals.demo_console import marked, print_results, reporter
+from grpo_guard.evals.demo_worker import Job, Progress
+from grpo_guard.evals.results import Example, load_results, parse_results
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.policy import Policy
+
+JOBS = [Job(name, SwarmConfig(), 1e-3) for name in ("undefended", "guarded", "attack-free")]
+
+
+def silent(job: Job, progress: Progress) -> None:
+    """Take no notice."""
+
+
+# Workers that stand in for the real one; module level, so that a new process finds them.
+def finishes(job: Job, pipe: Connection) -> None:
+    threads = os.environ["OMP_NUM_THREADS"]
+    pipe.send(("round", Progress(1, 0.5, 0.25, 1.0)))
+    pipe.send(("done", {"name": job.name, "pid": os.getpid(), "threads": threads}))
+
+
+def dies(job: Job, pipe: Connection) -> None:
+    os._exit(3)
+
+
+def fails(job: Job, pipe: Connection) -> None:
+    pipe.send(("failed", "ValueError: no such thing"))
+
+
+def hangs(job: Job, pipe: Connection) -> None:
+    pipe.send(("round", Progress(1, 0.0, 0.0, 1.0)))
+    time.sleep(600)
+
+
+def test_every_run_has_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "work", finishes)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    told = []
+    results = train_all(JOBS, lambda job, progress: told.append((job.name, progress)), workers=2)
+    assert set(results) == {"undefended", "guarded", "attack-free"}
+    assert len({result["pid"] for result in results.values()} | {os.getpid()}) == 4
+    assert {result["threads"] for result in results.values()} == {"1"}
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert sorted(name for name, _ in told) == sorted(results)
+
+
+@pytest.mark.parametrize(
+    ("worker", "message"), [(dies, "undefended run .* exit code 3"), (fails, "no such thing")]
+)
+def test_a_run_that_ends_badly_is_named(
+    monkeypatch: pytest.MonkeyPatch, worker: Any, message: str
+) -> None:
+    monkeypatch.setattr(demo_module, "work", worker)
+    with pytest.raises(DemoError, match=message):
+        train_all(JOBS, silent, workers=1)
+    assert not active_children()
+
+
+def test_an_interrupt_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "work", hangs)
+
+    def interrupted(job: Job, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_all(JOBS, interrupted, workers=2)
+    assert not active_children()
+
+
+def test_the_command_exits_1_when_a_run_dies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo_module, "work", dies)
+    app = typer.Typer()
+    app.command()(demo)
+    done = CliRunner().invoke(app, ["--out", str(tmp_path / "out"), "--iterations", "1"])
+    assert done.exit_code == 1
+    assert "demo: the" in done.stderr
+    assert "exit code 3" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_default_is_the_guards_default_policy() -> None:
+    assert default_config().on_reject == Policy().on_reject
+    assert default_config(3, 5).iterations == 5
+    assert default_config(3, 5).seed == 3
+
+
+def test_plain_lines_come_every_ten_rounds() -> None:
+    out = io.StringIO()
+    with reporter(Console(file=out, width=60), 25) as tell:
+        for iteration in range(1, 26):
+            tell(JOBS[0], Progress(iteration, 0.5, 0.25, float(iteration)))
+    lines = out.getvalue().splitlines()
+    assert [line.split("/")[0].split()[-1] for line in lines] == ["10", "20", "25"]
+    assert "honest reward 0.25  attack success 50.0 %" in lines[0]
+
+
+def test_bars_on_a_terminal() -> None:
+    out = io.StringIO()
+    with reporter(Console(file=out, width=120, force_terminal=True), 2) as tell:
+        tell(JOBS[1], Progress(2, 0.0, 0.25, 1.0))
+    assert "guarded" in out.getvalue()
+    assert "2/2" in out.getvalue()
+
+
+def example(text: str, span: tuple[int, int]) -> Example:
+    finding = {"kind": "x", "message": "[red]why[/red]\x1b[31m", "char_span": span}
+    spoken = {"outcome": "reject", "cause": "judged", "verifier": "v", "findings": [finding]}
+    return Example.model_validate({"prompt": "p", "text": text, "span": span, "verdict": spoken})
+
+
+def test_terminal_text_is_inert() -> None:
+    text = "[bold]x[/bold]\x1b]0;title\x07 POISON \u202eabc"
+    span = (text.index("POISON"), text.index("POISON") + len("POISON"))
+    shown = marked(example(text, span), colour=False)
+    assert "[[POISON]]" in shown.plain
+    assert "[bold]x[/bold]<U+001B>]0;title<U+0007>" in shown.plain
+    assert "<U+202E>" in shown.plain
+    out = io.StringIO()
+    run = {
+        "attack": "text", "defence": "[red]g\x1b", "seed": 0, "asr": [0.1], "honest_reward": [0.5],
+        "rejected": {"honest": 1, "honest_correct": 0, "poisoned": 3},
+        "submitted": {"honest": 9, "honest_correct": 4, "poisoned": 3}, "abstained": 0,
+        "example": example(text, span).model_dump(),
+    }  # fmt: skip
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    print_results(console, parse_results({"runs": [run]}), [])
+    assert "\x1b]0" not in out.getvalue()
+    assert "[red]g<U+001B>" in out.getvalue()
+    assert "[red]why[/red]" in out.getvalue()
+    assert "3 / 3" in out.getvalue()
+
+
+@pytest.mark.slow
+def test_real_demo_writes_both_files(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    out = io.StringIO()
+    config = SwarmConfig(iterations=2, prompts=3, max_new_tokens=24)
+    run_demo(tmp_path, config=config, console=Console(file=out, width=100), command="again")
+    results = load_results(tmp_path / "results.json")
+    assert [(run.attack, run.defence) for run in results.runs] == [
+        ("none", "none"), ("text", "none"), ("text", "logprob_bound"),
+    ]  # fmt: skip
+    guarded = results.runs[2]
+    assert guarded.submitted is not None
+    assert guarded.submitted.poisoned == 2 * 3 * 3
+    assert guarded.rejected.poisoned == guarded.submitted.poisoned
+    assert guarded.example is not None
+    assert guarded.example.span is not None
+    start, end = guarded.example.span
+    assert guarded.example.text[start:end] == "All hail to the thief"
+    assert results.config["command"] == "again"
+    assert results.config["policy"]["on_abstain"] == "skip"
+    assert {row.metric for row in results.summary} >= {"asr_end", "rejected_honest", "abstained"}
+    assert "<mark>All hail to the thief" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "18 / 18" in out.getvalue()
+    assert "All hail to the thief" in out.getvalue()
