@@ -113,7 +113,10 @@ def train_all(
 
 def versions() -> dict[str, str]:
     """What the numbers may depend on."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
     for name in ("grpo-guard", "torch", "transformers", "numpy"):
         try:
             found[name] = version(name)

@@ -17,15 +17,9 @@ from rich.text import Text
 from grpo_guard.evals.demo_worker import Job, Progress
 from grpo_guard.evals.excerpt import excerpt, visible
 from grpo_guard.evals.results import Example, Results
-from grpo_guard.evals.sentences import cost_sentence, verdict_sentence
+from grpo_guard.evals.sentences import cost_sentence, time_sentence, verdict_sentence
 from grpo_guard.evals.series import Rate, Scenario, percent, scenarios
-from grpo_guard.evals.tables import (
-    Cell,
-    Table,
-    curve_table,
-    outcome_table,
-    rejection_table,
-)
+from grpo_guard.evals.tables import Cell, Table, curve_table, outcome_table, rejection_table
 
 Tell: TypeAlias = Callable[[Job, Progress], None]
 _LINE_EVERY = 10
@@ -62,8 +56,8 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
     """The verdict, the tables, one rejected completion, and where the files are."""
     for scenario in scenarios(results):
         console.print()
-        console.print(Text(visible(verdict_sentence(scenario), limit=2000), style="bold"))
-        console.print(Text(visible(cost_sentence(scenario), limit=2000)))
+        console.print(_prose(verdict_sentence(scenario), "bold"))
+        console.print(_prose(cost_sentence(scenario)))
         for title, table in (
             ("Iteration by iteration", curve_table(scenario)),
             ("In numbers (Wilson 95 % intervals; the end is the last 10)", outcome_table(scenario)),
@@ -73,9 +67,15 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
             console.print(Text(title, style="bold"))
             console.print(_table(table))
         _print_examples(console, scenario)
-    console.print()
+        console.print()
+        console.print(_prose(time_sentence(scenario), "dim"))
     for file in files:
         console.print(Text(f"wrote {file}"), soft_wrap=True)
+
+
+def _prose(text: str, style: str = "") -> Text:
+    """A sentence whose numbers keep their unit when it wraps."""
+    return Text(visible(text, limit=2000).replace(" %", "\u00a0%"), style=style)
 
 
 def _line(console: Console, job: Job, progress: Progress, iterations: int) -> None:
@@ -117,7 +117,8 @@ def _print_examples(console: Console, scenario: Scenario) -> None:
             shown = marked(example, colour=console.is_terminal and not console.no_color)
             console.print(Padding(shown, (0, 0, 0, 2)))
             for finding in example.verdict.findings[:3]:
-                console.print(Padding(Text(visible(finding.message, limit=400)), (0, 0, 0, 2)))
+                why = f"{visible(example.verdict.verifier)}: {visible(finding.message, limit=400)}"
+                console.print(Padding(Text(why), (0, 0, 0, 2)))
 
 
 def marked(example: Example, *, colour: bool) -> Text:

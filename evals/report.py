@@ -16,7 +16,7 @@ from typing import Any
 from grpo_guard.evals.charts import Line, line_chart, smooth
 from grpo_guard.evals.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.results import Example, Results, load_results, write_text
-from grpo_guard.evals.sentences import cost_sentence, held, verdict_sentence
+from grpo_guard.evals.sentences import cost_sentence, held, time_sentence, verdict_sentence
 from grpo_guard.evals.series import NONE, WINDOW, Rate, Scenario, Series, percent, scenarios
 from grpo_guard.evals.tables import Cell, Table, curve_table, outcome_table, rejection_table
 
@@ -262,16 +262,21 @@ def _made_by(results: Results) -> str:
     parts = ["<h2>How it was made</h2>"]
     if command is not None:
         parts.append(f"<pre>{esc(command, limit=2000)}</pre>")
+    times = " ".join(time_sentence(scenario) for scenario in scenarios(results)).strip()
+    parts += [f'<p class="note">{_prose(times)}</p>' if times else ""]
     parts += [_keys(config), _keys(results.versions)]
     return "".join(parts)
 
 
 def _keys(mapping: dict[str, Any]) -> str:
     items = "".join(
-        f"<dt>{esc(key)}</dt><dd>{esc(_plain(value))}</dd>" for key, value in mapping.items()
+        f"<dt>{esc(key)}</dt><dd>{esc(_plain(value), limit=2000)}</dd>"
+        for key, value in mapping.items()
     )
     return f'<dl class="keys">{items}</dl>' if items else ""
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     return value if isinstance(value, str) else json.dumps(value, default=str)

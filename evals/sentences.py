@@ -43,6 +43,8 @@ def _undefended(asr: Sequence[float]) -> str:
     end = sum(tail) / len(tail)
     if end >= LEARNT:
         return f"Undefended, {percent(end)} of honest completions ended up carrying the attack."
+    if not end:
+        return f"Undefended, no honest completion carried the attack after {len(asr)} iterations."
     return (
         f"Undefended, only {percent(end)} of honest completions carried the attack after "
         f"{len(asr)} iterations: too few to call the swarm poisoned."
@@ -82,6 +84,19 @@ def cost_sentence(scenario: Scenario) -> str:
     if rewards and len(rewards) <= _MOST_QUOTED:
         parts.append(f"Honest reward ended at {_listed(rewards)}.")
     return " ".join(parts)
+
+
+def time_sentence(scenario: Scenario) -> str:
+    """How long each swarm took, and how much of that its guard."""
+    parts = []
+    for series in scenario.series:
+        seconds = [run.seconds for run in series.runs if run.seconds is not None]
+        if not seconds:
+            continue
+        part = f"{series.label} {sum(seconds):.0f} s"
+        guard = sum(run.guard_seconds or 0.0 for run in series.runs)
+        parts.append(f"{part} (of which the guard {guard:.0f} s)" if series.guarded else part)
+    return f"Training took {_listed(parts)}." if parts else ""
 
 
 def _listed(items: Sequence[str]) -> str:
