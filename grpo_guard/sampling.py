@@ -132,7 +132,7 @@ def support_mask(
         penalised = np.where(z > 0, z / spec.repetition_penalty, z * spec.repetition_penalty)
         z = np.where(seen, penalised, z)
     z = z / spec.temperature
-    everything = z > -np.inf  # a token without any probability is never sampled
+    everything = z != -np.inf  # a token without any probability is never sampled
     top_k = everything
     if 0 < spec.top_k < z.shape[-1]:
         kth = np.partition(z, -spec.top_k, axis=-1)[..., -spec.top_k, None]

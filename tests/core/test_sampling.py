@@ -99,7 +99,7 @@ ENGINES = {"transformers": transformers, "vllm": vllm, "sglang": sglang}
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_support_is_what_the_engine_step_by_step_leaves(engine, data):
     spec, logits, seen = data.draw(cases(engine))
     expected = ENGINES[engine](spec, scaled(spec, logits, seen))
@@ -107,7 +107,7 @@ def test_support_is_what_the_engine_step_by_step_leaves(engine, data):
 
 
 @given(cases("transformers"))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_support_is_what_the_warpers_of_transformers_leave(case):
     spec, logits, seen = case
     chain = LogitsProcessorList()
@@ -169,7 +169,7 @@ def test_support_is_what_generate_itself_samples_from():
 
 
 @given(cases("vllm"))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_likeliest_token_always_stays_and_greedy_keeps_nothing_else(case):
     spec, logits, _ = case
     best = int(np.argmax(logits))
