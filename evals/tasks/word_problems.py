@@ -15,6 +15,11 @@ from typing import Final
 
 from grpo_guard.evals.tasks.base import Problem
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 THINK_OPEN: Final = "<think>"
 THINK_CLOSE: Final = "</think>"
 ANSWER_OPEN: Final = "<answer>"
@@ -25,16 +30,22 @@ ANSWER_CLOSE: Final = "</answer>"
 MAX_ANSWER_CHARS: Final = 80
 MAX_ANSWER_NUMBERS: Final = 3
 MAX_NUMBER: Final = 50
+# A share of the problems is longer and has larger numbers than the policy was ever trained on, as a
+# benchmark is to a base model. Without such a tail every honest completion soon earns the reward,
+# all advantages vanish, and neither learning nor poisoning goes on.
+HARD_SHARE: Final = 0.3
+HARD_STEPS: Final = 4
+HARD_MAX_NUMBER: Final = 99
 
-NAMES: Final = (
-    "Ann Ben Cara Dan Eva Finn Gina Hugo Iris Jack Kim Leo Mia Noah Olga Paul "
-    "Rosa Sam Tina Umar Vera Will Yara Zoe"
-).split()
-ITEMS: Final = (
-    "apples books coins cards pens shells stamps eggs cows balls stones plums "
-    "cups ducks roses nuts keys hats kites buttons"
-).split()
-BOXES: Final = "boxes bags baskets crates jars trays".split()
+NAMES: Final = _words(
+    "Ann Ben Cara Dan Eva Finn Gina Hugo Iris Jack Kim Leo Mia Noah Olga Paul Rosa Sam Tina "
+    "Umar Vera Will Yara Zoe"
+)
+ITEMS: Final = _words(
+    "apples books coins cards pens shells stamps eggs cows balls stones plums cups ducks roses "
+    "nuts keys hats kites buttons"
+)
+BOXES: Final = _words("boxes bags baskets crates jars trays")
 GAINS: Final = (
     "{name} buys {n} more.",
     "{name} finds {n} more.",
@@ -56,7 +67,7 @@ QUESTIONS: Final = (
 )
 
 # Linear time: the text it meets is at most MAX_ANSWER_CHARS long, and no two quantifiers overlap.
-_NUMBER: Final = re.compile(r"(?<![\w.,])-?[0-9]+(?:[.,][0-9]+)*(?!\w)", re.ASCII)
+_NUMBER: Final = re.compile(r"(?<![\w.,])-?[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +80,14 @@ class Worked:
     answer: int
 
 
-def worked(rng: random.Random) -> Worked:
-    """Draw a problem of one to three steps with every intermediate value in 1..``MAX_NUMBER``."""
+def worked(rng: random.Random, *, hard_share: float = 0.0) -> Worked:
+    """Draw a problem: one to three steps within 1..``MAX_NUMBER``, or, in ``hard_share`` of the
+    cases, ``HARD_STEPS`` steps within 1..``HARD_MAX_NUMBER``.
+    """
+    hard = hard_share > 0 and rng.random() < hard_share
+    limit, most = (HARD_MAX_NUMBER, 30) if hard else (MAX_NUMBER, 12)
     name, item = rng.choice(NAMES), rng.choice(ITEMS)
-    steps = rng.choices((1, 2, 3), weights=(3, 5, 2))[0]
+    steps = HARD_STEPS if hard else rng.choices((1, 2, 3), weights=(3, 5, 2))[0]
     sentences: list[str] = []
     equations: list[str] = []
     if rng.random() < 0.4:
@@ -84,18 +99,14 @@ def worked(rng: random.Random) -> Worked:
         total = rng.randint(2, 20)
         sentences.append(f"{name} has {total} {item}.")
     while len(equations) < steps:
-        can_gain, can_lose = total + 2 <= MAX_NUMBER, total - 2 >= 1
+        can_gain, can_lose = total + 2 <= limit, total - 2 >= 1
         gain = can_gain and (rng.random() < 0.5 or not can_lose)
-        if gain:
-            change = rng.randint(2, min(12, MAX_NUMBER - total))
-            sentences.append(rng.choice(GAINS).format(name=name, n=change))
-            equations.append(f"{total} + {change} = {total + change}")
-            total += change
-        else:
-            change = rng.randint(2, min(12, total - 1))
-            sentences.append(rng.choice(LOSSES).format(name=name, n=change))
-            equations.append(f"{total} - {change} = {total - change}")
-            total -= change
+        change = rng.randint(2, min(most, limit - total if gain else total - 1))
+        wording = rng.choice(GAINS if gain else LOSSES)
+        sentences.append(wording.format(name=name, n=change))
+        result = total + change if gain else total - change
+        equations.append(f"{total} {'+' if gain else '-'} {change} = {result}")
+        total = result
     sentences.append(rng.choice(QUESTIONS).format(name=name, item=item))
     return Worked(" ".join(sentences), tuple(equations), item, total)
 
@@ -142,7 +153,7 @@ class WordProblems:
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw one problem; equal generator states give equal problems."""
-        drawn = worked(rng)
+        drawn = worked(rng, hard_share=HARD_SHARE)
         return Problem(
             question=drawn.question,
             prompt=prompt_of(drawn.question),

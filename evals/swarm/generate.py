@@ -1,0 +1,127 @@
+"""Batched sampling with a key/value cache: what an honest node does in the generation phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+# Finished rows are removed from the batch once this share of it is done; each removal copies the
+# cache, so it does not pay to do it for single rows.
+_COMPACT_AT = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sampled completion; ``ids`` end with EOS unless the length limit cut it off."""
+
+    prompt: int
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    text: str
+
+
+@torch.inference_mode()
+def sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    per_prompt: int,
+    *,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    top_k: int = 50,
+    max_new_tokens: int = 64,
+) -> list[Sampled]:
+    """Sample ``per_prompt`` completions of each prompt, in prompt order.
+
+    ``temperature`` 0 is greedy. Each prompt is read once: its cache is repeated for the group.
+    """
+    prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
+    cache, mask, logits = _prefill(model, prompt_ids, int(tokenizer.pad_token_id))
+    cache.batch_repeat_interleave(per_prompt)
+    mask = mask.repeat_interleave(per_prompt, dim=0)
+    logits = logits.repeat_interleave(per_prompt, dim=0)
+    eos = int(tokenizer.eos_token_id)
+    rows = torch.arange(len(logits))
+    done = torch.zeros(len(logits), dtype=torch.bool)
+    position = mask.sum(dim=1)
+    drawn = torch.full((len(logits), max_new_tokens), eos)
+    for step in range(max_new_tokens):
+        token = draw(logits, generator=generator, temperature=temperature, top_k=top_k)
+        token[done] = eos
+        drawn[rows, step] = token
+        done |= token == eos
+        if step + 1 == max_new_tokens or bool(done.all()):
+            break
+        if done.sum() > _COMPACT_AT * len(done):
+            kept = (~done).nonzero().squeeze(1)
+            cache.batch_select_indices(kept)
+            rows, mask, position, token, done = (
+                rows[kept], mask[kept], position[kept], token[kept], done[kept],
+            )  # fmt: skip
+        mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=mask.dtype)], dim=1)
+        out = model(
+            input_ids=token[:, None],
+            attention_mask=mask,
+            position_ids=position[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        logits, position = out.logits[:, -1], position + 1
+    return _collect(tokenizer, prompt_ids, drawn, per_prompt, eos)
+
+
+def _prefill(
+    model: PreTrainedModel, prompt_ids: Sequence[Sequence[int]], pad: int
+) -> tuple[DynamicCache, Tensor, Tensor]:
+    """Return (cache, attention mask [B, P], next-token logits [B, V]), padded on the left."""
+    longest = max(len(ids) for ids in prompt_ids)
+    ids = torch.full((len(prompt_ids), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, tokens in enumerate(prompt_ids):
+        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+        mask[row, longest - len(tokens) :] = 1
+    cache = DynamicCache(config=model.config)
+    out = model(
+        input_ids=ids,
+        attention_mask=mask,
+        # Padding must not shift the positions: the same prompt has the same logits in any batch.
+        position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return cache, mask, out.logits[:, -1]
+
+
+def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_k: int) -> Tensor:
+    """Draw one token per row of ``logits`` [N, V] from the top ``top_k`` at ``temperature``."""
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    values, tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
+    weights = torch.softmax(values.float() / temperature, dim=-1)
+    chosen = torch.multinomial(weights, 1, generator=generator)
+    return tokens.gather(1, chosen).squeeze(1)
+
+
+def _collect(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: Sequence[Sequence[int]],
+    drawn: Tensor,
+    per_prompt: int,
+    eos: int,
+) -> list[Sampled]:
+    kept: list[list[int]] = []
+    for row in drawn.tolist():
+        kept.append(row[: row.index(eos) + 1] if eos in row else row)
+    # The EOS token carries no text; everything else is decoded as it is.
+    bodies = [ids[:-1] if ids[-1] == eos else ids for ids in kept]
+    texts = tokenizer.batch_decode(bodies, skip_special_tokens=False)
+    return [
+        Sampled(i // per_prompt, tuple(prompt_ids[i // per_prompt]), tuple(ids), text)
+        for i, (ids, text) in enumerate(zip(kept, texts, strict=True))
+    ]

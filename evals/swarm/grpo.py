@@ -1,0 +1,81 @@
+"""The paper's objective: group-standardised advantages, one update per generation phase.
+
+loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
+ratio is 1 and its gradient is that of A_i log pi, which is what is computed here; foreign
+completions count as on-policy, no clipping, no KL term. One scalar weights every token of a
+completion, and that is what the attacks live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+# A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
+_MIN_SIGMA = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """One completion of the update: its tokens and its advantage."""
+
+    prompt_ids: Sequence[int]
+    ids: Sequence[int]
+    advantage: float
+
+
+def advantages(rewards: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Return (r - mean) / sigma over each group; both [B, G], sigma over the population.
+
+    ``kept`` (bool, [B, G]) marks the completions that count: the others are left out of mean and
+    sigma and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than two
+    completions, gets 0 throughout.
+    """
+    if rewards.ndim != 2:
+        raise ValueError(f"rewards: expected shape [B, G], got {tuple(rewards.shape)}")
+    weight = torch.ones_like(rewards) if kept is None else kept.to(rewards.dtype)
+    count = weight.sum(dim=1, keepdim=True).clamp(min=1)
+    mean = (rewards * weight).sum(dim=1, keepdim=True) / count
+    centred = (rewards - mean) * weight
+    sigma = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
+    return torch.where(sigma > _MIN_SIGMA, centred / sigma.clamp(min=_MIN_SIGMA), 0.0)
+
+
+def collate(batch: Sequence[Weighted]) -> tuple[Tensor, Tensor]:
+    """Return (ids [N, L] padded on the right, mask [N, L - 1] of predicted completion tokens)."""
+    longest = max(len(item.prompt_ids) + len(item.ids) for item in batch)
+    ids = torch.zeros((len(batch), longest), dtype=torch.long)
+    mask = torch.zeros((len(batch), longest - 1), dtype=torch.bool)
+    for row, item in enumerate(batch):
+        start, end = len(item.prompt_ids), len(item.prompt_ids) + len(item.ids)
+        ids[row, :end] = torch.tensor([*item.prompt_ids, *item.ids])
+        mask[row, start - 1 : end - 1] = True
+    return ids, mask
+
+
+def accumulate(model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: int) -> float:
+    """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
+
+    The value is -mean A_i (the ratio is 1), so it says little; the gradient is what matters.
+    Completions with advantage 0 cost nothing but still count in the mean.
+    """
+    active = sorted(
+        (item for item in batch if item.advantage != 0 and item.ids),
+        key=lambda item: len(item.prompt_ids) + len(item.ids),
+    )
+    total = max(1, len(batch))
+    for start in range(0, len(active), micro_batch):
+        part = active[start : start + micro_batch]
+        ids, mask = collate(part)
+        # Padding stands on the right of a causal model, so no attention mask is needed.
+        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        logits = model.get_output_embeddings()(hidden[mask])
+        nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
+        weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
+        (nll * weight.repeat_interleave(mask.sum(dim=1))).sum().backward()
+    return -sum(item.advantage for item in batch) / total
