@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -67,16 +68,18 @@ def esc(value: object, limit: int = 300) -> str:
 def marked(pieces: list[Piece]) -> str:
     """An excerpt as HTML: poison in <mark>, evidence underlined, hidden characters boxed."""
     parts = []
-    for piece in pieces:
-        text = html.escape(piece.text)
-        if piece.hidden:
-            text = f'<span class="hidden">{text}</span>'
-        if piece.cut:
-            text = f'<span class="cut">{text}</span>'
-        if piece.evidence:
-            text = f'<span class="found">{text}</span>'
-        parts.append(f"<mark>{text}</mark>" if piece.poison else text)
+    for poison, run in groupby(pieces, key=lambda piece: piece.poison):
+        inner = "".join(_piece(piece) for piece in run)
+        parts.append(f"<mark>{inner}</mark>" if poison else inner)
     return "".join(parts)
+
+
+def _piece(piece: Piece) -> str:
+    text = html.escape(piece.text)
+    for is_so, name in ((piece.hidden, "hidden"), (piece.cut, "cut"), (piece.evidence, "found")):
+        if is_so:
+            text = f'<span class="{name}">{text}</span>'
+    return text
 
 
 def _prose(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from multiprocessing import active_children
 from multiprocessing.connection import Connection
@@ -99,6 +100,20 @@ def test_the_command_exits_1_when_a_run_dies(
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_the_command_says_that_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "run_demo", stopped)
+    app = typer.Typer()
+    app.command()(demo)
+    done = CliRunner().invoke(app, ["--out", str(tmp_path), "--quick"])
+    assert done.exit_code == 130
+    assert "stopped; nothing was written" in done.stderr
+
+
 def test_default_is_the_guards_default_policy() -> None:
     assert default_config().on_reject == Policy().on_reject
     assert default_config(3, 5).iterations == 5
@@ -173,6 +188,7 @@ def test_real_demo_writes_both_files(tmp_path: Path) -> None:
     assert results.config["command"] == "again"
     assert results.config["policy"]["on_abstain"] == "skip"
     assert {row.metric for row in results.summary} >= {"asr_end", "rejected_honest", "abstained"}
-    assert "<mark>All hail to the thief" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<mark>All hail to the thief</mark>" in re.sub(r"</?span[^>]*>", "", page)
     assert "18 / 18" in out.getvalue()
     assert "All hail to the thief" in out.getvalue()
