@@ -79,7 +79,7 @@ class Run(_Model):
 
 
 class Summary(_Model):
-    """One figure with its 95 % interval."""
+    """One figure with its 95 % interval; with its counts where it is a rate of rejection."""
 
     attack: str
     defence: str
@@ -87,7 +87,9 @@ class Summary(_Model):
     mean: float | None
     low: float | None
     high: float | None
-    n: int
+    n: int = Field(ge=0)
+    rejected: int | None = Field(default=None, ge=0)
+    abstained: int | None = Field(default=None, ge=0)
 
 
 class Results(_Model):
@@ -97,6 +99,7 @@ class Results(_Model):
     versions: dict[str, Any] = {}
     runs: list[Run]
     summary: list[Summary] = []
+    examples: list[Example] = []
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:

@@ -194,6 +194,24 @@ def test_excerpt_survives_impossible_spans() -> None:
     assert visible("a\u202eb\nc\td é你") == "a<U+202E>b\nc\td é你"
 
 
+def test_detection_results_put_false_positives_first() -> None:
+    row = {"defence": "logprob_bound", "metric": "rejected", "low": 0.0, "high": 1.0}
+    shown = page(
+        {
+            "runs": [],
+            "summary": [
+                row | {"attack": "text", "mean": 0.995, "n": 200, "rejected": 199, "abstained": 1},
+                row | {"attack": "honest", "mean": 0.005, "n": 200, "rejected": 1, "abstained": 0},
+                row | {"attack": "empty", "mean": None, "low": None, "high": None, "n": 0},
+            ],
+            "examples": [example("<b>POISON</b>", (3, 9)) | {"kind": "text"}],
+        }
+    )
+    assert "logprob_bound rejected 1 of 200 honest completions (0.50" in shown.text
+    assert shown.text.index("1 / 200") < shown.text.index("199 / 200")
+    assert shown.marks[1:] == ["POISON"]
+
+
 def test_many_defences_and_seeds_share_a_page() -> None:
     data = results()
     for name in ("seed_replay", "homogeneous", "heterogeneous_with_a_long_name"):
