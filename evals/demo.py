@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -23,7 +21,8 @@ from grpo_guard.evals.demo_worker import Job, Progress, sampling_spec, work
 from grpo_guard.evals.report import write_report
 from grpo_guard.evals.results import Results, parse_results, write_json
 from grpo_guard.evals.series import summarise
-from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
+from grpo_guard.evals.versions import versions
 from grpo_guard.policy import Policy
 
 MAX_WORKERS = 2
@@ -72,9 +71,15 @@ def run_demo(
     return results
 
 
-def default_config(seed: int = 0, iterations: int | None = None) -> SwarmConfig:
-    """The engine's settings with the guard's default policy: rejected completions earn 0."""
-    config = SwarmConfig(seed=seed, on_reject="zero")
+def default_config(
+    seed: int = 0, iterations: int | None = None, *, quick: bool = False
+) -> SwarmConfig:
+    """The engine's own settings; the quick ones are too short for the attack to take hold.
+
+    They drop a rejected completion, where the guard's default policy gives it the reward 0: without
+    clipping, a negative advantage on tokens as improbable as poison's ruins a policy this small.
+    """
+    config = replace(QUICK if quick else SwarmConfig(), seed=seed)
     return config if iterations is None else replace(config, iterations=iterations)
 
 
@@ -109,20 +114,6 @@ def train_all(
     finally:
         _stop([process for _, process in active.values()])
     return results
-
-
-def versions() -> dict[str, str]:
-    """What the numbers may depend on."""
-    found = {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-    }
-    for name in ("grpo-guard", "torch", "transformers", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def _start(job: Job) -> tuple[Connection, SpawnProcess]:

@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-QUICK_ITERATIONS = 10
-
 
 def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for results.json and report.html.", file_okay=False)
     ] = Path("grpo-guard-demo"),
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of training; a preset's own by default.")
+        int | None, typer.Option(min=1, help="Rounds of training, if not the preset's own.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides problems, samples and poison.")] = 0,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Ten rounds: a look at it, too short for the attack to work."),
+        typer.Option("--quick", help="A smoke test: too short for the attack to take hold."),
     ] = False,
 ) -> None:
     """Poison a swarm of four nodes, then guard it: three short GRPO runs on bundled parts."""
@@ -36,9 +34,9 @@ def demo(
         needs = " and ".join(missing)
         typer.echo(f"demo: needs {needs}; install grpo-guard[torch]", err=True)
         raise typer.Exit(1)
-    chosen = iterations or (QUICK_ITERATIONS if quick else None)
-    config = default_config(seed, chosen)
+    config = default_config(seed, iterations, quick=quick)
     command = f"grpo-guard demo --seed {seed} --iterations {config.iterations}"
+    command += " --quick" if quick else ""
     try:
         run_demo(out, config=config, console=Console(), command=command)
     except KeyboardInterrupt:

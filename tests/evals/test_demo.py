@@ -23,7 +23,6 @@ from grpo_guard.evals.demo_console import marked, print_results, reporter
 from grpo_guard.evals.demo_worker import Job, Progress
 from grpo_guard.evals.results import Example, load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.policy import Policy
 
 JOBS = [Job(name, SwarmConfig(), 1e-3) for name in ("undefended", "guarded", "attack-free")]
 
@@ -114,10 +113,10 @@ def test_the_command_says_that_it_was_stopped(
     assert "stopped; nothing was written" in done.stderr
 
 
-def test_default_is_the_guards_default_policy() -> None:
-    assert default_config().on_reject == Policy().on_reject
-    assert default_config(3, 5).iterations == 5
-    assert default_config(3, 5).seed == 3
+def test_iterations_are_the_engines_unless_said() -> None:
+    assert default_config().iterations == SwarmConfig().iterations
+    assert default_config(3, 5) == SwarmConfig(seed=3, iterations=5)
+    assert default_config(quick=True).iterations < SwarmConfig().iterations
 
 
 def test_plain_lines_come_every_ten_rounds() -> None:
