@@ -1,0 +1,157 @@
+"""GSM8K: real grade-school word problems, read from JSONL or through ``datasets``.
+
+Each line of the file holds ``question`` and ``answer``; the answer is a worked solution whose last
+line is ``#### NUMBER``, with calculator notes such as ``<<48/2=24>>`` inside (arXiv 2110.14168).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from grpo_guard.completion import Message
+from grpo_guard.evals.tasks import word_problems
+from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.jsonl import InputError, read_objects
+
+DATASET: Final = ("openai/gsm8k", "main", "train")
+
+Style: TypeAlias = Literal["paper", "steps"]
+"""How to ask: ``paper`` wants ``<think>`` and ``<answer>`` as arXiv 2511.09780 does; ``steps`` is
+for models too small to keep to a format, which nevertheless explain themselves when asked to."""
+
+PAPER_SYSTEM: Final = (
+    "You solve mathematical problems. Reason step by step inside <think> and </think>, writing "
+    "each calculation as an equation. Then give the final answer inside <answer> and </answer>."
+)
+STEPS_REQUEST: Final = (
+    "Solve the problem step by step. Explain every step in full sentences and write each "
+    "calculation as an equation."
+)
+
+_NUMBER: Final = re.compile(r"-?[0-9][0-9,]{0,20}+(?:\.[0-9]{1,10}+)?+")
+# Without answer tags the reward looks for the last number near the end only, so that a completion
+# cannot earn it by counting through all of them.
+_TAIL_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One line of GSM8K; ``index`` is its place in the file, ``solution`` its worked answer."""
+
+    index: int
+    question: str
+    solution: str
+    answer: str
+
+
+def load(data: Path | None = None) -> list[Question]:
+    """Read all questions from ``data``, or through ``datasets`` when it is None.
+
+    Raises:
+        InputError: the file is missing, a line is malformed, or there is no file and ``datasets``
+            is not installed or cannot reach its hub.
+    """
+    if data is None:
+        return list(_parsed("datasets:" + "/".join(DATASET), _from_hub()))
+    return list(_parsed(str(data), read_objects(data)))
+
+
+def _from_hub() -> Iterator[tuple[int, Any]]:
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            "gsm8k: expected --data FILE or the package datasets, got neither; "
+            "install grpo-guard[evals]"
+        ) from None
+    name, config, split = DATASET
+    try:
+        rows: Iterable[Any] = datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # the hub client raises what its transport raises
+        raise InputError(
+            f"gsm8k: expected {name} from the hub, got {type(error).__name__}: "
+            f"{_short(str(error))}; pass --data FILE to read a local copy"
+        ) from None
+    yield from enumerate(rows, 1)
+
+
+def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
+    count = 0
+    for number, row in rows:
+        where = f"{source}:{number}"
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: (line): expected a JSON object, got {_short(repr(row))}")
+        for name in ("question", "answer"):
+            value = row.get(name)
+            if not isinstance(value, str) or not value.strip():
+                got = _short(repr(value)) if name in row else "nothing"
+                raise InputError(f"{where}: {name}: expected a text that is not empty, got {got}")
+        solution, mark, answer = row["answer"].rpartition("####")
+        if not mark or not _NUMBER.search(answer):
+            got = _short(repr(row["answer"][-40:]))
+            raise InputError(f"{where}: answer: expected '#### NUMBER' at its end, got {got}")
+        yield Question(count, row["question"], solution.strip(), answer.strip().replace(",", ""))
+        count += 1
+    if not count:
+        raise InputError(f"{source}: expected at least one question, got an empty file")
+
+
+def subset(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
+    """Return ``count`` questions (all, if there are fewer) in an order that ``seed`` fixes.
+
+    A larger count only adds to the end, so that a measurement can be extended.
+    """
+    order = list(questions)
+    random.Random(seed).shuffle(order)
+    return order[:count]
+
+
+def messages(question: str, style: Style = "steps") -> tuple[Message, ...]:
+    """Return the chat that asks ``question`` in the given style."""
+    if style not in get_args(Style):
+        raise ValueError(f"style: expected one of {', '.join(get_args(Style))}, got {style!r}")
+    if style == "steps":
+        return ({"role": "user", "content": f"{question}\n\n{STEPS_REQUEST}"},)
+    return (
+        {"role": "system", "content": PAPER_SYSTEM},
+        {"role": "user", "content": question},
+    )
+
+
+def problem(question: Question) -> Problem:
+    """Return the question as a training problem whose solution is in the paper's format."""
+    working = re.sub(r"<<[^<>]{0,200}>>", "", question.solution)
+    return Problem(
+        question=question.question,
+        prompt=word_problems.prompt_of(question.question),
+        solution=f"<think>{working}</think><answer>{question.answer}</answer>",
+        answer=question.answer,
+    )
+
+
+def reward(text: str, answer: str) -> float:
+    """Return 1.0 if ``text`` gives ``answer``: inside its answer tags, else as its last number."""
+    if "<answer>" in text:
+        return word_problems.reward(text, answer)
+    numbers = _NUMBER.findall(text[-_TAIL_CHARS:])
+    return 1.0 if numbers and numbers[-1].replace(",", "").rstrip(".") == answer else 0.0
+
+
+def find_local() -> Path | None:
+    """Return the training file that ``GRPO_GUARD_GSM8K`` (a file or its folder) names, if any."""
+    named = os.environ.get("GRPO_GUARD_GSM8K")
+    if not named:
+        return None
+    path = Path(named) / "train.jsonl" if Path(named).is_dir() else Path(named)
+    return path if path.is_file() else None
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= 80 else f"{text[:77]}..."
