@@ -1,0 +1,164 @@
+"""``grpo-guard eval``: measurements of the verifiers. Only typer is imported at the top."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.detect_run import DetectConfig
+
+app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
+
+SMOLLM2 = "models/SmolLM2-135M-Instruct"
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep ``detect`` a command of its own, whichever others are mounted."""
+
+
+class TaskName(StrEnum):
+    """Tasks that completions are sampled for."""
+
+    GSM8K = "gsm8k"
+    WORD_PROBLEMS = "word_problems"
+
+
+class Dtype(StrEnum):
+    """Number formats of the weights."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@app.command()
+def detect(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH_OR_ID",
+            help=f"Policy; by default {SMOLLM2} (make models), for word_problems the bundled one.",
+        ),
+    ] = None,
+    task: Annotated[TaskName, typer.Option(help="What to ask it.")] = TaskName.GSM8K,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="GSM8K as JSONL; else through datasets.")
+    ] = None,
+    attacks: Annotated[str, typer.Option(help="Names with commas.")] = "text,math,code",
+    n: Annotated[int, typer.Option("--n", min=1, help="Honest completions.")] = 200,
+    min_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 192,
+    temperature: Annotated[float, typer.Option(help="Declared sampler.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Declared sampler; 0 = off.")] = 50,
+    top_p: Annotated[float, typer.Option(help="Declared sampler; 1 = off.")] = 1.0,
+    dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
+    score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
+    alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at once.")] = 16,
+    controls: Annotated[bool, typer.Option(help="Run the negative controls too.")] = True,
+    out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-eval"),
+) -> None:
+    """Reject rates of honest, poisoned and nonsensical completions, with Wilson intervals.
+
+    An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
+    """
+    _require_torch()
+    from grpo_guard.evals.detect_run import ATTACKS, CONTROL_COUNT, DetectConfig
+    from grpo_guard.sampling import SamplingSpec
+
+    bundled = task is TaskName.WORD_PROBLEMS
+    names = tuple(name.strip() for name in attacks.split(",") if name.strip())
+    for name in names:
+        if name not in ATTACKS:
+            _fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
+    if not 0 < alpha < 1:
+        _fail(f"--alpha: expected a number in (0, 1), got {alpha}")
+    try:
+        spec = SamplingSpec(
+            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
+        )
+    except ValueError as error:
+        _fail(str(error))
+    config = DetectConfig(
+        model=model or (_bundled() if bundled else SMOLLM2),
+        spec=spec,
+        task=task.value,
+        data=data,
+        attacks=names,
+        n=n,
+        min_tokens=min_tokens or (8 if bundled else 96),
+        dtype=dtype.value,
+        score_dtype=score_dtype.value,
+        alpha=alpha,
+        seed=seed,
+        batch_size=batch_size,
+        control_count=min(n, CONTROL_COUNT) if controls else 0,
+    )
+    if model is None and not bundled and not Path(SMOLLM2).is_dir():
+        _fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
+    _run(config, out)
+
+
+def _run(config: DetectConfig, out: Path) -> None:
+    import shlex
+    import sys
+
+    from rich.console import Console
+
+    from grpo_guard.evals.detect_console import print_table, reporter
+    from grpo_guard.evals.detect_run import NotEnoughError, results_of, run, write
+
+    started = time.monotonic()
+    try:
+        with reporter(Console(stderr=True)) as say:
+            rows = run(config, cache=out / "honest.jsonl", say=say)
+        command = shlex.join(["grpo-guard", *sys.argv[1:]])
+        results = results_of(config, rows, command=command, seconds=time.monotonic() - started)
+        write(out, results, rows)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; run it again to continue from {out}", err=True)
+        raise typer.Exit(130) from None
+    except ValueError as error:
+        _fail(str(error))
+    except (NotEnoughError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    print_table(Console(), rows)
+    typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
+
+
+def _require_torch() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        needed = " and ".join(missing)
+        typer.echo(f"eval detect: needs {needed}; install grpo-guard[evals]", err=True)
+        raise typer.Exit(1)
+
+
+def _bundled() -> str:
+    from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+
+    return str(WORD_PROBLEMS)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"expected one of {', '.join(known)}, got {name!r}{hint}"
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,299 @@
+"""Honest completions from a transformers model, with a declared sampler and a resumable cache.
+
+Every setting of the sampler is passed explicitly. ``model.generate`` otherwise fills what is left
+unset from the model's own ``generation_config``, and a verifier that knows the declared settings
+would then reject honest work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.completion import Completion, CompletionError, Message
+from grpo_guard.sampling import SamplingSpec
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+# Prompts are sorted by length within blocks of this many batches: little padding, while the first
+# batches still hold a fair mix of prompts.
+BATCHES_PER_BLOCK: Final = 4
+DEFAULT_MAX_NEW_TOKENS: Final = 192
+
+Progress = Callable[[int, int], None]
+"""Called with (completions that count so far, completions wanted)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, as text or as chat messages; ``index`` is its place in the data set."""
+
+    index: int
+    prompt: str | tuple[Message, ...]
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleConfig:
+    """What decides which completions come out; the cache is keyed by all of it.
+
+    Args:
+        model: Name or path of the model, for the key and the records.
+        spec: The declared sampler; its engine must be ``"transformers"``.
+        seed: Seed of the whole run; each batch derives its own.
+        batch_size: Completions generated at once. Part of the key: it decides the random numbers.
+        dtype: ``"float32"`` or ``"bfloat16"``, the weights' type while generating.
+        min_tokens: Completions with fewer tokens (EOS included) are kept in the cache but not
+            returned.
+    """
+
+    model: str
+    spec: SamplingSpec
+    seed: int = 0
+    batch_size: int = 16
+    dtype: str = "float32"
+    min_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse settings under which the completions would not be honest."""
+        if self.spec.engine != "transformers":
+            raise ValueError(f"spec.engine: expected 'transformers', got {self.spec.engine!r}")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size: expected an integer >= 1, got {self.batch_size}")
+
+    @property
+    def key(self) -> str:
+        """Short digest of everything that decides the completions."""
+        fields = asdict(self)
+        del fields["min_tokens"]
+        text = json.dumps(fields, sort_keys=True, default=list)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def sample_honest(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    config: SampleConfig,
+    *,
+    wanted: int | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Completion]:
+    """Sample one completion per prompt until ``wanted`` of them have ``config.min_tokens`` tokens.
+
+    Equal arguments give equal completions on one machine and thread count, whether or not a run
+    was interrupted: batches are fixed in advance and each has its own seed.
+
+    Args:
+        model: A causal language model in evaluation mode, already in ``config.dtype``.
+        tokenizer: Its tokenizer; it needs a chat template where prompts are messages.
+        prompts: Questions in the order in which they are used up.
+        config: Sampler, seed, batch size.
+        wanted: Stop after the batch that reaches this many; None = use all prompts.
+        cache: JSONL file to read finished batches from and to append new ones to.
+        progress: Called after each batch.
+
+    Returns:
+        At most ``wanted`` completions, ordered by the prompts' order of use. ``metadata`` carries
+        ``question`` (the prompt's index), ``seed`` and ``key``.
+    """
+    goal = len(prompts) if wanted is None else min(wanted, len(prompts))
+    known = read_cache(cache, config.key) if cache else {}
+    kept: list[Completion] = []
+    for number, batch in enumerate(_batches(tokenizer, prompts, config)):
+        if len(kept) >= goal:
+            break
+        cached = [known.get(prompt.index) for prompt, _ in batch]
+        fresh = [c for c, (p, _) in zip(cached, batch, strict=True) if c and c.prompt == p.prompt]
+        if len(fresh) < len(batch):
+            fresh = _generate(model, tokenizer, batch, config, number)
+            if cache:
+                append_cache(cache, fresh)
+        kept += [c for c in fresh if len(c.completion_ids or ()) >= config.min_tokens]
+        if progress:
+            progress(min(len(kept), goal), goal)
+    return kept[:goal]
+
+
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Message]
+) -> tuple[int, ...]:
+    """Return the prompt's token ids; messages go through the tokenizer's chat template."""
+    if isinstance(prompt, str):
+        return tuple(tokenizer.encode(prompt))
+    ids = tokenizer.apply_chat_template(
+        [dict(message) for message in prompt],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+    )
+    return tuple(ids)
+
+
+def _batches(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], config: SampleConfig
+) -> Iterator[list[tuple[Prompt, tuple[int, ...]]]]:
+    """Yield batches of (prompt, its token ids), each of similar lengths."""
+    block = config.batch_size * BATCHES_PER_BLOCK
+    for start in range(0, len(prompts), block):
+        pairs = [(p, encode_prompt(tokenizer, p.prompt)) for p in prompts[start : start + block]]
+        pairs.sort(key=lambda pair: len(pair[1]))
+        for at in range(0, len(pairs), config.batch_size):
+            yield pairs[at : at + config.batch_size]
+
+
+def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> GenerationConfig:
+    """Return the exact ``generate`` settings that ``spec`` declares, nothing left to defaults."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        do_sample=True,
+        num_beams=1,
+        temperature=spec.temperature,
+        top_k=spec.top_k,
+        top_p=spec.top_p,
+        min_p=spec.min_p if spec.min_p > 0 else None,
+        typical_p=1.0,
+        repetition_penalty=spec.repetition_penalty,
+        max_new_tokens=spec.max_new_tokens or DEFAULT_MAX_NEW_TOKENS,
+        eos_token_id=list(eos),
+        pad_token_id=pad,
+    )
+
+
+@contextmanager
+def _no_inherited_settings(model: PreTrainedModel) -> Iterator[None]:
+    """Take the model's own sampling defaults away for a while; ``generate`` merges them in."""
+    from transformers import GenerationConfig
+
+    saved = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = saved
+
+
+def _generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batch: Sequence[tuple[Prompt, tuple[int, ...]]],
+    config: SampleConfig,
+    number: int,
+) -> list[Completion]:
+    """Sample one completion for each prompt of a batch, padded on the left."""
+    import torch
+
+    eos = config.spec.eos_token_ids or (int(tokenizer.eos_token_id),)
+    pad = eos[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+    longest = max(len(ids) for _, ids in batch)
+    ids = torch.full((len(batch), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, (_, tokens) in enumerate(batch):
+        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+        mask[row, longest - len(tokens) :] = 1
+    with torch.random.fork_rng(), torch.inference_mode(), _no_inherited_settings(model):
+        torch.manual_seed(_batch_seed(config.seed, number))
+        output = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=generation_config(config.spec, eos=eos, pad=pad),
+        )
+    rows = output[:, longest:].tolist()
+    return [
+        _completion(tokenizer, prompt, prompt_ids, _cut(row, eos), config)
+        for (prompt, prompt_ids), row in zip(batch, rows, strict=True)
+    ]
+
+
+def _batch_seed(seed: int, number: int) -> int:
+    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _cut(row: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
+    """Drop the padding after the first EOS; the EOS itself stays."""
+    end = next((at + 1 for at, token in enumerate(row) if token in eos), len(row))
+    return tuple(row[:end])
+
+
+def _completion(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    prompt_ids: tuple[int, ...],
+    ids: tuple[int, ...],
+    config: SampleConfig,
+) -> Completion:
+    limit = config.spec.max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+    eos = config.spec.eos_token_ids or (int(tokenizer.eos_token_id),)
+    return Completion(
+        prompt.prompt,
+        decode(tokenizer, ids),
+        prompt_ids=prompt_ids,
+        completion_ids=ids,
+        reference=prompt.reference,
+        finish_reason="stop" if ids[-1] in eos or len(ids) < limit else "length",
+        metadata={"question": prompt.index, "seed": config.seed, "key": config.key},
+    )
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Return the text of ``ids`` as a reward function sees it: without special tokens."""
+    text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return str(text)
+
+
+def to_dict(completion: Completion) -> dict[str, Any]:
+    """Return a completion as JSON that `Completion.from_dict` reads; empty fields left out."""
+    fields = {name: getattr(completion, name) for name in completion.__dataclass_fields__}
+    fields["metadata"] = dict(completion.metadata)
+    if not isinstance(completion.prompt, str):
+        fields["prompt"] = [dict(message) for message in completion.prompt]
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+def append_cache(path: Path, completions: Sequence[Completion]) -> None:
+    """Append one JSON line per completion and wait until they are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        # A run that was killed may have left half a line behind; end it before adding more.
+        if file.tell() and not _ends_with_newline(path):
+            file.write(b"\n")
+        for completion in completions:
+            file.write(json.dumps(to_dict(completion), ensure_ascii=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def read_cache(path: Path, key: str) -> dict[int, Completion]:
+    """Return the completions of ``path`` that were made under ``key``, by question index.
+
+    Lines that cannot be read (a run was killed while writing) and other runs' lines are passed
+    over: their completions are simply made again.
+    """
+    if not path.is_file():
+        return {}
+    found: dict[int, Completion] = {}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                completion = Completion.from_dict(json.loads(line))
+            except (ValueError, CompletionError):
+                continue
+            if completion.metadata.get("key") == key:
+                found.setdefault(int(completion.metadata["question"]), completion)
+    return found
