@@ -31,8 +31,8 @@ class TokenStats:
         entropy: Of p, in nats, shape [n].
         log_flat_mass: log sum p^b for each b of `FLATTENINGS`, shape [n, 2].
         logit: The token's raw logit, after penalties and before temperature, shape [n].
-        edge_gap: How far the raw logit lies below the lowest logit that the declared sampler
-            keeps, in raw logits; 0 inside the support; shape [n].
+        edge_gap: How far the raw logit lies below the least that the declared sampler keeps, in
+            raw logits; 0 inside the support; shape [n].
     """
 
     logprob: Floats

@@ -88,7 +88,7 @@ def row_stats(
 
 def _tile(z: Tensor, z_target: Tensor) -> _Partial:
     m = z.amax(-1)
-    d = z - m[:, None]
+    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of nothing but -inf is empty
     e = d.exp()
     above = z > z_target[:, None]
     e_above = torch.where(above, e, 0.0).sum(-1)

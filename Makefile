@@ -1,0 +1,64 @@
+# `make demo` and `make test` work from a bare checkout: python3 >= 3.11, pip and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
+GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
+
+.PHONY: demo test check models measure bench docs package clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#: //p' Makefile
+
+#: make demo     train a small swarm undefended and guarded, print the table, write the report
+demo: $(READY)
+	$(BIN)/grpo-guard demo
+
+#: make test     all tests (about ten minutes on two cores)
+test: $(READY)
+	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench
+
+#: make check    lint, types, layers (under a minute)
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+#: make models   fetch SmolLM2-135M-Instruct into models/
+models: $(READY)
+	$(BIN)/python -m grpo_guard.evals.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
+
+#: make measure  the long measurements behind the README's figures; resumes where it stopped
+measure: $(READY) models
+	$(BIN)/python -m grpo_guard.evals.measure --data $(GSM8K)/train.jsonl
+
+#: make bench    pytest-benchmark under tests/bench
+bench: $(READY)
+	$(BIN)/python -m pytest tests/bench --benchmark-only
+
+#: make package  wheel, and sdist -> wheel installed and run outside the checkout
+package: $(READY)
+	$(BIN)/python tests/packaging/build_and_run.py
+
+#: make docs     the documentation as HTML in site/
+docs: $(READY)
+	$(BIN)/python -m pip install -qq -c tests/constraints.txt mkdocs mkdocs-material
+	$(BIN)/mkdocs build --strict
+
+#: make clean    remove what the other targets made, except models/
+clean:
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	    .import_linter_cache grpo-guard-demo grpo-guard-eval
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Without an NVIDIA GPU torch comes first and pinned: whatever else asks for it would otherwise
+# fetch gigabytes of CUDA.
+$(READY): pyproject.toml tests/constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(BIN)/python -m pip install -qq torch==2.13.0
+	$(BIN)/python -m pip install -qq -c tests/constraints.txt -e '.[dev,evals,trl]'
+	touch $@

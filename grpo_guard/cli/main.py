@@ -1,0 +1,44 @@
+"""``grpo-guard``: assembles the commands.
+
+The eval suite stands above the command line in the layering, so its commands are mounted by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+import typer
+
+from grpo_guard import __version__
+from grpo_guard.cli.verify import verify
+
+app = typer.Typer(
+    name="grpo-guard",
+    help="Verifies completions before they earn a GRPO reward.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a traceback with local variables would print completions
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+_eval = importlib.import_module("grpo_guard.evals.cli").app
+_eval.command("report")(importlib.import_module("grpo_guard.evals.report_cli").report)
+
+app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
+app.command()(verify)
+app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

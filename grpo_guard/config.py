@@ -1,0 +1,174 @@
+"""A guard from a YAML file: the same names and the same objects as from Python.
+
+.. code-block:: yaml
+
+    alpha: 0.001
+    policy: {on_reject: zero, on_abstain: skip}
+    verifier:
+      all:                                     # also: any, vote, cascade, not
+        - type: logprob_bound
+          model: PATH_OR_ID
+          sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.guard import Guard
+from grpo_guard.policy import OnAbstain, Policy
+from grpo_guard.registry import VERIFIERS, UnknownNameError, load
+from grpo_guard.sampling import Engine, SamplingSpec
+from grpo_guard.verifier import CompletionVerifier
+
+
+class ConfigError(ValueError):
+    """The configuration is malformed; the message names file, field, expectation and value."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicyConfig(_Strict):
+    """See `Policy`."""
+
+    on_reject: str | float = "zero"
+    on_abstain: OnAbstain = "skip"
+    max_abstain_rate: float = 0.25
+    abstain_window: int = 20
+
+    def build(self) -> Policy:
+        return Policy(**self.model_dump())
+
+
+class SamplingConfig(_Strict):
+    """See `SamplingSpec`."""
+
+    engine: Engine
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def build(self) -> SamplingSpec:
+        return SamplingSpec(**self.model_dump())
+
+
+class GuardConfig(_Strict):
+    """The whole file.
+
+    Args:
+        alpha: False-positive budget of each verifier per completion, unless it says its own.
+        policy: What verdicts do to rewards.
+        verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
+            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node.
+    """
+
+    alpha: float = Field(default=1e-3, gt=0, lt=1)
+    policy: PolicyConfig = PolicyConfig()
+    verifier: dict[str, Any]
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> GuardConfig:
+        """Read a file.
+
+        Raises:
+            ConfigError: it cannot be read, is not YAML, or a field is wrong.
+        """
+        import yaml
+
+        try:
+            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            raise ConfigError(f"{path}: (file): expected readable YAML, got {error}") from None
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path}: (file): expected a mapping, got {type(data).__name__}")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(_first_problem(str(path), error)) from None
+
+    def build(self) -> Guard:
+        """The guard; models are loaded here.
+
+        Raises:
+            ConfigError: a verifier is unknown or its options are wrong.
+        """
+        try:
+            policy = self.policy.build()
+        except ValueError as error:
+            raise ConfigError(f"policy: {error}") from None
+        return Guard(build_verifier(self.verifier, self.alpha), policy=policy)
+
+
+def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:
+    """The verifier that one node of the tree describes.
+
+    Raises:
+        ConfigError: with the place in the tree.
+    """
+    if not isinstance(node, dict):
+        raise ConfigError(f"{where}: expected a mapping, got {node!r:.80}")
+    if "type" in node:
+        return _build_leaf(dict(node), alpha, where)
+    combinators: dict[str, Callable[..., CompletionVerifier]]
+    combinators = {"all": AllOf, "any": AnyOf, "vote": Vote, "cascade": Cascade}
+    if len(node) == 1:
+        (key, inner), *_ = node.items()
+        if key == "not":
+            return ~build_verifier(inner, alpha, f"{where}.not")
+        if key in combinators:
+            if not isinstance(inner, list) or not inner:
+                raise ConfigError(f"{where}.{key}: expected a non-empty list, got {inner!r:.80}")
+            members = [build_verifier(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+            return combinators[key](*members)
+    raise ConfigError(
+        f"{where}: expected type: NAME, or one of {', '.join(combinators)}, not; "
+        f"got {', '.join(map(str, node)) or 'nothing'}"
+    )
+
+
+def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
+    name = options.pop("type")
+    if "sampling" in options:
+        options["sampling"] = _sampling(options["sampling"], f"{where}.sampling")
+    try:
+        kind = load(VERIFIERS, str(name))
+    except UnknownNameError as error:
+        raise ConfigError(f"{where}.type: {error}") from None
+    if "alpha" in inspect.signature(kind).parameters:
+        options.setdefault("alpha", alpha)
+    build = kind
+    if "model" in options and hasattr(kind, "from_pretrained"):
+        build, options = kind.from_pretrained, {"path_or_id": options.pop("model"), **options}
+    try:
+        verifier = build(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where} ({name}): {error}") from None
+    assert isinstance(verifier, CompletionVerifier)
+    return verifier
+
+
+def _sampling(data: Any, where: str) -> SamplingSpec:
+    try:
+        return SamplingConfig.model_validate(data).build()
+    except ValidationError as error:
+        raise ConfigError(_first_problem(where, error)) from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _first_problem(where: str, error: ValidationError) -> str:
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "(file)"
+    return f"{where}: {field}: {problem['msg']}, got {problem['input']!r:.80}"

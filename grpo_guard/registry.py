@@ -1,0 +1,41 @@
+"""Names for verifiers and attacks, loaded on first use.
+
+Built-in names and those of other packages come from the same place: the entry-point groups
+``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+VERIFIERS = "grpo_guard.verifiers"
+ATTACKS = "grpo_guard.attacks"
+
+
+class UnknownNameError(LookupError):
+    """Nothing is registered under this name."""
+
+
+def names(group: str) -> list[str]:
+    """Everything that is registered in a group, sorted."""
+    return sorted(_entries(group))
+
+
+def load(group: str, name: str) -> Any:
+    """The class registered under a name.
+
+    Raises:
+        UnknownNameError: with the names that exist, and the nearest one.
+    """
+    entries = _entries(group)
+    if name not in entries:
+        nearest = difflib.get_close_matches(name, entries, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise UnknownNameError(f"expected one of {', '.join(sorted(entries))}, got {name!r}{hint}")
+    return entries[name].load()
+
+
+def _entries(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}

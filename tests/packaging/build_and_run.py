@@ -1,0 +1,76 @@
+"""Builds the sdist, a wheel from the tree and a wheel from the sdist, and runs both elsewhere.
+
+An editable install hides what a wheel lacks: adapters/ and evals/ reach it by another route than
+the symlinks that serve the checkout.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MUST_CONTAIN = (
+    "grpo_guard/guard.py",
+    "grpo_guard/py.typed",
+    "grpo_guard/adapters/trl.py",
+    "grpo_guard/evals/demo.py",
+    "grpo_guard/evals/policies/word_problems/model.safetensors",
+)
+PROBE = """
+import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text
+from grpo_guard.registry import ATTACKS, load
+assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
+print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> None:
+    subprocess.run([str(part) for part in command], cwd=cwd, check=True)
+
+
+def build(source: Path, out: Path, kind: str) -> Path:
+    run(sys.executable, "-m", "build", f"--{kind}", "--outdir", out, source, cwd=out)
+    (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return built
+
+
+def try_wheel(wheel: Path, where: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    missing = [name for name in MUST_CONTAIN if name not in names]
+    if missing:
+        raise SystemExit(f"{wheel.name}: expected {', '.join(missing)} inside, found none")
+    # The installed tree is used by the dependencies of this environment, not by its checkout.
+    venv.create(where / "env", with_pip=True, system_site_packages=False)
+    python = where / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "-qq", wheel, cwd=where)
+    run(python, "-c", PROBE, cwd=where)
+    run(where / "env" / "bin" / "grpo-guard", "--help", cwd=where)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        for name in ("tree", "sdist", "unpacked"):
+            (base / name).mkdir()
+        from_tree = build(ROOT, base / "tree", "wheel")
+        try_wheel(from_tree, base / "tree")
+        sdist = build(ROOT, base / "sdist", "sdist")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(base / "unpacked", filter="data")
+        (source,) = (base / "unpacked").iterdir()
+        from_sdist = build(source, base / "sdist", "wheel")
+        try_wheel(from_sdist, base / "sdist")
+        a, b = (set(zipfile.ZipFile(w).namelist()) for w in (from_tree, from_sdist))
+        if a != b:
+            raise SystemExit(f"the two wheels differ in {sorted(a ^ b)}")
+        print(f"wheel and sdist -> wheel agree: {len(a)} files")
+
+
+if __name__ == "__main__":
+    main()
