@@ -16,12 +16,20 @@ class SwarmConfig:
         seed: Decides problems, samples and poison; runs with equal seeds see the same problems.
         iterations: Rounds of generate, exchange, reward, update.
         prompts: B, problems per round, the same for all nodes.
-        group_size: G, completions per problem over all nodes.
+        group_size: G, completions per problem over all nodes (the paper: 12).
         nodes, malicious: m and how many of them attack; each contributes G/m per problem.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
             "drop" leaves it out of its group's baseline and of the loss.
-        temperature, top_k, max_new_tokens: The declared sampler.
-        lr, betas, eps, warmup, max_grad_norm: Adam's; lr in nats of nothing, warmup in iterations.
+        temperature, top_k, max_new_tokens: The declared sampler (the paper: top-k 50).
+        lr, betas, eps: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need 1e-3 to
+            move within 70 updates. beta2 = 0.95 because the gradient's scale falls by a factor of
+            three to five within 20 rounds, and a longer memory would freeze the later rounds.
+        warmup: Iterations of linear warm-up: Adam's first steps are full-sized whatever the
+            gradient, and the negative advantages of the first rounds are the largest.
+        hold, final_lr: The rate is constant for this share of the run, then falls linearly to
+            ``final_lr * lr``, so that the final rewards of two runs can be compared: at the full
+            rate they wander by 0.1 from round to round.
+        max_grad_norm: Clips single rounds whose negative advantages explode; most lie below it.
         micro_batch: Completions per forward pass of the update; bounds memory only.
     """
 
@@ -75,3 +83,13 @@ class SwarmConfig:
     def honest_nodes(self) -> int:
         """Nodes that sample what they submit."""
         return self.nodes - self.malicious
+
+
+QUICK = SwarmConfig(iterations=30, prompts=8)
+"""A smoke test: the attack is on its way, not yet there."""
+
+STANDARD = SwarmConfig()
+"""What the demo runs."""
+
+PAPER = SwarmConfig(iterations=100, prompts=32)
+"""The paper's batch and length of run."""

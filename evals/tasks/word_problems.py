@@ -30,12 +30,12 @@ ANSWER_CLOSE: Final = "</answer>"
 MAX_ANSWER_CHARS: Final = 80
 MAX_ANSWER_NUMBERS: Final = 3
 MAX_NUMBER: Final = 50
-# A share of the problems is longer and has larger numbers than the policy was ever trained on, as a
-# benchmark is to a base model. Without such a tail every honest completion soon earns the reward,
-# all advantages vanish, and neither learning nor poisoning goes on.
-HARD_SHARE: Final = 0.3
-HARD_STEPS: Final = 4
-HARD_MAX_NUMBER: Final = 99
+# A share of the problems has three-digit numbers, which the policy was never trained on, as any
+# benchmark has problems that a base model never solves. Without them every honest completion soon
+# earns the reward, all advantages vanish, and neither learning nor poisoning goes on. Problems that
+# it solves now and then by luck would do worse: their advantages are large and pure noise.
+HARD_SHARE: Final = 0.25
+HARD_NUMBERS: Final = (100, 999)
 
 NAMES: Final = _words(
     "Ann Ben Cara Dan Eva Finn Gina Hugo Iris Jack Kim Leo Mia Noah Olga Paul Rosa Sam Tina "
@@ -81,13 +81,14 @@ class Worked:
 
 
 def worked(rng: random.Random, *, hard_share: float = 0.0) -> Worked:
-    """Draw a problem: one to three steps within 1..``MAX_NUMBER``, or, in ``hard_share`` of the
-    cases, ``HARD_STEPS`` steps within 1..``HARD_MAX_NUMBER``.
+    """Draw a problem of one to three steps with every intermediate value in 1..``MAX_NUMBER``.
+
+    In ``hard_share`` of the cases the values lie in ``HARD_NUMBERS`` instead.
     """
-    hard = hard_share > 0 and rng.random() < hard_share
-    limit, most = (HARD_MAX_NUMBER, 30) if hard else (MAX_NUMBER, 12)
+    if hard_share > 0 and rng.random() < hard_share:
+        return _hard(rng)
     name, item = rng.choice(NAMES), rng.choice(ITEMS)
-    steps = HARD_STEPS if hard else rng.choices((1, 2, 3), weights=(3, 5, 2))[0]
+    steps = rng.choices((1, 2, 3), weights=(3, 5, 2))[0]
     sentences: list[str] = []
     equations: list[str] = []
     if rng.random() < 0.4:
@@ -98,17 +99,48 @@ def worked(rng: random.Random, *, hard_share: float = 0.0) -> Worked:
     else:
         total = rng.randint(2, 20)
         sentences.append(f"{name} has {total} {item}.")
+    _extend(rng, name, total, steps, sentences, equations, (1, MAX_NUMBER), 12)
+    return _worded(rng, name, item, sentences, equations)
+
+
+def _hard(rng: random.Random) -> Worked:
+    name, item = rng.choice(NAMES), rng.choice(ITEMS)
+    low, high = HARD_NUMBERS
+    total = rng.randint(low + 50, high - 50)
+    sentences, equations = [f"{name} has {total} {item}."], list[str]()
+    _extend(rng, name, total, rng.choice((2, 3)), sentences, equations, HARD_NUMBERS, high)
+    return _worded(rng, name, item, sentences, equations)
+
+
+def _extend(
+    rng: random.Random,
+    name: str,
+    total: int,
+    steps: int,
+    sentences: list[str],
+    equations: list[str],
+    limits: tuple[int, int],
+    most: int,
+) -> None:
+    """Add gains and losses of at least 2 and at most ``most`` until there are ``steps``."""
+    low, high = limits
     while len(equations) < steps:
-        can_gain, can_lose = total + 2 <= limit, total - 2 >= 1
+        can_gain, can_lose = total + 2 <= high, total - 2 >= low
         gain = can_gain and (rng.random() < 0.5 or not can_lose)
-        change = rng.randint(2, min(most, limit - total if gain else total - 1))
+        change = rng.randint(2, min(most, high - total if gain else total - low))
         wording = rng.choice(GAINS if gain else LOSSES)
         sentences.append(wording.format(name=name, n=change))
         result = total + change if gain else total - change
         equations.append(f"{total} {'+' if gain else '-'} {change} = {result}")
         total = result
-    sentences.append(rng.choice(QUESTIONS).format(name=name, item=item))
-    return Worked(" ".join(sentences), tuple(equations), item, total)
+
+
+def _worded(
+    rng: random.Random, name: str, item: str, sentences: list[str], equations: list[str]
+) -> Worked:
+    question = rng.choice(QUESTIONS).format(name=name, item=item)
+    answer = int(equations[-1].rpartition(" ")[2])
+    return Worked(" ".join([*sentences, question]), tuple(equations), item, answer)
 
 
 def prompt_of(question: str) -> str:

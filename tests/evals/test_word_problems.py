@@ -8,8 +8,7 @@ import time
 import pytest
 
 from grpo_guard.evals.tasks.word_problems import (
-    HARD_MAX_NUMBER,
-    HARD_STEPS,
+    HARD_NUMBERS,
     WordProblems,
     generate,
     reward,
@@ -26,10 +25,10 @@ def test_solutions_earn_the_reward_and_their_equations_hold() -> None:
         assert reward(problem.solution, problem.answer) == 1.0
         assert problem.prompt.startswith(f"Q: {problem.question}")
         equations = re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)", problem.solution)
-        assert 1 <= len(equations) <= HARD_STEPS
+        assert 1 <= len(equations) <= 3
         for left, operator, right, result in equations:
             a, b = int(left), int(right)
-            assert {"+": a + b, "-": a - b, "*": a * b}[operator] == int(result) <= HARD_MAX_NUMBER
+            assert {"+": a + b, "-": a - b, "*": a * b}[operator] == int(result) <= HARD_NUMBERS[1]
         assert equations[-1][3] == problem.answer
 
 
