@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from grpo_guard.evals.detect_run import DetectConfig
+    from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
 
@@ -71,28 +72,17 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     _require_torch()
-    from grpo_guard.evals.detect_run import ATTACKS, CONTROL_COUNT, DetectConfig
-    from grpo_guard.sampling import SamplingSpec
+    from grpo_guard.evals.detect_run import CONTROL_COUNT, DetectConfig
 
-    bundled = task is TaskName.WORD_PROBLEMS
-    names = tuple(name.strip() for name in attacks.split(",") if name.strip())
-    for name in names:
-        if name not in ATTACKS:
-            _fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
     if not 0 < alpha < 1:
         _fail(f"--alpha: expected a number in (0, 1), got {alpha}")
-    try:
-        spec = SamplingSpec(
-            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
-        )
-    except ValueError as error:
-        _fail(str(error))
+    bundled = task is TaskName.WORD_PROBLEMS
     config = DetectConfig(
-        model=model or (_bundled() if bundled else SMOLLM2),
-        spec=spec,
+        model=_model(model, bundled),
+        spec=_spec(temperature, top_k, top_p, max_new_tokens),
         task=task.value,
         data=data,
-        attacks=names,
+        attacks=_attacks(attacks),
         n=n,
         min_tokens=min_tokens or (8 if bundled else 96),
         dtype=dtype.value,
@@ -102,9 +92,36 @@ def detect(
         batch_size=batch_size,
         control_count=min(n, CONTROL_COUNT) if controls else 0,
     )
-    if model is None and not bundled and not Path(SMOLLM2).is_dir():
-        _fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
     _run(config, out)
+
+
+def _attacks(value: str) -> tuple[str, ...]:
+    from grpo_guard.evals.detect_run import ATTACKS
+
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    for name in names:
+        if name not in ATTACKS:
+            _fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
+    return names
+
+
+def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> SamplingSpec:
+    from grpo_guard.sampling import SamplingSpec
+
+    try:
+        return SamplingSpec(
+            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
+        )
+    except ValueError as error:
+        _fail(str(error))
+
+
+def _model(given: str | None, bundled: bool) -> str:
+    from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+
+    if given is None and not bundled and not Path(SMOLLM2).is_dir():
+        _fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
+    return given or (str(WORD_PROBLEMS) if bundled else SMOLLM2)
 
 
 def _run(config: DetectConfig, out: Path) -> None:
@@ -143,12 +160,6 @@ def _require_torch() -> None:
         needed = " and ".join(missing)
         typer.echo(f"eval detect: needs {needed}; install grpo-guard[evals]", err=True)
         raise typer.Exit(1)
-
-
-def _bundled() -> str:
-    from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-
-    return str(WORD_PROBLEMS)
 
 
 def _unknown(name: str, known: list[str]) -> str:
