@@ -18,7 +18,7 @@ from grpo_guard.evals.demo_worker import Job, Progress
 from grpo_guard.evals.excerpt import excerpt, visible
 from grpo_guard.evals.results import Example, Results
 from grpo_guard.evals.sentences import cost_sentence, time_sentence, verdict_sentence
-from grpo_guard.evals.series import Rate, Scenario, percent, scenarios
+from grpo_guard.evals.series import Scenario, percent, scenarios
 from grpo_guard.evals.tables import Cell, Table, curve_table, outcome_table, rejection_table
 
 Tell: TypeAlias = Callable[[Job, Progress], None]
@@ -60,7 +60,10 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
         console.print(_prose(cost_sentence(scenario)))
         for title, table in (
             ("Iteration by iteration", curve_table(scenario)),
-            ("In numbers (Wilson 95 % intervals; the end is the last 10)", outcome_table(scenario)),
+            (
+                "In numbers (the end is the last 10 iterations; 95 % intervals)",
+                outcome_table(scenario),
+            ),
             ("What the guard rejected", rejection_table(scenario)),
         ):
             console.print()
@@ -101,7 +104,7 @@ def _table(table: Table) -> RichTable:
 
 
 def _cell(cell: Cell) -> Text:
-    if not isinstance(cell, Rate) or not cell.total:
+    if isinstance(cell, str) or not cell.total:
         return Text(visible(cell))
     text = Text(cell.value_text)
     text.append(f"\n{cell.count_text}\n{cell.interval_text}", style="dim")

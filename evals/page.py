@@ -9,7 +9,6 @@ from itertools import groupby
 
 from grpo_guard.evals.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.results import Example
-from grpo_guard.evals.series import Rate
 from grpo_guard.evals.tables import Cell, Table
 
 _MOST_FINDINGS = 6
@@ -60,7 +59,7 @@ def html_table(table: Table, kind: str = "stack") -> str:
 
 
 def _cell(cell: Cell) -> str:
-    if not isinstance(cell, Rate):
+    if isinstance(cell, str):
         return f"<span>{prose(cell)}</span>"
     if not cell.total:
         return f"<span>{cell.count_text}</span>"

@@ -141,8 +141,9 @@ def _whole_percent(value: float) -> str:
 def _outcomes(scenario: Scenario) -> str:
     parts = [
         "<h2>In numbers</h2>",
-        f'<p class="note">“At the end” pools the last {WINDOW} iterations. Intervals are Wilson '
-        "95 %, from the counts beside them.</p>",
+        f'<p class="note">“At the end” is the last {WINDOW} iterations. 95 % intervals: Wilson '
+        "for counts of completions; bootstrap over iterations for rewards, since completions of "
+        "one problem hang together. Differences are paired: all swarms see the same problems.</p>",
         html_table(outcome_table(scenario)),
     ]
     if scenario.guarded:

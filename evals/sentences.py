@@ -82,7 +82,12 @@ def cost_sentence(scenario: Scenario) -> str:
         if series.reward_end
     ]
     if rewards and len(rewards) <= _MOST_QUOTED:
-        parts.append(f"Honest reward ended at {_listed(rewards)}.")
+        sentence = f"Honest reward ended at {_listed(rewards)}"
+        beside = [s.reward_beside(scenario.free) for s in alone if scenario.free]
+        if beside and beside[0]:
+            gap = f"{beside[0].value_text}, 95 % interval {beside[0].interval_text}"
+            sentence += f" (guarded against attack-free: {gap})"
+        parts.append(f"{sentence}.")
     return " ".join(parts)
 
 

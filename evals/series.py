@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from grpo_guard.evals.results import Counts, Results, Run
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import Interval, bootstrap_mean, wilson
 
 WINDOW = 10
 """Iterations that "at the end" means; a single one is too noisy to quote."""
@@ -30,14 +31,10 @@ def percent(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A count out of a total, with its Wilson 95 % interval.
-
-    ``reward`` marks a mean binary reward: the same arithmetic, written as 0.718 and not as 71.8 %.
-    """
+    """A count out of a total, with its Wilson 95 % interval."""
 
     count: int
     total: int
-    reward: bool = False
 
     @property
     def value(self) -> float | None:
@@ -54,7 +51,7 @@ class Rate:
     @property
     def value_text(self) -> str:
         """``0.03 %``, or a dash where nothing was counted."""
-        return "–" if self.value is None else self._show(self.value)
+        return "–" if self.value is None else percent(self.value)
 
     @property
     def interval_text(self) -> str:
@@ -62,7 +59,7 @@ class Rate:
         if self.interval is None:
             return "–"
         low, high = self.interval
-        return f"{self._show(low).removesuffix(' %')}–{self._show(high)}"
+        return f"{percent(low).removesuffix(' %')}–{percent(high)}"
 
     @property
     def count_text(self) -> str:
@@ -75,8 +72,56 @@ class Rate:
             return self.count_text
         return f"{self.count_text} = {self.value_text} ({self.interval_text})"
 
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over iterations with its bootstrap 95 % interval.
+
+    Rewards of one iteration hang together, since its completions share a few problems; an interval
+    that counted completions would be several times too narrow.
+    """
+
+    value: float
+    low: float
+    high: float
+    total: int
+    difference: bool = False
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, difference: bool = False) -> Mean | None:
+        """The mean of one value per iteration; None without values."""
+        if not values:
+            return None
+        found = _bootstrap(tuple(values))
+        return cls(found.value, found.low, found.high, len(values), difference)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends, as `Rate` has them."""
+        return self.low, self.high
+
+    @property
+    def value_text(self) -> str:
+        """``0.718``, a difference with its sign."""
+        return self._show(self.value)
+
+    @property
+    def interval_text(self) -> str:
+        """``0.694–0.741``."""
+        between = " to " if self.difference else "–"
+        return f"{self._show(self.low)}{between}{self._show(self.high)}"
+
+    @property
+    def count_text(self) -> str:
+        """``10 iterations``."""
+        return f"{self.total:,} iteration{'' if self.total == 1 else 's'}"
+
+    def __str__(self) -> str:
+        """``0.718 (0.694–0.741)``."""
+        return f"{self.value_text} ({self.interval_text})"
+
     def _show(self, value: float) -> str:
-        return f"{value:.3f}" if self.reward else percent(value)
+        return f"{value:+.3f}".replace("-", "−") if self.difference else f"{value:.3f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +156,35 @@ class Series:
     @property
     def asr_end(self) -> Rate | None:
         """Attack success over the last `WINDOW` iterations; None where it is not a share."""
-        return self._rate_at_end(lambda run: run.asr, reward=False)
-
-    @property
-    def reward_end(self) -> Rate | None:
-        """Honest reward over the last `WINDOW` iterations; None where it is not binary."""
-        return self._rate_at_end(lambda run: run.honest_reward, reward=True)
-
-    def _rate_at_end(
-        self, values: Callable[[Run], Sequence[float]], *, reward: bool
-    ) -> Rate | None:
         count = total = 0
         for run in self.runs:
-            tail = values(run)[-WINDOW:]
+            tail = run.asr[-WINDOW:]
             if run.submitted is None or not tail or min(tail) < 0 or max(tail) > 1:
                 return None
-            each = run.submitted.honest // len(values(run))
+            each = run.submitted.honest // len(run.asr)
             count += sum(round(value * each) for value in tail)
             total += each * len(tail)
-        return Rate(count, total, reward)
+        return Rate(count, total)
+
+    @property
+    def reward_end(self) -> Mean | None:
+        """Honest reward over the last `WINDOW` iterations."""
+        return Mean.of([value for run in self.runs for value in run.honest_reward[-WINDOW:]])
+
+    def reward_beside(self, other: Series) -> Mean | None:
+        """Honest reward minus the other's over the last `WINDOW` iterations.
+
+        Paired by seed and iteration, since equal seeds see the same problems; None where they
+        cannot be paired.
+        """
+        theirs = {run.seed: run.honest_reward for run in other.runs}
+        differences: list[float] = []
+        for run in self.runs:
+            if len(theirs.get(run.seed, ())) != len(run.honest_reward):
+                return None
+            pairs = zip(run.honest_reward[-WINDOW:], theirs[run.seed][-WINDOW:], strict=True)
+            differences += [mine - yours for mine, yours in pairs]
+        return Mean.of(differences, difference=True)
 
     def rejected(self, kind: str) -> Rate | None:
         """How many of ``kind`` (a field of `Counts`) were rejected, of how many submitted."""
@@ -202,19 +257,21 @@ def summarise(results: Results) -> list[dict[str, Any]]:
             if (series.attack, series.defence, id(series.runs[0])) in seen:
                 continue  # the attack-free series stands beside every attack
             seen.add((series.attack, series.defence, id(series.runs[0])))
-            for metric, rate in _headline(series).items():
-                if rate is None:
+            for metric, figure in _headline(series, scenario.free).items():
+                if figure is None:
                     continue
-                low, high = rate.interval or (None, None)
+                low, high = figure.interval or (None, None)
                 rows.append(
                     {"attack": series.attack, "defence": series.defence, "metric": metric,
-                     "mean": rate.value, "low": low, "high": high, "n": rate.total}
+                     "mean": figure.value, "low": low, "high": high, "n": figure.total}
                 )  # fmt: skip
     return rows
 
 
-def _headline(series: Series) -> dict[str, Rate | None]:
-    figures: dict[str, Rate | None] = {"honest_reward_end": series.reward_end}
+def _headline(series: Series, free: Series | None) -> dict[str, Rate | Mean | None]:
+    figures: dict[str, Rate | Mean | None] = {"honest_reward_end": series.reward_end}
+    if free is not None and series is not free:
+        figures["honest_reward_end_minus_attack_free"] = series.reward_beside(free)
     if series.attack != NONE:
         figures["asr_end"] = series.asr_end
     if series.guarded:
@@ -222,6 +279,12 @@ def _headline(series: Series) -> dict[str, Rate | None]:
             figures[f"rejected_{kind}"] = series.rejected(kind)
         figures["abstained"] = series.abstained
     return figures
+
+
+@lru_cache(maxsize=256)
+def _bootstrap(values: tuple[float, ...]) -> Interval:
+    """Remembered, since sentence, table and summary ask for the same figures."""
+    return bootstrap_mean(values, resamples=2000)
 
 
 def _mean(curves: Sequence[Sequence[float]]) -> list[float]:

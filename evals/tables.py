@@ -7,15 +7,15 @@ from typing import TypeAlias
 
 from grpo_guard.evals.excerpt import visible
 from grpo_guard.evals.results import Results
-from grpo_guard.evals.series import WINDOW, Rate, Scenario, percent, scenarios
+from grpo_guard.evals.series import WINDOW, Mean, Rate, Scenario, percent, scenarios
 
-Cell: TypeAlias = str | Rate
+Cell: TypeAlias = str | Rate | Mean
 DASH = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names and rows; a `Rate` is written out by whoever renders it."""
+    """Column names and rows; a figure is written out by whoever renders it."""
 
     header: list[str]
     rows: list[list[Cell]]
@@ -24,16 +24,18 @@ class Table:
 def outcome_table(scenario: Scenario) -> Table:
     """What became of each swarm."""
     header = ["Swarm", "Attack success at the end", "Highest in one iteration"]
-    header.append("Honest reward at the end")
+    header += ["Honest reward at the end", "Against attack-free"]
     rows: list[list[Cell]] = []
     for series in scenario.series:
         attacked = series in scenario.attacked and bool(series.asr)
+        free = scenario.free if series is not scenario.free else None
         rows.append(
             [
                 series.label,
                 (series.asr_end or DASH) if attacked else DASH,
                 percent(max(series.asr)) if attacked else DASH,
                 series.reward_end or DASH,
+                (series.reward_beside(free) if free else None) or DASH,
             ]
         )
     return Table(header, rows)
