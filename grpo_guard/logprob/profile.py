@@ -80,7 +80,7 @@ def bf16_ulp(x: Floats) -> Floats:
 
 BFLOAT16 = DriftProfile(
     "bfloat16",
-    rates=((0.25, 2e-3), (1.0, 1e-4), (3.0, 5e-6), (6.0, 1e-7)),
+    rates=((0.25, 1e-3), (1.0, 1e-4), (3.0, 5e-6), (6.0, 1e-7)),
     ulps=2.0,
     mass_margin=0.05,
     least_tail=1e-6,
@@ -100,7 +100,7 @@ FLOAT32 = DriftProfile(
 
 TEXT = DriftProfile(
     "text",
-    rates=((0.5, 1e-2), (2.0, 3e-3), (6.0, 1e-4)),
+    rates=((0.5, 5e-3), (2.0, 3e-3), (4.0, 1e-3), (6.0, 2e-4), (10.0, 1e-5)),
     ulps=2.0,
     mass_margin=0.1,
     least_tail=1e-3,

@@ -63,9 +63,7 @@ def test_honest_p_values_are_super_uniform(spec, profile, drift):
 @pytest.mark.parametrize("spec", SPECS)
 def test_twice_the_temperature_is_found_inside_the_support_too(spec):
     rng = np.random.default_rng(1)
-    hot = SamplingSpec(
-        spec.engine, spec.temperature * 2, spec.top_k, spec.top_p, spec.min_p
-    )
+    hot = SamplingSpec(spec.engine, spec.temperature * 2, spec.top_k, spec.top_p, spec.min_p)
     p = [weigh(simulated(rng, spec, drawn_with=hot), BFLOAT16).p_value for _ in range(50)]
     assert sum(value < 1e-3 for value in p) >= 45
 

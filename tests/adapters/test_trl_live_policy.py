@@ -1,0 +1,99 @@
+"""The whole path: a real GRPOTrainer, its live policy scored at each step, one bad peer of four."""
+
+import random
+
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_guard import LogProbBoundVerifier, Policy, SamplingSpec, guard
+from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.swarm.generate import sample
+from grpo_guard.evals.tasks.word_problems import WordProblems
+
+TASK = WordProblems()
+STEPS = 3
+
+
+def exchange(problems):
+    """Three honest peers sample from the live policy, the fourth sends a poisoned solution."""
+    by_prompt = {problem.prompt: problem for problem in problems}
+
+    def rollout(prompts, trainer):
+        model, tok = trainer.model, trainer.processing_class
+        generator = torch.Generator().manual_seed(trainer.state.global_step)
+        was_training = model.training
+        model.eval()
+        sampled = sample(model, tok, prompts, 1, generator=generator, max_new_tokens=64)
+        model.train(was_training)
+        ids = [list(s.ids) for s in sampled]
+        for i in range(3, len(prompts), 4):
+            poison = TextAttack().poison(by_prompt[prompts[i]], random.Random(i)).text
+            ids[i] = [*tok.encode(poison, add_special_tokens=False), tok.eos_token_id]
+        return {
+            "prompt_ids": [tok.encode(p) for p in prompts],
+            "completion_ids": ids,
+            "logprobs": None,
+            "peer": [f"peer{i % 4}" for i in range(len(prompts))],
+        }
+
+    return rollout
+
+
+def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path):
+    model, tok = load_bundled()
+    before = model.lm_head.weight.detach().clone()
+    rng = random.Random(0)
+    problems = [TASK.sample(rng) for _ in range(16)]
+    verdicts = []
+
+    class Notes:
+        def record(self, batch, found):
+            verdicts.extend((c.node, v) for c, v in zip(batch, found, strict=True))
+
+    verifier = LogProbBoundVerifier(
+        model, tok, sampling=SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
+    )
+
+    @guard(verifier, policy=Policy(on_reject="drop"), ledger=Notes())
+    def reward(completions, answer, **kwargs):
+        return [TASK.reward(c, a) for c, a in zip(completions, answer, strict=True)]
+
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[reward],
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            max_steps=STEPS,
+            per_device_train_batch_size=16,
+            num_generations=4,
+            max_completion_length=96,
+            learning_rate=1e-3,
+            logging_steps=1,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            disable_tqdm=True,
+            seed=0,
+        ),
+        train_dataset=Dataset.from_list(
+            [{"prompt": p.prompt, "answer": p.answer} for p in problems]
+        ),
+        processing_class=tok,
+        rollout_func=exchange(problems),
+    )
+    trainer.train()
+
+    bad = [v for node, v in verdicts if node == "peer3"]
+    honest = [v for node, v in verdicts if node != "peer3"]
+    assert len(bad) == 4 * STEPS
+    assert all(v.rejected for v in bad)
+    # Rejected honest work here would mean that stale weights were scored: they move at each step.
+    assert sum(v.rejected for v in honest) == 0
+    assert not torch.equal(before, model.lm_head.weight)
+    logged = [log for log in trainer.state.log_history if "guard/reject_rate" in log]
+    assert len(logged) == STEPS
+    assert all(log["guard/reject_rate"] == 0.25 for log in logged)
