@@ -167,7 +167,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         wanted = labels[:, 1:] != -100
         loss = cross_entropy(model.lm_head(hidden[wanted]), labels[:, 1:][wanted])
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scale in zip(optimizers, scales, strict=True):
             optimizer.step()

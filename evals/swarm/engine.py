@@ -200,7 +200,8 @@ def _record(
     seconds: float,
     guard_seconds: float,
 ) -> Round:
-    pairs = list(zip(submitted, verdicts or [None] * len(submitted), strict=True))
+    said: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
+    pairs = list(zip(submitted, said, strict=True))
     honest = [item for item in submitted if not item.poisoned]
     shown = sum(attack.success(item.completion.text) for item in honest) if attack else 0
     rejected = [(item, verdict) for item, verdict in pairs if verdict and verdict.rejected]

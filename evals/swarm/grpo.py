@@ -77,5 +77,6 @@ def accumulate(model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: i
         logits = model.get_output_embeddings()(hidden[mask])
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
         weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
-        (nll * weight.repeat_interleave(mask.sum(dim=1))).sum().backward()
+        loss = (nll * weight.repeat_interleave(mask.sum(dim=1))).sum()
+        torch.autograd.backward(loss)
     return -sum(item.advantage for item in batch) / total
