@@ -11,7 +11,7 @@ from grpo_guard.evals.tasks.base import Problem
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A poisoned completion; ``span`` is the (start, end) of the poison in characters of ``text``."""
+    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``."""
 
     text: str
     span: tuple[int, int]

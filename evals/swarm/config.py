@@ -19,15 +19,19 @@ class SwarmConfig:
         group_size: G, completions per problem over all nodes (the paper: 12).
         nodes, malicious: m and how many of them attack; each contributes G/m per problem.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
-            "drop" leaves it out of its group's baseline and of the loss.
+            "drop" leaves it out of its group's baseline and of the loss. The default is "drop":
+            poison is the data set's own solution but for the phrase, so "zero" punishes the
+            rewarded format in 3 of 12 completions a group. Without clipping that has no floor; one
+            run of 80 rounds learned like the others up to round 27 and fell to reward 0 by 33.
         temperature, top_k, max_new_tokens: The declared sampler (the paper: top-k 50).
         lr, betas: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need about 1e-3 to
             move within 80 updates. beta2 = 0.99 averages over the run; 0.95 forgets the scale in a
             few quiet rounds, and the next loud one then moves the policy too far.
         eps: Of the size of a gradient entry in a quiet round (norm 0.15 to 0.3 over 0.9M entries).
             A group with one failure among eleven successes has an unclipped advantage of -3.3, and
-            with Adam's usual 1e-8 such noise moves the policy by full steps: final rewards of equal
-            runs then differ by 0.07 to 0.1, with this eps by 0.02 to 0.03 or so.
+            with Adam's usual 1e-8 such noise moves the policy by full steps. Final rewards of
+            attack-free and guarded runs lay 0.07 apart on two seeds with 1e-8 (at lr 1e-3), and at
+            most 0.03 on three seeds with the settings below; eps was not varied alone.
         warmup: Iterations of linear warm-up: Adam's first steps are full-sized whatever the
             gradient, and the negative advantages of the first rounds are the largest.
         hold, final_lr: The rate is constant for this share of the run, then falls linearly to
