@@ -42,7 +42,7 @@ class Measurement:
 
 
 MEASUREMENTS: Final = (
-    Measurement("detect-smollm2-gsm8k", "float32", 240, ("text", "math", "code"), 32),
+    Measurement("detect-smollm2-gsm8k", "float32", 256, ("text", "math", "code"), 32),
     # Honest work only: does the number format of the sender's machine cost it its reward?
     Measurement("detect-smollm2-gsm8k-bf16", "bfloat16", 40, (), 0),
 )
