@@ -61,6 +61,9 @@ def detect(
     top_p: Annotated[float, typer.Option(help="Declared sampler; 1 = off.")] = 1.0,
     dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
     score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
+    profile: Annotated[
+        Dtype, typer.Option(help="Drift allowed for; float32 only if all nodes compute in it.")
+    ] = Dtype.BFLOAT16,
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at once.")] = 16,
@@ -87,6 +90,7 @@ def detect(
         min_tokens=min_tokens or (8 if bundled else 96),
         dtype=dtype.value,
         score_dtype=score_dtype.value,
+        profiles=(profile.value,),
         alpha=alpha,
         seed=seed,
         batch_size=batch_size,

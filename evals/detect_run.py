@@ -61,6 +61,9 @@ class DetectConfig:
             not told, since poison would otherwise be rejected for being longer, not for what it is.
         dtype: Weights' type while sampling.
         score_dtype: Weights' type while verifying.
+        profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is its
+            default and what unlike machines need; ``"float32"`` is tighter and fits where both
+            sides compute in float32.
         alpha: The verifier's budget of false positives per completion.
         seed: Decides questions, samples, poison and controls.
         batch_size: Completions sampled at once.
@@ -76,6 +79,7 @@ class DetectConfig:
     min_tokens: int = 96
     dtype: str = "float32"
     score_dtype: str = "float32"
+    profiles: tuple[str, ...] = ("bfloat16",)
     alpha: float = 1e-3
     seed: int = 0
     batch_size: int = 16
@@ -201,18 +205,28 @@ def cases_of(
     return cases
 
 
-def default_verifier(config: DetectConfig, sampler: Loaded) -> CompletionVerifier:
-    """Return the log-prob bound check of ``config``; shares the sampler's weights if it can."""
-    from grpo_guard.logprob.bounds import LogProbBoundVerifier
+def default_verifiers(config: DetectConfig, sampler: Loaded) -> list[CompletionVerifier]:
+    """Return the log-prob bound check under each of ``config.profiles``, the default one first.
 
+    They share one set of weights, and the sampler's where the number formats agree.
+    """
+    from grpo_guard.logprob.bounds import LogProbBoundVerifier
+    from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
+
+    known = {"bfloat16": BFLOAT16, "float32": FLOAT32}
     same = config.dtype == config.score_dtype
     scorer = sampler if same else load(config.model, config.score_dtype)
-    return LogProbBoundVerifier(
-        scorer.model,
-        scorer.tokenizer,
-        sampling=replace(config.spec, max_new_tokens=None),
-        alpha=config.alpha,
-    )
+    return [
+        LogProbBoundVerifier(
+            scorer.model,
+            scorer.tokenizer,
+            sampling=replace(config.spec, max_new_tokens=None),
+            alpha=config.alpha,
+            profile=known[name],
+            name="logprob_bound" if name == "bfloat16" else f"logprob_bound ({name})",
+        )
+        for name in config.profiles
+    ]
 
 
 def run(
@@ -229,7 +243,7 @@ def run(
     if config.control_count:
         for name, made in control_completions(loaded, honest, config, cache, say).items():
             cases[CONTROL + name] = [Case(completion) for completion in made]
-    chosen = verifiers or [default_verifier(config, loaded)]
+    chosen = verifiers or default_verifiers(config, loaded)
     return detect(cases, chosen, progress=lambda kind, a, b: say(f"verify {kind}", a, b))
 
 

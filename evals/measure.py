@@ -38,13 +38,15 @@ class Measurement:
     dtype: str
     n: int
     attacks: tuple[str, ...]
+    profiles: tuple[str, ...]
     control_count: int
 
 
+BOTH: Final = ("bfloat16", "float32")
 MEASUREMENTS: Final = (
-    Measurement("detect-smollm2-gsm8k", "float32", 256, ("text", "math", "code"), 32),
+    Measurement("detect-smollm2-gsm8k", "float32", 256, ("text", "math", "code"), BOTH, 32),
     # Honest work only: does the number format of the sender's machine cost it its reward?
-    Measurement("detect-smollm2-gsm8k-bf16", "bfloat16", 40, (), 0),
+    Measurement("detect-smollm2-gsm8k-bf16", "bfloat16", 40, (), BOTH[:1], 0),
 )
 
 
@@ -66,6 +68,7 @@ def measure(measurement: Measurement, data: Path | None, *, out: Path = RESULTS)
         SPEC,
         data=data,
         attacks=measurement.attacks,
+        profiles=measurement.profiles,
         n=measurement.n,
         dtype=measurement.dtype,
         control_count=measurement.control_count,
