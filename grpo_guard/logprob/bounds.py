@@ -10,7 +10,7 @@ from typing import Any
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
-from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
+from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile, profile_of
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, accept, reject
@@ -36,8 +36,8 @@ class LogProbBoundVerifier(CompletionVerifier):
         tokenizer: Its tokenizer.
         sampling: What every node is declared to sample with.
         alpha: Highest share of honest completions that may be rejected, in (0, 1).
-        profile: What numerical drift may do to honest tokens; `FLOAT32` is tighter than the
-            default where both sides compute in fp32.
+        profile: What numerical drift may do to honest tokens, or the name of a built-in profile:
+            ``"bfloat16"`` (default), or the tighter ``"float32"`` where both sides compute in fp32.
         text_profile: The looser one for completions without token ids.
         trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
             Only when your own trainer fills them in.
@@ -55,8 +55,8 @@ class LogProbBoundVerifier(CompletionVerifier):
         *,
         sampling: SamplingSpec,
         alpha: float = 1e-3,
-        profile: DriftProfile = BFLOAT16,
-        text_profile: DriftProfile = TEXT,
+        profile: DriftProfile | str = BFLOAT16,
+        text_profile: DriftProfile | str = TEXT,
         trust_prompt_ids: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         batch_tokens: int = 16_384,
@@ -71,8 +71,8 @@ class LogProbBoundVerifier(CompletionVerifier):
         self.name = name
         self.alpha = alpha
         self.sampling = sampling
-        self.profile = profile
-        self.text_profile = text_profile
+        self.profile = profile_of(profile)
+        self.text_profile = profile_of(text_profile)
         self.scorer = TransformersScorer(model, batch_tokens=batch_tokens)
         self.encoder = Encoder(
             tokenizer,

@@ -7,15 +7,17 @@ Three kinds of evidence against "these tokens were drawn from the declared sampl
   is the instant floor: a single token far enough outside decides.
 * *Surprise*: tokens inside the support that are, together, too unlikely: text of another model, of
   a higher temperature, with lines moved, or poison built from allowed tokens. An e-process, that is
-  a product of per-token factors each with mean <= 1 under honest sampling. By Ville's inequality it
-  exceeds 1/a at any time with probability at most a, whatever the length.
+  a bet against honesty whose fortune has mean <= 1 if the tokens were honestly sampled. By Ville's
+  inequality it ever exceeds 1/a with probability at most a, whatever the length. The bet begins at
+  every token with a share of the stake, so that honest text in front of the poison costs little.
 * *Floor*: one token so improbable that drift cannot explain it.
 
-Why the e-process stays valid under any truncation: an honest token comes from p restricted to a top
-set K and divided by its mass S. With q ~ p^b, b < 1, the factor q/p has mean q(K) / S, and since
-flattening a distribution takes mass from its top sets, q(K) <= S. The tail mass under p is at least
-that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator (Vovk and Wang,
-arXiv 1912.06116). So nothing here needs S, and no normaliser is ever estimated.
+Why the bets are fair under any truncation: an honest token comes from p restricted to a top set and
+renormalised. Let K be the declared top-k (or the vocabulary), P and Q ~ P^b, b < 1, normalised over
+K, and the factor Q/P on K and 1 outside. If the sampler keeps a smaller top set T of K, the mean is
+Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top sets. The tail mass under
+p is at least that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator
+(Vovk and Wang, arXiv 1912.06116).
 
 The p-value is Bonferroni's over the parts.
 """
@@ -31,11 +33,10 @@ from numpy.typing import NDArray
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
 
-# The e-process is an average of three, so its parts need no correction among themselves.
-SPARSE_SHARE = 0.05  # a foreign phrase is few tokens; betting on all of them would cost too much
-SPARSE_EXPONENT = 0.1
+# A foreign phrase is few tokens; betting a whole stake on every token would cost too much.
+SPARSE_SHARE = 0.05
+TAIL_EXPONENT = 0.1
 DENSE_CAP = 50.0  # one drifting token must not decide
-
 COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few far ones, many near ones
 
 INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
@@ -83,18 +84,35 @@ def weigh(stats: TokenStats, profile: DriftProfile) -> Evidence:
 
 
 def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
-    """p-value of the e-process, and the sparse part's log factors, shape [n]."""
+    """p-value of the e-process, and how much each token speaks against honesty, shape [n]."""
     tail = np.clip(stats.tail_mass, profile.least_tail, 1.0)
-    bet = SPARSE_EXPONENT * tail ** (SPARSE_EXPONENT - 1)
-    sparse = np.log1p(SPARSE_SHARE * (bet - 1))
-    dense = [
-        np.minimum((b - 1) * stats.logprob - stats.log_flat_mass[:, i], math.log(DENSE_CAP))
-        for i, b in enumerate(FLATTENINGS)
+    by_tail = _sparse(TAIL_EXPONENT * tail ** (TAIL_EXPONENT - 1))
+    log_p = np.maximum(stats.logprob - stats.log_set_mass, math.log(profile.least_tail))
+    flat = [
+        np.where(stats.in_set, (b - 1) * log_p - (normaliser - b * stats.log_set_mass), 0.0)
+        for b, normaliser in zip(FLATTENINGS, stats.log_flat_mass.T, strict=True)
     ]
-    paths = np.cumsum(np.stack([sparse, *dense]), axis=-1)
-    shares = np.log([0.5, 0.25, 0.25])[:, None]
-    log_e = np.logaddexp.reduce(paths + shares, axis=0)
-    return math.exp(-max(0.0, float(log_e.max()))), sparse
+    bets = [by_tail, _sparse(np.exp(flat[0]))]
+    bets += [np.minimum(factor, math.log(DENSE_CAP)) for factor in flat[1:]]
+    # An average of fair bets is a fair bet, so they need no correction among themselves.
+    fortune = np.logaddexp.reduce([_restarted(bet) for bet in bets], axis=0) - math.log(len(bets))
+    return math.exp(-max(0.0, float(fortune.max()))), np.maximum(bets[0], bets[1])
+
+
+def _sparse(factor: Floats) -> Floats:
+    """Log factors of a bet with a small share of the stake."""
+    log_factors: Floats = np.log1p(SPARSE_SHARE * (factor - 1))
+    return log_factors
+
+
+def _restarted(log_factors: Floats) -> Floats:
+    """Log fortune after each token of a bet that begins at token s with share 1/((s+1)(s+2))."""
+    paths = np.cumsum(log_factors)
+    s = np.arange(len(paths))
+    before = paths - log_factors
+    begun = paths + np.logaddexp.accumulate(-np.log((s + 1.0) * (s + 2.0)) - before)
+    log_fortune: Floats = np.logaddexp(begun, -np.log(s + 2.0))  # the rest waits for later tokens
+    return log_fortune
 
 
 def binomial_tail(k: int, n: int, rate: float) -> float:

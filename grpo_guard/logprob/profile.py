@@ -23,9 +23,9 @@ class DriftProfile:
     Args:
         name: Stands in verdicts, so that nobody mistakes a loose check for a strict one.
         rates: ``((gap, rate), ...)``: the highest share of honest tokens that lie at least ``gap``
-            raw logits below the support's edge, for increasing gaps; log-linear in between and
-            constant beyond the last. The first gap is the margin: nearer than that, a token is
-            ambiguous and counts for nothing.
+            raw logits below the support's edge, for increasing gaps. A gap between two of them
+            gets the rate of the lower one: no more is claimed than was stated. The first gap is
+            the margin: nearer than that, a token is ambiguous and counts for nothing.
         ulps: The margin is at least this many bf16 units in the last place of the token's logit.
         mass_margin: Widening of top-p, in probability.
         least_tail: Tail masses below this count as this, so that no single drifting token can
@@ -67,8 +67,8 @@ class DriftProfile:
     def rate(self, gap: Floats) -> Floats:
         """Share of honest tokens at least ``gap`` outside; 1 below the margin. [n] -> [n]."""
         gaps, rates = np.transpose(self.rates)
-        logs: Floats = np.exp(np.interp(gap, gaps, np.log(rates)))
-        return np.where(gap < gaps[0], 1.0, logs)
+        index = np.searchsorted(gaps, gap, side="right") - 1
+        return np.where(index < 0, 1.0, rates[index])
 
 
 def bf16_ulp(x: Floats) -> Floats:
@@ -80,7 +80,16 @@ def bf16_ulp(x: Floats) -> Floats:
 
 BFLOAT16 = DriftProfile(
     "bfloat16",
-    rates=((0.25, 1e-3), (1.0, 1e-4), (3.0, 5e-6), (6.0, 1e-7)),
+    rates=(
+        (0.25, 1e-3),
+        (0.5, 4e-4),
+        (1.0, 1e-4),
+        (2.0, 2e-5),
+        (3.0, 5e-6),
+        (4.5, 1e-6),
+        (6.0, 1e-7),
+        (9.0, 1e-9),
+    ),
     ulps=2.0,
     mass_margin=0.05,
     least_tail=1e-6,
@@ -90,7 +99,7 @@ BFLOAT16 = DriftProfile(
 
 FLOAT32 = DriftProfile(
     "float32",
-    rates=((0.05, 1e-4), (0.25, 1e-6), (1.0, 1e-7)),
+    rates=((0.05, 1e-5), (0.25, 1e-7), (1.0, 1e-9)),
     ulps=0.0,
     mass_margin=0.02,
     least_tail=1e-6,
@@ -107,3 +116,18 @@ TEXT = DriftProfile(
     floor_tail=0.0,
 )
 """Text without token ids: retokenising changes 1-3 % of the tokens, so no token decides alone."""
+
+PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT)}
+
+
+def profile_of(value: DriftProfile | str) -> DriftProfile:
+    """A profile, or the built-in one of that name.
+
+    Raises:
+        ValueError: no built-in profile has this name.
+    """
+    if isinstance(value, DriftProfile):
+        return value
+    if value not in PROFILES:
+        raise ValueError(f"profile: expected one of {', '.join(PROFILES)}, got {value!r}")
+    return PROFILES[value]

@@ -11,7 +11,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Exponents of the flattened distributions q ~ p^b whose normalisers are kept; see `evidence.py`.
-FLATTENINGS = (0.5, 0.75)
+FLATTENINGS = (0.0, 0.5, 0.75)
+# Up to this top-k the normalisers are over the declared top-k, beyond it over the vocabulary.
+LARGEST_TOP_K = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,10 @@ class TokenStats:
         tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept beside
             ``mass_above`` because 1 - mass_above has no digits left in the far tail.
         entropy: Of p, in nats, shape [n].
-        log_flat_mass: log sum p^b for each b of `FLATTENINGS`, shape [n, 2].
+        log_set_mass: log sum p over the set K that the flattened distributions live on: the
+            declared top-k, or the whole vocabulary where that is off or large; shape [n].
+        log_flat_mass: log sum p^b over K for each b of `FLATTENINGS`, shape [n, 3].
+        in_set: Whether the token belongs to K, boolean, shape [n].
         logit: The token's raw logit, after penalties and before temperature, shape [n].
         edge_gap: How far the raw logit lies below the least that the declared sampler keeps, in
             raw logits; 0 inside the support; shape [n].
@@ -41,7 +46,9 @@ class TokenStats:
     mass_above: Floats
     tail_mass: Floats
     entropy: Floats
+    log_set_mass: Floats
     log_flat_mass: Floats
+    in_set: NDArray[np.bool_]
     logit: Floats
     edge_gap: Floats
 

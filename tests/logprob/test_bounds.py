@@ -169,7 +169,7 @@ def test_live_weights_are_scored_without_dropout_and_the_mode_is_restored():
 
 
 def test_scores_do_not_depend_on_batching_and_match_full_logits():
-    model, tokenizer = policy()
+    model, _ = policy()
     batch = honest(16)
     sequences = [Encoded(c.prompt_ids, c.completion_ids, False) for c in batch]
     together = TransformersScorer(model).score(sequences, SPEC)

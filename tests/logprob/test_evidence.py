@@ -80,7 +80,9 @@ def stats_with_gaps(gaps):
         mass_above=0 * ones,
         tail_mass=ones,
         entropy=0.05 * ones,
-        log_flat_mass=np.zeros((len(gaps), 2)),
+        log_set_mass=0 * ones,
+        log_flat_mass=np.zeros((len(gaps), 3)),
+        in_set=ones.astype(bool),
         logit=20.0 * ones,
         edge_gap=np.asarray(gaps, dtype=float),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpo_guard.logprob.stats import FLATTENINGS, Floats, Ints, TokenStats
+from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, Floats, Ints, TokenStats
 from grpo_guard.sampling import SamplingSpec, support_mask
 
 
@@ -30,6 +30,8 @@ def reference_stats(
     p = np.exp(log_p)
     own = log_p[rows, targets]
     above = log_p > own[:, None]
+    k = spec.top_k if 0 < spec.top_k <= LARGEST_TOP_K else z.shape[-1]
+    members = -np.sort(-log_p, axis=-1)[:, :k]
     kept = np.where(support_mask(logits, spec, seen=seen), z, np.inf)
     return TokenStats(
         logprob=own,
@@ -38,9 +40,11 @@ def reference_stats(
         mass_above=np.where(above, p, 0.0).sum(-1),
         tail_mass=np.where(above, 0.0, p).sum(-1),
         entropy=-(p * np.where(p > 0, log_p, 0.0)).sum(-1),
+        log_set_mass=np.logaddexp.reduce(members, axis=-1),
         log_flat_mass=np.stack(
-            [np.logaddexp.reduce(b * log_p, axis=-1) for b in FLATTENINGS], axis=-1
+            [np.logaddexp.reduce(b * members, axis=-1) for b in FLATTENINGS], axis=-1
         ),
+        in_set=above.sum(-1) < members.shape[-1],
         logit=logit,
         edge_gap=np.maximum(0.0, kept.min(-1) - logit),
     )

@@ -6,6 +6,7 @@ Per tile the partial sums are centred on the tile's own maximum and merged as in
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K
 
 # A tile of 1024 columns stays in a CPU's cache beside the rows; GPUs want larger products.
 CPU_TILE = 1024
@@ -20,15 +22,17 @@ CUDA_TILE = 8192
 
 
 class RowStats(NamedTuple):
-    """Statistics of N rows, fp32 except ``rank`` (int64); see `TokenStats` for their meaning."""
+    """Statistics of N rows, fp32 where not said otherwise; `TokenStats` says what they mean."""
 
     logprob: Tensor
     max_logprob: Tensor
-    rank: Tensor
+    rank: Tensor  # int64
     mass_above: Tensor
     tail_mass: Tensor
     entropy: Tensor
-    log_flat_mass: Tensor  # [N, 2]
+    log_set_mass: Tensor
+    log_flat_mass: Tensor  # [N, 3]
+    in_set: Tensor  # boolean
     logit: Tensor
 
 
@@ -51,6 +55,7 @@ def row_stats(
     targets: Tensor,
     *,
     temperature: float,
+    top_k: int = 0,
     penalty: RepetitionPenalty | None = None,
     tile: int | None = None,
 ) -> RowStats:
@@ -61,6 +66,7 @@ def row_stats(
         head: The output head.
         targets: Token ids, int64, shape [N].
         temperature: > 0.
+        top_k: The declared one; 0 = off.
         penalty: Repetition penalty whose rows are these N rows.
         tile: Tokens per tile; None = by device.
     """
@@ -69,6 +75,8 @@ def row_stats(
     if penalty is not None:
         logit = penalty.apply_to_targets(logit, targets)
     z_target = logit / temperature
+    k = min(top_k, head.vocab_size) if top_k <= LARGEST_TOP_K else 0
+    ranked = z_target.new_empty(len(targets), 0)
     partial: _Partial | None = None
     for start in range(0, head.vocab_size, tile):
         stop = min(start + tile, head.vocab_size)
@@ -80,10 +88,13 @@ def row_stats(
         # same number into its column, so that a token can never outrank itself.
         rows = torch.nonzero((targets >= start) & (targets < stop))[:, 0]
         z[rows, targets[rows] - start] = z_target[rows]
+        if k:
+            ranked = torch.cat([ranked, z], -1)
+            ranked = ranked.topk(min(k, ranked.shape[-1]), -1).values
         part = _tile(z, z_target)
         partial = part if partial is None else _merge(partial, part)
     assert partial is not None
-    return _finish(partial, z_target, logit)
+    return _finish(partial, z_target, logit, ranked, head.vocab_size)
 
 
 def _tile(z: Tensor, z_target: Tensor) -> _Partial:
@@ -128,9 +139,21 @@ def _merge(a: _Partial, b: _Partial) -> _Partial:
     return _Partial(m, *(u + v for u, v in zip(x[1:], y[1:], strict=True)))
 
 
-def _finish(p: _Partial, z_target: Tensor, logit: Tensor) -> RowStats:
+def _finish(
+    p: _Partial, z_target: Tensor, logit: Tensor, ranked: Tensor, vocab_size: int
+) -> RowStats:
     log_total = p.total.log()
-    flat = torch.stack([p.half.log() - 0.5 * log_total, p.three_quarters.log() - 0.75 * log_total])
+    if ranked.shape[-1]:
+        log_p = ranked - (p.m + log_total)[:, None]
+        set_mass = log_p.logsumexp(-1)
+        flat = torch.stack([(b * log_p).logsumexp(-1) for b in FLATTENINGS], -1)
+        in_set = p.rank < ranked.shape[-1]
+    else:
+        set_mass = torch.zeros_like(log_total)
+        uniform = torch.full_like(log_total, math.log(vocab_size))
+        sums = [p.half.log() - 0.5 * log_total, p.three_quarters.log() - 0.75 * log_total]
+        flat = torch.stack([uniform, *sums], -1)
+        in_set = torch.ones_like(p.rank, dtype=torch.bool)
     return RowStats(
         logprob=z_target - p.m - log_total,
         max_logprob=-log_total,
@@ -138,6 +161,8 @@ def _finish(p: _Partial, z_target: Tensor, logit: Tensor) -> RowStats:
         mass_above=p.above / p.total,
         tail_mass=p.below / p.total,
         entropy=log_total - p.weighted / p.total,
-        log_flat_mass=flat.T,
+        log_set_mass=set_mass,
+        log_flat_mass=flat,
+        in_set=in_set,
         logit=logit,
     )

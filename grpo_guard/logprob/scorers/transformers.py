@@ -100,7 +100,14 @@ class TransformersScorer:
         for rows in torch.split(torch.arange(len(targets), device=device), ROW_BLOCK):
             block = hidden[rows].float()
             own = penalty.rows(rows) if penalty else None
-            stats = row_stats(block, head, targets[rows], temperature=spec.temperature, penalty=own)
+            stats = row_stats(
+                block,
+                head,
+                targets[rows],
+                temperature=spec.temperature,
+                top_k=spec.top_k,
+                penalty=own,
+            )
             gaps = edge_gaps(block, head, stats, spec, penalty=own, mass_margin=mass_margin)
             blocks.append((stats, gaps))
         return _split(blocks, [len(ids) for _, ids in pairs])
@@ -149,7 +156,7 @@ def _split(blocks: Sequence[tuple[RowStats, Tensor]], lengths: Sequence[int]) ->
     }
     columns["edge_gap"] = torch.cat([gaps for _, gaps in blocks]).cpu()
     arrays = {
-        name: column.numpy() if name == "rank" else column.double().numpy()
+        name: (column.double() if column.is_floating_point() else column).numpy()
         for name, column in columns.items()
     }
     ends = torch.tensor(lengths).cumsum(0).tolist()
