@@ -140,7 +140,11 @@ def _guard(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, job: Job)
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
 
     verifier = LogProbBoundVerifier(
-        model, tokenizer, sampling=sampling_spec(job.config), alpha=job.alpha
+        model,
+        tokenizer,
+        sampling=sampling_spec(job.config),
+        alpha=job.alpha,
+        profile="float32",  # all nodes of this swarm compute in one process, in fp32
     )
     guard = Guard(verifier, policy=Policy(on_reject=job.config.on_reject))
     return lambda batch: guard.review(batch).verdicts

@@ -210,13 +210,14 @@ def default_verifiers(config: DetectConfig, sampler: Loaded) -> list[CompletionV
 
     They share one set of weights, and the sampler's where the number formats agree.
     """
+    from grpo_guard.evals.shared_scores import SharedScores
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 
     known = {"bfloat16": BFLOAT16, "float32": FLOAT32}
     same = config.dtype == config.score_dtype
     scorer = sampler if same else load(config.model, config.score_dtype)
-    return [
+    verifiers = [
         LogProbBoundVerifier(
             scorer.model,
             scorer.tokenizer,
@@ -227,6 +228,10 @@ def default_verifiers(config: DetectConfig, sampler: Loaded) -> list[CompletionV
         )
         for name in config.profiles
     ]
+    shared = SharedScores(verifiers[0].scorer)
+    for verifier in verifiers:
+        verifier.scorer = shared
+    return list(verifiers)
 
 
 def run(

@@ -20,7 +20,10 @@ class Poisoned:
 class Attack(Protocol):
     """An attacker that knows the problem, its answer and an oracle solution."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        ...
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return a completion that keeps the reward and carries the behaviour to be taught."""

@@ -1,0 +1,32 @@
+"""One forward pass for several verifiers of the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.sampling import SamplingSpec
+
+
+class SharedScores(TransformersScorer):
+    """A scorer that keeps what it computed: for measurements, where the weights stand still.
+
+    Never for training: the same completion has other statistics after the next update.
+    """
+
+    def __init__(self, scorer: TransformersScorer) -> None:
+        super().__init__(scorer.model, batch_tokens=scorer.batch_tokens)
+        self._kept: dict[tuple[Encoded, SamplingSpec, float], TokenStats] = {}
+
+    def score(
+        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+    ) -> list[TokenStats]:
+        """As `TransformersScorer.score`, but each sequence once."""
+        margin = mass_margin if spec.top_p < 1 else 0.0  # elsewhere it changes nothing
+        keys = [(sequence, spec, margin) for sequence in sequences]
+        missing = {key: key[0] for key in keys if key not in self._kept}
+        stats = super().score(list(missing.values()), spec, mass_margin=mass_margin)
+        self._kept.update(zip(missing, stats, strict=True))
+        return [self._kept[key] for key in keys]
