@@ -68,7 +68,8 @@ class OpenRLHFAdapter:
                 flat = value.reshape(-1) if hasattr(value, "reshape") else value
                 flat = [flat] if isinstance(flat, int | float | None) else flat
                 rewards = function.rewards(flat, len(queries))
-                kept = guard.policy.apply(rewards, verdicts) if verdicts else [0.0] * len(queries)
+                unseen = [min(0.0, x or 0.0) for x in rewards]
+                kept = guard.policy.apply(rewards, verdicts) if verdicts else unseen
                 numbers = [x if x is not None and math.isfinite(x) else 0.0 for x in kept]
                 return numbers[0] if len(numbers) == 1 else numbers
 

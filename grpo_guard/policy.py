@@ -23,8 +23,9 @@ class Policy:
 
     Args:
         on_reject: ``"zero"``: the paper's r = r_task * r_guard; the completion gets a negative
-            advantage where others in its group earn. ``"drop"``: the completion leaves the group's
-            baseline and gets advantage 0 (None as reward). A number: that reward instead.
+            advantage where others in its group earn. A negative reward stays: 0 would be a gain.
+            ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
+            reward). A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
             task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
         max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
@@ -84,12 +85,17 @@ class Policy:
         if verdict.outcome is Outcome.REJECT:
             if self.on_reject == "drop":
                 return None
-            return 0.0 if self.on_reject == "zero" else float(self.on_reject)
+            return _at_most_zero(reward) if self.on_reject == "zero" else float(self.on_reject)
         if self.on_abstain == "raise":
             raise AbstainError(
                 f"{verdict.verifier} abstained ({verdict.cause.value}): {verdict.reason}"
             )
-        return {"skip": None, "pass": reward, "zero": 0.0}[self.on_abstain]
+        return {"skip": None, "pass": reward, "zero": _at_most_zero(reward)}[self.on_abstain]
+
+
+def _at_most_zero(reward: float) -> float:
+    """With penalties among the rewards, 0 may be the best in a group: never lift to it."""
+    return min(0.0, float(reward)) if reward == reward else 0.0
 
 
 def _finite_number(value: object) -> bool:

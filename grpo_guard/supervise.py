@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,8 +24,9 @@ logger = logging.getLogger("grpo_guard")
 # A thread cannot be killed. A verifier that hangs again and again would leave one behind per batch,
 # so past this many it is not called until one of them returns.
 MAX_HUNG_CALLS = 2
-# An outage fails every part of a batch; stop looking for the culprit once failures outnumber both
-# this and the completions that went through.
+# An outage fails every part of a batch: stop isolating once failures outnumber both this and the
+# completions that went through. Halving level by level clears the good parts first, so that
+# culprits who are fewer than a third of a batch can never make it stop.
 MAX_ISOLATED_FAILURES = 8
 
 # Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive.
@@ -50,10 +52,10 @@ def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> lis
     batch = tuple(batch)
     deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
     verdicts: list[Verdict | None] = [None] * len(batch)
-    parts = [(0, len(batch))] if batch else []
+    parts = deque([(0, len(batch))] if batch else [])
     failed = done = 0
     while parts:
-        start, end = parts.pop()
+        start, end = parts.popleft()
         started = time.monotonic()
         try:
             if failed > max(MAX_ISOLATED_FAILURES, done):
@@ -63,7 +65,7 @@ def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> lis
             splittable = not isinstance(error, _HungError | _CircuitOpenError)
             if end - start > 1 and splittable and failed <= max(MAX_ISOLATED_FAILURES, done):
                 middle = (start + end) // 2
-                parts += [(middle, end), (start, middle)]
+                parts += [(start, middle), (middle, end)]
                 continue
             failed += end - start
             part = [_failure(verifier, error)] * (end - start)
@@ -122,6 +124,8 @@ def _call_in_thread(
             answer: tuple[object, Exception | None] = (verifier.verify(batch), None)
         except Exception as error:
             answer = (None, error)
+        except BaseException as error:  # SystemExit, or a panic in an extension: a fault like any
+            answer = (None, RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
         with _hung_lock:
             answers.put(answer)
             if abandoned:

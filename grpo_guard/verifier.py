@@ -124,6 +124,9 @@ def only(
 ) -> CompletionVerifier:
     """Restrict a verifier to a task, a node, or whatever ``when`` says; all given must hold.
 
+    Condition on what you know yourself. A task or node that came with the completion is the
+    sender's claim: with ``only(checker, task="math")`` it could call its sums "poetry".
+
     Raises:
         ValueError: no condition was given.
     """

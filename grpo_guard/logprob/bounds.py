@@ -41,6 +41,10 @@ class LogProbBoundVerifier(CompletionVerifier):
         text_profile: The looser one for completions without token ids.
         trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
             Only when your own trainer fills them in.
+        require_ids: Reject completions without token ids. Set it wherever honest nodes send ids:
+            otherwise an attacker leaves them out and is judged under the looser profile.
+        check_text: Compare the text with the decoded ids. Off only where your own trainer renders
+            the text from ids that it has itself.
         chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
         batch_tokens: Padded tokens per forward pass; bounds memory.
 
@@ -58,6 +62,8 @@ class LogProbBoundVerifier(CompletionVerifier):
         profile: DriftProfile | str = BFLOAT16,
         text_profile: DriftProfile | str = TEXT,
         trust_prompt_ids: bool = False,
+        require_ids: bool = False,
+        check_text: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         batch_tokens: int = 16_384,
         name: str = "logprob_bound",
@@ -80,6 +86,8 @@ class LogProbBoundVerifier(CompletionVerifier):
             vocab_size=self.scorer.vocab_size,
             window=self.scorer.window,
             trust_prompt_ids=trust_prompt_ids,
+            require_ids=require_ids,
+            check_text=check_text,
             chat_template_kwargs=chat_template_kwargs,
         )
 

@@ -47,6 +47,8 @@ class Encoder:
         vocab_size: Rows of the model's embedding.
         window: Longest sequence the model takes, in tokens; None = unknown.
         trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
+        require_ids: Reject completions without ids as malformed.
+        check_text: Compare the text with the decoded ids.
         chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
     """
 
@@ -58,12 +60,16 @@ class Encoder:
         vocab_size: int,
         window: int | None = None,
         trust_prompt_ids: bool = False,
+        require_ids: bool = False,
+        check_text: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.window = window
         self.trust_prompt_ids = trust_prompt_ids
+        self.require_ids = require_ids
+        self.check_text = check_text
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
         vocabulary = tokenizer.get_vocab()
         self.known_ids = frozenset(i for i in vocabulary.values() if i < vocab_size)
@@ -84,12 +90,6 @@ class Encoder:
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
         ids = self._from_text(completion.text) if from_text else self._checked_ids(completion)
-        ids = self._until_eos(ids)
-        limit = self.sampling.max_new_tokens
-        if limit is not None and len(ids) > limit and not from_text:
-            raise EncodeError(
-                Cause.OVERLONG, f"{len(ids)} tokens where {limit} were declared (max_new_tokens)"
-            )
         prompt_ids = self._prompt_ids(completion)
         if self.window is not None and len(prompt_ids) >= self.window:
             raise EncodeError(
@@ -121,6 +121,8 @@ class Encoder:
         return (first, last) if first < last else None
 
     def _from_text(self, text: str) -> tuple[int, ...]:
+        if self.require_ids:
+            raise EncodeError(Cause.MALFORMED, "no completion_ids, and this guard requires them")
         if not text:
             raise EncodeError(Cause.MALFORMED, "the completion is empty")
         # Tokenising is linear, but 100 MB of text is not worth a second of anybody's time.
@@ -129,18 +131,49 @@ class Encoder:
             raise EncodeError(
                 Cause.OVERLONG, f"{len(text)} characters cannot be {limit} tokens or fewer"
             )
-        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        ids = tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        if not ids:
+            raise EncodeError(Cause.MALFORMED, "the text has no tokens")
+        # The text may spell a token that was added to the tokenizer and not to the model.
+        self._require_known("text", ids)
+        return self._of_declared_length(self._until_eos(ids), retokenised=True)
 
     def _checked_ids(self, completion: Completion) -> tuple[int, ...]:
         ids = completion.completion_ids or ()
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
         self._require_known("completion_ids", ids)
+        pad = self.tokenizer.pad_token_id
+        while len(ids) > 1 and ids[-1] == pad and pad not in self.eos_ids:
+            ids = ids[:-1]
+        ids = self._of_declared_length(self._until_eos(ids), retokenised=False)
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison.
-        decoded = {self._decode(ids, skip).strip() for skip in (True, False)}
-        if completion.text.strip() not in decoded:
-            raise EncodeError(Cause.MALFORMED, "completion_ids do not decode to the text")
+        if self.check_text and not any(
+            _same_text(completion.text, self._decode(part, skip))
+            for part in (ids, ids[:-1])  # engines leave an EOS that is no special token out
+            for skip in (True, False)
+            if part is ids or ids[-1] in self.eos_ids
+        ):
+            raise EncodeError(
+                Cause.MALFORMED,
+                "completion_ids do not decode to the text. If your own trainer renders the text "
+                "from the ids (stop strings, reasoning or tool calls taken apart), pass "
+                "check_text=False",
+            )
+        return ids
+
+    def _of_declared_length(self, ids: tuple[int, ...], *, retokenised: bool) -> tuple[int, ...]:
+        if self.window is not None and len(ids) > self.window:
+            raise EncodeError(
+                Cause.OVERLONG, f"{len(ids)} tokens where the model's window is {self.window}"
+            )
+        limit = self.sampling.max_new_tokens
+        # Retokenising changes a few tokens of a hundred, and with them the count.
+        if limit is not None and len(ids) > (limit * 1.1 + 8 if retokenised else limit):
+            raise EncodeError(
+                Cause.OVERLONG, f"{len(ids)} tokens where {limit} were declared (max_new_tokens)"
+            )
         return ids
 
     def _until_eos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -159,6 +192,9 @@ class Encoder:
         given = completion.prompt_ids
         if given is not None:
             self._require_known("prompt_ids", given)
+            pad = self.tokenizer.pad_token_id
+            while len(given) > 1 and given[0] == pad:  # trainers pad prompts on the left
+                given = given[1:]
             if self.trust_prompt_ids and given:
                 return given
         own = self._own_prompt_ids(completion)
@@ -191,10 +227,12 @@ class Encoder:
                 "the prompt is a list of messages and the tokenizer has no chat template; "
                 "set tokenizer.chat_template or give prompts as text",
             )
+        prefilled = bool(completion.prompt) and completion.prompt[-1]["role"] == "assistant"
         try:
             ids = self.tokenizer.apply_chat_template(
                 [dict(message) for message in completion.prompt],
-                add_generation_prompt=True,
+                add_generation_prompt=not prefilled,
+                continue_final_message=prefilled,
                 tokenize=True,
                 return_dict=False,
                 **self.chat_template_kwargs,
@@ -215,6 +253,17 @@ class Encoder:
             list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
         return text
+
+
+def _same_text(text: str, decoded: str) -> bool:
+    """Equal up to a little white space at the ends and a character that the limit cut in two."""
+    ends = " \t\r\n"
+    if abs(len(text) - len(decoded)) > 16:  # a mile of blanks would be text that nobody sampled
+        return False
+    return text.strip(ends) == decoded.strip(ends) or (
+        decoded.endswith("\ufffd")
+        and text.rstrip("\ufffd").strip(ends) == decoded.rstrip("\ufffd").strip(ends)
+    )
 
 
 def _require_utf8(name: str, text: str) -> None:

@@ -148,3 +148,13 @@ def test_a_guard_travels_to_a_worker():
 def test_a_guard_needs_a_verifier():
     with pytest.raises(TypeError, match=r"Guard\.verifier: expected a CompletionVerifier, got"):
         Guard(lambda batch: [])
+
+
+def test_zero_never_lifts_a_penalty_up_to_zero():
+    guard = Guard(Says(), policy=Policy(on_abstain="zero"))
+    assert guard.apply([-1.0, -1.0, -1.0, 2.0], completions("a", "r", "?", "r")) == [
+        -1.0,
+        -1.0,
+        -1.0,
+        0.0,
+    ]

@@ -57,8 +57,9 @@ def test_an_outage_is_given_up_after_a_few_calls():
         verdicts = supervised(verifier, completions(*["x"] * size))
         assert [v.cause for v in verdicts] == [Cause.FAULT] * size
         calls[size] = len(verifier.batches)
-    assert calls[64] <= 32
-    assert calls[4096] <= 48
+    # Each level of halves is tried once, and then a few completions alone.
+    assert calls[64] <= 64 + 10
+    assert calls[4096] <= 4096 + 10
 
 
 @pytest.mark.parametrize(
@@ -166,3 +167,21 @@ def test_an_empty_batch_asks_nobody():
     verifier = Says()
     assert supervised(verifier, []) == []
     assert verifier.batches == []
+
+
+def test_nine_poisonous_completions_in_front_do_not_take_the_rest_with_them():
+    verifier = Fragile()
+    texts = ["x"] * 9 + ["fine"] * 55
+    assert [v.outcome for v in supervised(verifier, completions(*texts))] == (
+        ["abstain"] * 9 + ["accept"] * 55
+    )
+
+
+def test_an_exit_in_the_verifier_is_a_fault_at_once():
+    class Leaves(Says):
+        def verify(self, batch):
+            raise SystemExit(3)
+
+    (verdict,) = supervised(Leaves(), completions("a"))
+    assert verdict.cause is Cause.FAULT
+    assert "SystemExit" in verdict.reason

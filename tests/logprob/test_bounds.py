@@ -10,6 +10,7 @@ from bundled_policy import SPEC, honest, policy, with_text
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpo_guard import Cause, Completion, LogProbBoundVerifier, Outcome
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
@@ -120,6 +121,43 @@ def test_overlong_rejects_and_an_overlong_prompt_abstains():
     assert [v.cause for v in verdicts] == [Cause.OVERLONG, Cause.UNSUPPORTED, Cause.OVERLONG]
     limited = LogProbBoundVerifier(model, tokenizer, sampling=replace(SPEC, max_new_tokens=3))
     assert limited.verify([good])[0].cause is Cause.OVERLONG
+
+
+def test_what_honest_engines_do_to_the_ends_is_no_malformation(verifier):
+    good = next(c for c in honest(64) if c.completion_ids[-1] == policy()[1].eos_token_id)
+    _, tokenizer = policy()
+    pad = tokenizer.pad_token_id
+    for same in (
+        replace(good, text=good.text.strip() + "\n"),
+        replace(good, text=tokenizer.decode(good.completion_ids)),  # EOS spelled out
+        replace(good, prompt_ids=(pad, pad, *good.prompt_ids)),
+        replace(good, completion_ids=(*good.completion_ids, pad, pad)),
+    ):
+        assert verifier.verify([same])[0].accepted, same
+    blanks = replace(good, text=good.text + " " * 100)
+    assert verifier.verify([blanks])[0].cause is Cause.MALFORMED
+
+
+def test_leaving_the_ids_out_is_refused_where_they_are_required():
+    strict = LogProbBoundVerifier(*policy(), sampling=SPEC, require_ids=True)
+    good = honest(8)[0]
+    with_ids, without = strict.verify([good, Completion(good.prompt, good.text)])
+    assert with_ids.accepted
+    assert without.cause is Cause.MALFORMED
+
+
+def test_text_that_spells_a_token_which_the_model_lacks_is_the_authors_doing():
+    model, _ = policy()
+    tokenizer = type(policy()[1]).from_pretrained(WORD_PROBLEMS)
+    tokenizer.add_tokens(["<|beyond|>"])  # and the embedding is not resized
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
+    (verdict,) = verifier.verify([Completion(honest(8)[0].prompt, "so <|beyond|> it is")])
+    assert verdict.cause is Cause.MALFORMED
+
+
+def test_too_many_tokens_of_text_are_overlong(verifier):
+    text = "\x01\x02" * 200
+    assert verifier.verify([Completion(honest(8)[0].prompt, text)])[0].cause is Cause.OVERLONG
 
 
 def test_messages_without_a_chat_template_abstain_with_the_remedy(verifier):
