@@ -68,6 +68,20 @@ def test_twice_the_temperature_is_found_inside_the_support_too(spec):
     assert sum(value < 1e-3 for value in p) >= 45
 
 
+def test_honest_text_in_front_does_not_pay_for_poison_inside_the_support():
+    """Uniform draws from the top-50 never leave it; the bet must not have been lost before."""
+    rng = np.random.default_rng(3)
+    spec, found = SPECS[0], 0
+    for _ in range(20):
+        logits = rng.standard_normal((160, 400)) * rng.choice([2.0, 4.0, 8.0], size=(160, 1))
+        p = np.exp(logits - logits.max(-1, keepdims=True)) * support_mask(logits, spec)
+        p[128:] = support_mask(logits[128:], spec)
+        p /= p.sum(-1, keepdims=True)
+        drawn = (rng.random((160, 1)) > p.cumsum(-1)).sum(-1).clip(max=399)
+        found += weigh(reference_stats(logits, drawn, spec), BFLOAT16).p_value < 1e-3
+    assert found >= 18
+
+
 def stats_with_gaps(gaps):
     """A completion of sure tokens, except that some lie outside the support."""
     rng = np.random.default_rng(2)
