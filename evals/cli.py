@@ -62,8 +62,12 @@ def detect(
     dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
     score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
     profile: Annotated[
-        Dtype, typer.Option(help="Drift allowed for; float32 only if all nodes compute in it.")
-    ] = Dtype.BFLOAT16,
+        Dtype | None,
+        typer.Option(help="Drift allowed for. [default: float32 where both dtypes are]"),
+    ] = None,
+    verifiers: Annotated[
+        str, typer.Option(help="Names with commas; others than logprob_bound take no options.")
+    ] = "logprob_bound",
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at once.")] = 16,
@@ -90,13 +94,29 @@ def detect(
         min_tokens=min_tokens or (8 if bundled else 96),
         dtype=dtype.value,
         score_dtype=score_dtype.value,
-        profiles=(profile.value,),
+        profiles=((profile or _profile(dtype, score_dtype)).value,),
+        verifiers=_verifiers(verifiers),
         alpha=alpha,
         seed=seed,
         batch_size=batch_size,
         control_count=min(n, CONTROL_COUNT) if controls else 0,
     )
     _run(config, out)
+
+
+def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
+    """Exact arithmetic on both sides leaves no room for drift."""
+    return Dtype.BFLOAT16 if Dtype.BFLOAT16 in (dtype, score_dtype) else Dtype.FLOAT32
+
+
+def _verifiers(value: str) -> tuple[str, ...]:
+    from grpo_guard.registry import VERIFIERS, names
+
+    chosen = tuple(name.strip() for name in value.split(",") if name.strip())
+    for name in chosen:
+        if name not in names(VERIFIERS):
+            _fail(f"--verifiers: {_unknown(name, names(VERIFIERS))}")
+    return chosen or _fail("--verifiers: expected at least one name, got none")
 
 
 def _attacks(value: str) -> tuple[str, ...]:

@@ -80,6 +80,7 @@ class DetectConfig:
     dtype: str = "float32"
     score_dtype: str = "float32"
     profiles: tuple[str, ...] = ("bfloat16",)
+    verifiers: tuple[str, ...] = ("logprob_bound",)
     alpha: float = 1e-3
     seed: int = 0
     batch_size: int = 16
@@ -205,6 +206,18 @@ def cases_of(
     return cases
 
 
+def verifiers_of(config: DetectConfig, sampler: Loaded) -> list[CompletionVerifier]:
+    """Return the verifiers that ``config`` names, those of other packages without options."""
+    from grpo_guard.registry import VERIFIERS
+    from grpo_guard.registry import load as load_class
+
+    chosen: list[CompletionVerifier] = []
+    for name in config.verifiers:
+        own = name == "logprob_bound"
+        chosen += default_verifiers(config, sampler) if own else [load_class(VERIFIERS, name)()]
+    return chosen
+
+
 def default_verifiers(config: DetectConfig, sampler: Loaded) -> list[CompletionVerifier]:
     """Return the log-prob bound check under each of ``config.profiles``, the default one first.
 
@@ -248,7 +261,7 @@ def run(
     if config.control_count:
         for name, made in control_completions(loaded, honest, config, cache, say).items():
             cases[CONTROL + name] = [Case(completion) for completion in made]
-    chosen = verifiers or default_verifiers(config, loaded)
+    chosen = verifiers or verifiers_of(config, loaded)
     return detect(cases, chosen, progress=lambda kind, a, b: say(f"verify {kind}", a, b))
 
 
