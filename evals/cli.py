@@ -85,17 +85,18 @@ def detect(
         _fail(f"--alpha: expected a number in (0, 1), got {alpha}")
     bundled = task is TaskName.WORD_PROBLEMS
     config = DetectConfig(
-        model=_model(model, bundled),
+        # What was typed is checked before what lies on the disk.
+        attacks=_attacks(attacks),
         spec=_spec(temperature, top_k, top_p, max_new_tokens),
+        verifiers=_verifiers(verifiers),
+        model=_model(model, bundled),
         task=task.value,
         data=data,
-        attacks=_attacks(attacks),
         n=n,
         min_tokens=min_tokens or (8 if bundled else 96),
         dtype=dtype.value,
         score_dtype=score_dtype.value,
         profiles=((profile or _profile(dtype, score_dtype)).value,),
-        verifiers=_verifiers(verifiers),
         alpha=alpha,
         seed=seed,
         batch_size=batch_size,

@@ -43,6 +43,7 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     assert "got 'txt'; did you mean 'text'?" in fails("--attacks", "math,txt")
     assert "expected one of text, math, code, got 'zzz'" in fails("--attacks", "zzz")
+    assert "did you mean 'logprob_bound'?" in fails("--verifiers", "logprob_bond")
     assert "gsm9k" in fails("--task", "gsm9k")
 
 
@@ -86,8 +87,8 @@ def test_a_small_run_prints_the_matrix_and_writes_the_files(folder: str, tmp_pat
     assert result.exit_code == 0, result.output
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert lines[0][:3] == ["completions", "verifier", "rejected"]
-    assert ["honest", "logprob_bound", "0/4"] in [line[:3] for line in lines]
-    assert ["text", "logprob_bound", "4/4"] in [line[:3] for line in lines]
+    assert ["honest", "logprob_bound (float32)", "0/4"] in [line[:3] for line in lines]
+    assert ["text", "logprob_bound (float32)", "4/4"] in [line[:3] for line in lines]
     assert json.loads((tmp_path / "results.json").read_text())["summary"]
     assert "sample honest: 4/4" in result.stderr
 
