@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -72,14 +72,18 @@ def run_demo(
 
 
 def default_config(
-    seed: int = 0, iterations: int | None = None, *, quick: bool = False
+    seed: int = 0,
+    iterations: int | None = None,
+    on_reject: Literal["zero", "drop"] = "drop",
+    *,
+    quick: bool = False,
 ) -> SwarmConfig:
     """The engine's own settings; the quick ones are too short for the attack to take hold.
 
-    They drop a rejected completion, where the guard's default policy gives it the reward 0: without
+    They drop a rejected completion unless told otherwise, where the guard's default policy gives it the reward 0: without
     clipping, a negative advantage on tokens as improbable as poison's ruins a policy this small.
     """
-    config = replace(QUICK if quick else SwarmConfig(), seed=seed)
+    config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)
     return config if iterations is None else replace(config, iterations=iterations)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class OnReject(StrEnum):
+    """What a rejected completion earns."""
+
+    DROP = "drop"
+    ZERO = "zero"
 
 
 def demo(
@@ -16,6 +24,9 @@ def demo(
         int | None, typer.Option(min=1, help="Rounds of training, if not the preset's own.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides problems, samples and poison.")] = 0,
+    on_reject: Annotated[
+        OnReject, typer.Option(help="Leave a rejected completion out, or give it reward 0.")
+    ] = OnReject.DROP,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A smoke test: too short for the attack to take hold."),
@@ -34,8 +45,9 @@ def demo(
         needs = " and ".join(missing)
         typer.echo(f"demo: needs {needs}; install grpo-guard[torch]", err=True)
         raise typer.Exit(1)
-    config = default_config(seed, iterations, quick=quick)
+    config = default_config(seed, iterations, on_reject.value, quick=quick)
     command = f"grpo-guard demo --seed {seed} --iterations {config.iterations}"
+    command += " --on-reject zero" if on_reject is OnReject.ZERO else ""
     command += " --quick" if quick else ""
     try:
         run_demo(out, config=config, console=Console(), command=command)
