@@ -80,8 +80,9 @@ def default_config(
 ) -> SwarmConfig:
     """The engine's own settings; the quick ones are too short for the attack to take hold.
 
-    They drop a rejected completion unless told otherwise, where the guard's default policy gives it the reward 0: without
-    clipping, a negative advantage on tokens as improbable as poison's ruins a policy this small.
+    They drop a rejected completion unless told otherwise, where the guard's default policy gives
+    it the reward 0: without clipping, a negative advantage on tokens as improbable as poison's
+    ruins a policy this small.
     """
     config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)
     return config if iterations is None else replace(config, iterations=iterations)
