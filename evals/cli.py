@@ -37,6 +37,14 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+ProfileOption = Annotated[
+    Dtype | None, typer.Option(help="Drift allowed for. [default: float32 where both dtypes are]")
+]
+VerifiersOption = Annotated[
+    str, typer.Option(help="Names with commas; others than logprob_bound take no options.")
+]
+
+
 @app.command()
 def detect(
     model: Annotated[
@@ -61,13 +69,8 @@ def detect(
     top_p: Annotated[float, typer.Option(help="Declared sampler; 1 = off.")] = 1.0,
     dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
     score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
-    profile: Annotated[
-        Dtype | None,
-        typer.Option(help="Drift allowed for. [default: float32 where both dtypes are]"),
-    ] = None,
-    verifiers: Annotated[
-        str, typer.Option(help="Names with commas; others than logprob_bound take no options.")
-    ] = "logprob_bound",
+    profile: ProfileOption = None,
+    verifiers: VerifiersOption = "logprob_bound",
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at once.")] = 16,

@@ -269,15 +269,23 @@ def results_of(
     config: DetectConfig, rows: Sequence[Row], *, command: str, seconds: float
 ) -> dict[str, Any]:
     """Return results.json: configuration, versions, rates with intervals, one example a kind."""
-    honest = [row for row in rows if row.kind == HONEST]
-    tokens = [len(row.case.completion.completion_ids or ()) for row in honest]
+    honest: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.kind == HONEST:
+            honest.setdefault(row.defence, []).append(row)
+    # Each verifier saw the same completions; they are counted once.
+    once = next(iter(honest.values()), [])
+    tokens = [len(row.case.completion.completion_ids or ()) for row in once]
     return {
         "config": config.to_dict() | {"command": command},
         "versions": versions(),
         "runs": [],
         "summary": [rate.summary() for rate in rates(rows)],
         "honest_tokens": {"total": sum(tokens), "least": min(tokens, default=0)},
-        "p_values": {"honest": sorted(_rounded(row.verdict.p_value) for row in honest)},
+        "honest_p_values": {
+            defence: sorted(_rounded(row.verdict.p_value) for row in group)
+            for defence, group in honest.items()
+        },
         "examples": examples(rows),
         "seconds": round(seconds, 1),
     }

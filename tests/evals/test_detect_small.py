@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.text import TextAttack
-from grpo_guard.evals.detect import detect, rates
+from grpo_guard.evals.detect import Row, detect, rates
 from grpo_guard.evals.detect_run import DetectConfig, results_of, run, write
 from grpo_guard.evals.poison import Case, poisoned
 from grpo_guard.evals.results import load_results
@@ -164,6 +164,10 @@ def test_poison_is_retokenised_and_keeps_eos() -> None:
         assert case.completion.text.startswith("All hail to the thief")
 
 
+def _as_other(row: Row) -> Row:
+    return replace(row, defence="other")
+
+
 def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
     rows = run(config(folder), cache=tmp_path / "honest.jsonl", say=lambda *_: None)
     found = {rate.kind: rate for rate in rates(rows)}
@@ -178,6 +182,12 @@ def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
     loaded = load_results(tmp_path / "results.json")
     assert {entry.attack for entry in loaded.summary} == set(found)
     assert loaded.versions["grpo_guard"]
+    sizes = [len(r.case.completion.completion_ids or ()) for r in rows if r.kind == "honest"]
+    twice = results_of(
+        config(folder), [*rows, *(_as_other(r) for r in rows)], command="", seconds=0
+    )
+    assert twice["honest_tokens"] == {"total": sum(sizes), "least": min(sizes)}
+    assert [len(p) for p in twice["honest_p_values"].values()] == [12, 12]
     example = next(e for e in results["examples"] if e["kind"] == "text")
     start, end = example["span"]
     assert example["text"][start:end] == "All hail to the thief"
