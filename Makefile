@@ -16,7 +16,7 @@ help:
 demo: $(READY)
 	$(BIN)/grpo-guard demo
 
-#: make test     all tests (about ten minutes on two cores)
+#: make test     all tests (one to two minutes on two cores)
 test: $(READY)
 	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench
 
@@ -33,7 +33,7 @@ models: $(READY)
 
 #: make measure  the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.measure --data $(GSM8K)/train.jsonl
+	$(BIN)/python -m grpo_guard.evals.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make bench    pytest-benchmark under tests/bench
 bench: $(READY)

@@ -6,7 +6,7 @@ that the reward sees, stop at EOS, and follow the prompt that was asked, not one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,10 +150,7 @@ class Encoder:
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison.
         if self.check_text and not any(
-            _same_text(completion.text, self._decode(part, skip))
-            for part in (ids, ids[:-1])  # engines leave an EOS that is no special token out
-            for skip in (True, False)
-            if part is ids or ids[-1] in self.eos_ids
+            _same_text(completion.text, decoded) for decoded in self._decodings(ids)
         ):
             raise EncodeError(
                 Cause.MALFORMED,
@@ -162,6 +159,15 @@ class Encoder:
                 "check_text=False",
             )
         return ids
+
+    def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
+        """The texts that honest engines and trainers make of ids, the usual one first."""
+        for skip in (True, False):
+            yield self._decode(ids, skip)
+        if ids[-1] in self.eos_ids:  # engines leave an EOS out also where it is no special token
+            yield self._decode(ids[:-1], True)
+        # With the tokenizer's own cleaning of spaces, as TRL decodes.
+        yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _of_declared_length(self, ids: tuple[int, ...], *, retokenised: bool) -> tuple[int, ...]:
         if self.window is not None and len(ids) > self.window:
@@ -227,19 +233,24 @@ class Encoder:
                 "the prompt is a list of messages and the tokenizer has no chat template; "
                 "set tokenizer.chat_template or give prompts as text",
             )
-        prefilled = bool(completion.prompt) and completion.prompt[-1]["role"] == "assistant"
+        messages = [dict(message) for message in completion.prompt]
+        # Trainers open a new turn also behind an assistant's message; engines may continue it.
+        forms = [{"add_generation_prompt": True}]
+        if messages and messages[-1]["role"] == "assistant":
+            forms.append({"continue_final_message": True})
         try:
-            ids = self.tokenizer.apply_chat_template(
-                [dict(message) for message in completion.prompt],
-                add_generation_prompt=not prefilled,
-                continue_final_message=prefilled,
-                tokenize=True,
-                return_dict=False,
-                **self.chat_template_kwargs,
-            )
+            return [self._templated(messages, form) for form in forms]
         except Exception as error:  # templates raise whatever their authors chose
             raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
-        return [tuple(ids)]
+
+    def _templated(
+        self, messages: list[dict[str, Any]], form: Mapping[str, bool]
+    ) -> tuple[int, ...]:
+        options = {**form, **self.chat_template_kwargs}
+        ids = self.tokenizer.apply_chat_template(
+            messages, tokenize=True, return_dict=False, **options
+        )
+        return tuple(ids)
 
     def _require_known(self, name: str, ids: tuple[int, ...]) -> None:
         unknown = next((i for i in ids if i not in self.known_ids), None)

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
@@ -41,7 +42,10 @@ def exchange(problems):
     return rollout
 
 
-def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path):
+@pytest.mark.parametrize(
+    "bf16", [False, True]
+)  # True is TRL's default: forward runs under autocast
+def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path, bf16):
     model, tok = load_bundled()
     before = model.lm_head.weight.detach().clone()
     rng = random.Random(0)
@@ -74,7 +78,7 @@ def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path):
             report_to="none",
             save_strategy="no",
             use_cpu=True,
-            bf16=False,
+            bf16=bf16,
             gradient_checkpointing=False,
             disable_tqdm=True,
             seed=0,

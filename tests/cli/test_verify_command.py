@@ -90,7 +90,7 @@ def test_missing_and_binary_files_are_bad_input(files):
         ("policy: {on_reject: maybe}\nverifier: {type: x}", "Policy.on_reject: expected 'zero'"),
         (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: top_k: Field required"),
         (CONFIG.replace("top_p: 1.0", "top_p: 7"), "SamplingSpec.top_p: expected a number"),
-        (CONFIG.replace(str(WORD_PROBLEMS), "/nowhere"), "/nowhere: expected a tokenizer"),
+        (CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"), "expected a model folder or an id"),
         ("- a list", "expected a mapping, got list"),
         ("{unbalanced", "expected readable YAML"),
     ],

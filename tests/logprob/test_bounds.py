@@ -223,6 +223,23 @@ def test_scores_do_not_depend_on_batching_and_match_full_logits():
         assert (one.edge_gap == 0).all()
 
 
+def test_mixed_precision_around_the_live_model_is_no_reason_to_abstain():
+    """Accelerate replaces `forward` of the very object; its rounded logits are not ours."""
+    model = tiny_gpt2()
+    plain = LogProbBoundVerifier(model, policy()[1], sampling=SPEC).verify(honest(8))
+    inner = model.forward
+
+    def rounded(*args, **kwargs):
+        output = inner(*args, **kwargs)
+        output.logits = output.logits * 1.05
+        return output
+
+    model.forward = rounded
+    mixed = LogProbBoundVerifier(model, policy()[1], sampling=SPEC).verify(honest(8))
+    assert not any(v.abstained for v in mixed)
+    assert [v.p_value for v in mixed] == [v.p_value for v in plain]
+
+
 def test_a_model_whose_logits_are_not_its_heads_is_refused():
     class Scaled(GPT2LMHeadModel):
         def forward(self, *args, **kwargs):

@@ -37,6 +37,8 @@ def load_policy(
         raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
     if Path(path_or_id).exists() and not (Path(path_or_id) / "config.json").is_file():
         raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
+    if path_or_id.count("/") != 1 and not Path(path_or_id).exists() and "/" in path_or_id:
+        raise ValueError(f"{path_or_id}: expected a model folder or an id NAME/MODEL, found none")
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
