@@ -75,7 +75,8 @@ def weigh(stats: TokenStats, profile: DriftProfile) -> Evidence:
         binomial_tail(k, n, float(ranked[k - 1])) for k in COUNTS if k <= n and ranked[k - 1] < 1
     ]
     surprise, log_factors = _surprise(stats, profile)
-    # P(tail mass <= u) <= u for each token; n of them, widened by what drift does to a tail.
+    # P(tail mass <= u) <= u for each of n tokens. A smaller tail counts as the floor itself: how
+    # small it looks depends on drift.
     least = float(stats.tail_mass.min())
     floor = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
     support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
