@@ -10,10 +10,20 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Exponents of the flattened distributions q ~ p^b whose normalisers are kept; see `evidence.py`.
+# Exponents b of the flattened distributions q ~ p^b whose normalisers are kept; see `evidence.py`.
 FLATTENINGS = (0.0, 0.5, 0.75)
-# Up to this top-k the normalisers are over the declared top-k, beyond it over the vocabulary.
+# Up to this top-k the normalisers are over about the top-k, beyond it over the vocabulary.
 LARGEST_TOP_K = 256
+# A row keeps at most this many block leaders, so that they cost little beside a tile of scores.
+MOST_LEADERS = 8192
+
+
+def leader_block(vocab_size: int) -> int:
+    """Neighbouring tokens that share one leader: the smallest power of two that is allowed."""
+    block = 1
+    while vocab_size > block * MOST_LEADERS:
+        block *= 2
+    return block
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +40,24 @@ class TokenStats:
         mass_above: Their total probability, shape [n].
         tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept beside
             ``mass_above`` because 1 - mass_above has no digits left in the far tail.
+        ties: Number of other tokens whose raw logit lies within the tie margin (0: equal ones) of
+            the token's, shape [n]. vLLM counts a tie as above, so its rank is up to ties + 1 more.
         entropy: Of p, in nats, shape [n].
-        log_set_mass: log sum p over the set K that the flattened distributions live on: the
-            declared top-k, or the whole vocabulary where that is off or large; shape [n].
+        varentropy: Variance of -log p under p, in nats squared, shape [n].
+        eos_mass: Probability of ending here, that is of the known EOS ids; 0 where none is known;
+            shape [n].
+        log_set_mass: log sum p over the set K that the flattened distributions live on, shape [n].
+            With a declared top-k, K is the k likeliest *leaders* (and ties with the last): the
+            likeliest token of each block of `leader_block` neighbours, so that a pass over the
+            vocabulary needs no ranking. Up to 8192 tokens a block is one token and K the top-k.
+            Where top-k is off or large, K is the whole vocabulary.
         log_flat_mass: log sum p^b over K for each b of `FLATTENINGS`, shape [n, 3].
         in_set: Whether the token belongs to K, boolean, shape [n].
         logit: The token's raw logit, after penalties and before temperature, shape [n].
         edge_gap: How far the raw logit lies below the least that the declared sampler keeps, in
             raw logits; 0 inside the support; shape [n].
+        replay_margin: With a public coin, by how much another token of the support beats this one
+            in score + noise; 0 where it is the argmax; None without a coin; shape [n].
     """
 
     logprob: Floats
@@ -45,12 +65,16 @@ class TokenStats:
     rank: Ints
     mass_above: Floats
     tail_mass: Floats
+    ties: Ints
     entropy: Floats
+    varentropy: Floats
+    eos_mass: Floats
     log_set_mass: Floats
     log_flat_mass: Floats
     in_set: NDArray[np.bool_]
     logit: Floats
     edge_gap: Floats
+    replay_margin: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.logprob)
@@ -58,4 +82,5 @@ class TokenStats:
     @property
     def finite(self) -> bool:
         """False when the model computed NaN somewhere. -inf log-probs are finite in this sense."""
-        return not any(np.isnan(getattr(self, f.name)).any() for f in fields(self))
+        columns = [getattr(self, f.name) for f in fields(self)]
+        return not any(np.isnan(column).any() for column in columns if column is not None)

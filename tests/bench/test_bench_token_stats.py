@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.tiled import CPU_TILE, row_stats
+from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.tiled import TILE, row_stats
 
 ROWS, VOCAB, WIDTH = 256, 151_936, 896
 
@@ -23,8 +24,8 @@ def case():
 
 
 def product_only(hidden, head, targets):
-    for start in range(0, VOCAB, CPU_TILE):
-        hidden @ head.weight[start : start + CPU_TILE].T
+    for start in range(0, VOCAB, TILE):
+        hidden @ head.weight[start : start + TILE].T
 
 
 def naive(hidden, head, targets):
@@ -35,7 +36,7 @@ def naive(hidden, head, targets):
 
 
 def tiled(hidden, head, targets):
-    return row_stats(hidden, head, targets, temperature=1.0)
+    return row_stats(HeadScores(hidden, head, 1.0), targets)
 
 
 @pytest.mark.parametrize("way", [product_only, tiled, naive])

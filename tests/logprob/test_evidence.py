@@ -97,6 +97,9 @@ def stats_with_gaps(gaps):
         log_set_mass=0 * ones,
         log_flat_mass=np.zeros((len(gaps), 3)),
         in_set=ones.astype(bool),
+        ties=0 * ones.astype(int),
+        varentropy=ones,
+        eos_mass=0 * ones,
         logit=20.0 * ones,
         edge_gap=np.asarray(gaps, dtype=float),
     )

@@ -1,5 +1,7 @@
 """The streaming pass against float64 from full logits."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,20 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from grpo_guard.logprob.kernels.head import Head, HeadError
+from grpo_guard.logprob.kernels.epilogue import has_compiler
+from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_of
+from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.reference import reference_stats
-from grpo_guard.logprob.kernels.support import edge_gaps
+from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
+from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.sampling import SamplingSpec
 
-EXACT = ("rank", "in_set")
+EXACT = ("rank", "ties", "in_set")
 CLOSE = {
     "logprob": 1e-4,
     "max_logprob": 1e-4,
     "mass_above": 1e-6,
     "tail_mass": 1e-6,
     "entropy": 1e-4,
+    "varentropy": 1e-3,
+    "eos_mass": 1e-6,
     "log_set_mass": 1e-4,
     "log_flat_mass": 1e-4,
     "logit": 1e-4,
@@ -33,7 +40,7 @@ def spec_of(**changes):
     )
 
 
-def random_case(seed, rows=9, vocab=300, width=16, scale=3.0):
+def random_case(seed, rows=9, vocab=300, width=16, scale=4.0):
     """Integer-valued states and weights, so that both sides compute the very same logits."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randint(-4, 5, (rows, width), generator=generator).float()
@@ -42,9 +49,13 @@ def random_case(seed, rows=9, vocab=300, width=16, scale=3.0):
     return hidden, Head(weight, scale=scale / 64), targets
 
 
-def reference_of(hidden, head, targets, spec, seen=None):
+def reference_of(hidden, head, targets, spec, seen=None, **options):
     logits = (hidden.double() @ head.weight.double().T * head.scale).numpy()
-    return reference_stats(logits, targets.numpy(), spec, seen)
+    return reference_stats(logits, targets.numpy(), spec, seen, **options)
+
+
+def tiled(hidden, head, targets, *, temperature, penalty=None, **options):
+    return row_stats(HeadScores(hidden, head, temperature, penalty), targets, **options)
 
 
 def assert_matches(stats, expected):
@@ -64,19 +75,84 @@ def assert_matches(stats, expected):
     seed=st.integers(0, 10**6),
     vocab=st.integers(2, 400),
     tile=st.integers(1, 500),
-    temperature=st.sampled_from([0.05, 0.3, 1.0, 2.0, 5.0]),
-    top_k=st.sampled_from([0, 1, 7, 300, 5000]),
+    temperature=st.sampled_from([0.0625, 0.25, 1.0, 2.0, 4.0]),  # powers of two: ties stay ties
+    top_k=st.sampled_from([0, 1, 7, 256, 5000]),
+    tie_margin=st.sampled_from([0.0, 0.5]),
 )
-def test_any_tiling_gives_the_reference_statistics(seed, vocab, tile, temperature, top_k):
+def test_any_tiling_gives_the_reference_statistics(
+    seed, vocab, tile, temperature, top_k, tie_margin
+):
     hidden, head, targets = random_case(seed, vocab=vocab)
-    stats = row_stats(hidden, head, targets, temperature=temperature, top_k=top_k, tile=tile)
+    options = {"tie_margin": tie_margin, "eos_ids": (0, vocab - 1)}
+    stats = tiled(hidden, head, targets, temperature=temperature, top_k=top_k, tile=tile, **options)
     spec = spec_of(temperature=temperature, top_k=top_k)
-    assert_matches(stats, reference_of(hidden, head, targets, spec))
+    assert_matches(stats, reference_of(hidden, head, targets, spec, **options))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 30_000),
+    temperature=st.sampled_from([0.05, 0.7, 1.3, 5.0]),
+    top_k=st.sampled_from([0, 50]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_real_valued_logits_and_large_vocabularies_give_the_reference_statistics(
+    seed, vocab, temperature, top_k, dtype
+):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(5, 16, generator=generator)
+    head = Head(torch.randn(vocab, 16, generator=generator).to(dtype))
+    targets = torch.randint(0, vocab, (5,), generator=generator)
+    stats = tiled(hidden, head, targets, temperature=temperature, top_k=top_k)
+    spec = spec_of(temperature=temperature, top_k=top_k)
+    expected = reference_of(hidden, head, targets, spec)
+    near = reference_of(hidden, head, targets, spec, tie_margin=1e-5).ties
+    rank = stats.rank.numpy()  # exact but for logits that agree to five digits
+    assert (np.abs(rank - expected.rank) <= near).all()
+    for name in ("logprob", "mass_above", "entropy", "log_set_mass", "log_flat_mass"):
+        np.testing.assert_allclose(
+            getattr(stats, name).double().numpy(), getattr(expected, name), atol=2e-4, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("top_k", [0, 50])
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler on the PATH")
+def test_the_compiled_sums_are_the_eager_ones(top_k):
+    for rows in (1, 3, 40):
+        generator = torch.Generator().manual_seed(rows)
+        hidden = torch.randn(rows, 8, generator=generator)
+        head = Head(torch.randn(9000, 8, generator=generator))
+        targets = torch.randint(0, 9000, (rows,), generator=generator)
+        options = {"temperature": 0.7, "top_k": top_k, "tie_margin": 0.1, "eos_ids": (5,)}
+        eager = tiled(hidden, head, targets, mode="eager", **options)
+        compiled = tiled(hidden, head, targets, mode="compiled", **options)
+        for name, a, b in zip(eager._fields, eager, compiled, strict=True):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_logits_that_are_given_are_scored_like_those_of_a_head():
+    hidden, head, targets = random_case(0)
+    logits = hidden @ head.weight.T * head.scale
+    stats = row_stats(LogitScores(logits, 2.0), targets, top_k=20)
+    assert_matches(stats, reference_of(hidden, head, targets, spec_of(temperature=2.0, top_k=20)))
+
+
+def test_an_observer_sees_every_score_once():
+    hidden, head, targets = random_case(0, vocab=100)
+    seen = {}
+
+    def observer(z, start):
+        seen[start] = z.clone()
+
+    tiled(hidden, head, targets, temperature=1.0, tile=32, observer=observer)
+    whole = torch.cat([seen[start] for start in sorted(seen)], -1)
+    torch.testing.assert_close(whole, hidden @ head.weight.T * head.scale)
 
 
 def test_a_duplicate_of_the_target_does_not_outrank_it():
     weight = torch.ones(50, 8)  # every logit ties with every other
-    stats = row_stats(torch.ones(1, 8), Head(weight), torch.tensor([17]), temperature=1.0, tile=7)
+    stats = tiled(torch.ones(1, 8), Head(weight), torch.tensor([17]), temperature=1.0, tile=7)
     assert stats.rank.item() == 0
     assert stats.mass_above.item() == 0
     assert stats.tail_mass.item() == pytest.approx(1.0)
@@ -85,14 +161,14 @@ def test_a_duplicate_of_the_target_does_not_outrank_it():
 def test_a_tail_of_1e_minus_12_keeps_its_digits():
     weight = torch.zeros(1000, 1)
     weight[3] = 34.5388  # exp(-34.5388) = 1e-15, times 999 tokens
-    stats = row_stats(torch.ones(1, 1), Head(weight), torch.tensor([5]), temperature=1.0)
+    stats = tiled(torch.ones(1, 1), Head(weight), torch.tensor([5]), temperature=1.0)
     assert stats.tail_mass.item() == pytest.approx(999e-15, rel=1e-3)
 
 
 def test_tokens_at_minus_infinity_are_no_nan():
     weight = torch.zeros(8, 1)
     bias = torch.tensor([0.0, 0, 0, 0, -torch.inf, -torch.inf, -torch.inf, -torch.inf])
-    stats = row_stats(
+    stats = tiled(
         torch.ones(2, 1), Head(weight, bias), torch.tensor([0, 5]), temperature=1.0, tile=2
     )
     assert stats.logprob[0].item() == pytest.approx(-np.log(4))
@@ -116,12 +192,12 @@ def test_the_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
             seen[row, prompt + completion[:t]] = True
             row += 1
     targets = torch.tensor([t for _, completion in sequences for t in completion])
-    spec = spec_of(repetition_penalty=penalty, temperature=0.7, top_k=7)
+    spec = spec_of(repetition_penalty=penalty, temperature=0.5, top_k=7)
     rule = RepetitionPenalty.of(penalty, sequences, 40, torch.device("cpu"))
-    stats = row_stats(hidden, head, targets, temperature=0.7, top_k=7, penalty=rule, tile=11)
+    stats = tiled(hidden, head, targets, temperature=0.5, top_k=7, penalty=rule, tile=11)
     expected = reference_of(hidden, head, targets, spec, seen)
     assert_matches(stats, expected)
-    gaps = edge_gaps(hidden, head, stats, spec, penalty=rule)
+    gaps = edge_gaps(HeadScores(hidden, head, 0.5, rule), stats, spec)
     np.testing.assert_allclose(gaps.double().numpy(), expected.edge_gap, atol=1e-4)
 
 
@@ -143,8 +219,8 @@ def test_the_gap_to_the_support_is_exact_for_every_engine(
     targets = torch.randint(0, 200, (12,), generator=generator)
     targets[:4] = (hidden[:4] @ head.weight.T).argmax(-1)  # some surely inside
     spec = SamplingSpec(engine, temperature, top_k, top_p, min_p)
-    stats = row_stats(hidden, head, targets, temperature=temperature)
-    gaps = edge_gaps(hidden, head, stats, spec).double().numpy()
+    stats = tiled(hidden, head, targets, temperature=temperature)
+    gaps = edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec).double().numpy()
     expected = reference_of(hidden, head, targets, spec).edge_gap
     np.testing.assert_array_equal(gaps > 0, expected > 0)
     if min_p == 0:
@@ -157,11 +233,18 @@ def test_a_margin_on_top_p_widens_the_nucleus_but_never_switches_it_off():
     head = Head(torch.log(torch.tensor([[0.5], [0.3], [0.15], [0.05]])))
     hidden, targets = torch.ones(4, 1), torch.arange(4)
     spec = spec_of(top_p=0.79)
-    stats = row_stats(hidden, head, targets, temperature=1.0)
-    assert (edge_gaps(hidden, head, stats, spec) > 0).tolist() == [False, False, True, True]
-    wide = edge_gaps(hidden, head, stats, spec, mass_margin=0.02)
+    stats = tiled(hidden, head, targets, temperature=1.0)
+    assert (edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec) > 0).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    wide = edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec, mass_margin=0.02)
     assert (wide > 0).tolist() == [False, False, False, True]
-    assert (edge_gaps(hidden, head, stats, spec, mass_margin=0.9)[3] > 0).item()
+    assert (
+        edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec, mass_margin=0.9)[3] > 0
+    ).item()
 
 
 @pytest.mark.parametrize(("scale", "softcap"), [(0.25, None), (1.0, 2.0), (3.0, 5.0)])
@@ -171,20 +254,59 @@ def test_logit_transforms_apply_to_tile_and_target_alike(scale, softcap):
     hidden = torch.randn(6, 4, generator=generator)
     head = Head(weight, torch.randn(30, generator=generator), scale, softcap)
     targets = torch.arange(6)
-    full = head.logits(hidden, 0, 30)
-    expected = full.gather(1, targets[:, None])[:, 0]
-    torch.testing.assert_close(head.target_logits(hidden, targets), expected)
-    if softcap:
-        assert full.abs().max() <= softcap
+    raw = (hidden @ weight.T + head.bias) * scale
+    full = head.softcap * torch.tanh(raw / head.softcap) if softcap else raw
+    scores = HeadScores(hidden, head, 2.0)
+    torch.testing.assert_close(whole_rows(scores, targets), full / 2)
+    torch.testing.assert_close(scores.of(targets), full.gather(1, targets[:, None])[:, 0] / 2)
 
 
-def test_a_head_that_is_not_linear_is_refused_with_its_name():
-    class Odd(nn.Linear):
-        pass
+class WithHead(nn.Module):
+    """Just enough of a transformers model to have a head."""
 
-    class Model(nn.Module):
-        def get_output_embeddings(self):
-            return Odd(4, 8)
+    def __init__(self, head):
+        super().__init__()
+        self.head, self.config = head, SimpleNamespace(vocab_size=50)
 
-    with pytest.raises(HeadError, match="got Odd"):
-        Head.of(Model())
+    def get_output_embeddings(self):
+        return self.head
+
+
+def test_a_head_of_a_foreign_class_is_scored_through_its_own_forward():
+    class Adapted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + x.sum(-1, keepdim=True) * torch.arange(50) / 50
+
+    torch.manual_seed(0)
+    module = Adapted(8, 50)
+    head = head_of(WithHead(module))
+    assert isinstance(head, ForeignHead)
+    hidden, targets = torch.randn(100, 8), torch.randint(0, 50, (100,))
+    spec = spec_of(top_k=5)
+    with torch.no_grad():
+        stats, gaps = head_stats(hidden, head, targets, spec)
+        logits = module(hidden).double().numpy()
+    expected = reference_stats(logits, targets.numpy(), spec)
+    assert_matches(stats, expected)
+    np.testing.assert_allclose(gaps.double().numpy(), expected.edge_gap, atol=1e-4)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(HeadError, match="gave NoneType"):
+        head_of(WithHead(None))
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "tied", "odd width"])
+def test_weights_of_any_layout_are_read_as_they_are(layout):
+    torch.manual_seed(0)
+    width = 13 if layout == "odd width" else 16
+    weight = {
+        "transposed": lambda: torch.randn(width, 5000).T,
+        "strided": lambda: torch.randn(10_000, width)[::2],
+        "tied": lambda: nn.Embedding(5000, width).weight.detach(),
+        "odd width": lambda: torch.randn(5000, width),
+    }[layout]()
+    hidden, targets = torch.randn(6, width), torch.randint(0, 5000, (6,))
+    stats, _ = head_stats(hidden, Head(weight), targets, spec_of(top_k=5))
+    expected = reference_of(hidden, Head(weight), targets, spec_of(top_k=5))
+    np.testing.assert_allclose(stats.logprob.numpy(), expected.logprob, atol=1e-4)

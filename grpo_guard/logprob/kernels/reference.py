@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, Floats, Ints, TokenStats
+from grpo_guard.logprob.stats import (
+    FLATTENINGS,
+    LARGEST_TOP_K,
+    Floats,
+    Ints,
+    TokenStats,
+    leader_block,
+)
 from grpo_guard.sampling import SamplingSpec, support_mask
 
 
 def reference_stats(
-    logits: Floats, targets: Ints, spec: SamplingSpec, seen: np.ndarray | None = None
+    logits: Floats,
+    targets: Ints,
+    spec: SamplingSpec,
+    seen: np.ndarray | None = None,
+    *,
+    tie_margin: float = 0.0,
+    eos_ids: Sequence[int] = (),
 ) -> TokenStats:
     """Statistics of each row's target.
 
@@ -18,6 +33,10 @@ def reference_stats(
         targets: Token ids, shape [n].
         spec: The declared sampler.
         seen: Tokens of the prefix, boolean, shape [n, V]; needed with a repetition penalty.
+        tie_margin: In raw logits.
+        eos_ids: Tokens that end a completion.
+
+    A target at -inf has no ties.
     """
     z = np.asarray(logits, dtype=np.float64)
     if seen is not None and spec.repetition_penalty != 1.0:
@@ -30,8 +49,9 @@ def reference_stats(
     p = np.exp(log_p)
     own = log_p[rows, targets]
     above = log_p > own[:, None]
-    k = spec.top_k if 0 < spec.top_k <= LARGEST_TOP_K else z.shape[-1]
-    members = -np.sort(-log_p, axis=-1)[:, :k]
+    members, in_set = _leaders(log_p, own, targets, spec.top_k)
+    surprise = np.where(p > 0, -log_p, 0.0)
+    entropy = (p * surprise).sum(-1)
     kept = np.where(support_mask(logits, spec, seen=seen), z, np.inf)
     return TokenStats(
         logprob=own,
@@ -39,12 +59,34 @@ def reference_stats(
         rank=above.sum(-1),
         mass_above=np.where(above, p, 0.0).sum(-1),
         tail_mass=np.where(above, 0.0, p).sum(-1),
-        entropy=-(p * np.where(p > 0, log_p, 0.0)).sum(-1),
+        ties=np.maximum(0, (np.abs(z - logit[:, None]) <= tie_margin).sum(-1) - 1),
+        entropy=entropy,
+        varentropy=(p * (surprise - entropy[:, None]) ** 2).sum(-1),
+        eos_mass=p[:, list(eos_ids)].sum(-1),
         log_set_mass=np.logaddexp.reduce(members, axis=-1),
         log_flat_mass=np.stack(
-            [np.logaddexp.reduce(b * members, axis=-1) for b in FLATTENINGS], axis=-1
+            [np.logaddexp.reduce(_scaled(members, b), axis=-1) for b in FLATTENINGS], axis=-1
         ),
-        in_set=above.sum(-1) < members.shape[-1],
+        in_set=in_set,
         logit=logit,
         edge_gap=np.maximum(0.0, kept.min(-1) - logit),
     )
+
+
+def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Floats, np.ndarray]:
+    """log p on K and -inf elsewhere, and whether the target belongs to K."""
+    if not 0 < top_k <= LARGEST_TOP_K:
+        return log_p, np.ones(len(targets), dtype=bool)
+    block = leader_block(log_p.shape[-1])
+    padding = -log_p.shape[-1] % block
+    padded = np.pad(log_p, ((0, 0), (0, padding)), constant_values=-np.inf)
+    leaders = padded.reshape(len(log_p), -1, block).max(-1)
+    k = min(top_k, leaders.shape[-1])
+    edge = np.sort(leaders, axis=-1)[:, -k]
+    in_set = (leaders[np.arange(len(targets)), targets // block] == own) & (own >= edge)
+    return np.where(leaders >= edge[:, None], leaders, -np.inf), in_set
+
+
+def _scaled(log_p: Floats, b: float) -> Floats:
+    """b * log p, where -inf stays outside the set also for b = 0."""
+    return np.where(log_p > -np.inf, b * np.where(log_p > -np.inf, log_p, 0.0), -np.inf)

@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.tiled import RowStats
+from grpo_guard.logprob.kernels.rows import RowStats
+from grpo_guard.logprob.kernels.scores import Scores
+from grpo_guard.logprob.kernels.tiled import TILE
 from grpo_guard.sampling import SamplingSpec
 
 # Rows of full logits that exist at one time: 64 x 152k x 4 bytes = 39 MB.
@@ -43,22 +43,14 @@ def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
 
 
 def edge_gaps(
-    hidden: Tensor,
-    head: Head,
-    stats: RowStats,
-    spec: SamplingSpec,
-    *,
-    penalty: RepetitionPenalty | None = None,
-    mass_margin: float = 0.0,
+    scores: Scores, stats: RowStats, spec: SamplingSpec, *, mass_margin: float = 0.0
 ) -> Tensor:
     """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
 
     Args:
-        hidden: Final hidden states, fp32, shape [N, H].
-        head: The output head.
+        scores: Of N rows.
         stats: The streaming statistics of the same rows.
         spec: The declared sampler.
-        penalty: Repetition penalty of the same rows.
         mass_margin: Widening of top-p. A nucleus's edge jumps by whole logits when a candidate's
             mass moves by a rounding error, so the edge is taken at top_p + margin, at most half
             way to 1.
@@ -67,12 +59,19 @@ def edge_gaps(
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
     top_p = spec.top_p + min(mass_margin, (1 - spec.top_p) / 2)
     for rows in torch.split(unclear, ROWS_AT_ONCE):
-        z = head.logits(hidden[rows], 0, head.vocab_size)
-        if penalty is not None:
-            z = penalty.rows(rows).apply(z, 0, head.vocab_size)
-        edge = support_edge(z / spec.temperature, spec, top_p) * spec.temperature
+        edge = support_edge(whole_rows(scores.rows(rows), rows), spec, top_p) * spec.temperature
         gaps[rows] = (edge - stats.logit[rows]).clamp_min(0.0)
     return gaps
+
+
+def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
+    """All scores of a few rows, [R, V]; by tiles, because bf16 weights are upcast on the way."""
+    whole = torch.empty(len(rows), scores.vocab_size, device=rows.device)
+    for start in range(0, scores.vocab_size, TILE):
+        part = whole[:, start : start + TILE]
+        z = scores.tile(start, start + part.shape[-1], out=torch.empty_like(part))
+        part.copy_(z)
+    return whole
 
 
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import Head, HeadError
+from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
+from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.support import edge_gaps
-from grpo_guard.logprob.kernels.tiled import RowStats, row_stats
+from grpo_guard.logprob.kernels.rows import RowStats
+from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
-# Rows that go through the head together; with a tile of 1024 that is 8 MB of scores at a time.
-ROW_BLOCK = 2048
 # Largest relative disagreement between the tiled head and the model's own logits.
 HEAD_TOLERANCE = 2e-2
 
@@ -47,12 +46,12 @@ class TransformersScorer:
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.batch_tokens = batch_tokens
         self._lock = threading.Lock()  # eval mode is a property of the shared model
-        Head.of(self.model)
+        head_of(self.model)
         self._head_checked = False
 
     @property
     def vocab_size(self) -> int:
-        return Head.of(self.model).vocab_size
+        return head_of(self.model).vocab_size
 
     @property
     def window(self) -> int | None:
@@ -88,29 +87,23 @@ class TransformersScorer:
     def _score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
     ) -> list[TokenStats]:
-        head = Head.of(self.model)
-        device = head.weight.device
+        head, device = head_of(self.model), self._device
         hidden = self._hidden(sequences, device)
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
         penalty = None
         if spec.repetition_penalty != 1.0:
             penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
-        blocks = []
-        for rows in torch.split(torch.arange(len(targets), device=device), ROW_BLOCK):
-            block = hidden[rows].float()
-            own = penalty.rows(rows) if penalty else None
-            stats = row_stats(
-                block,
-                head,
-                targets[rows],
-                temperature=spec.temperature,
-                top_k=spec.top_k,
-                penalty=own,
-            )
-            gaps = edge_gaps(block, head, stats, spec, penalty=own, mass_margin=mass_margin)
-            blocks.append((stats, gaps))
-        return _split(blocks, [len(ids) for _, ids in pairs])
+        stats, gaps = head_stats(
+            hidden,
+            head,
+            targets,
+            spec,
+            penalty=penalty,
+            mass_margin=mass_margin,
+            eos_ids=spec.eos_token_ids,
+        )
+        return split(stats, gaps, [len(ids) for _, ids in pairs])
 
     def _hidden(self, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
         """Hidden states that predict the completions' tokens, one after the other, [N, H]."""
@@ -131,16 +124,26 @@ class TransformersScorer:
             raise HeadError(f"{type(self.model).__name__}: expected a body below the output head")
         return body
 
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
     def _check_head(self) -> None:
         """The head by tiles must give the model's own logits: unknown transforms are refused."""
-        head = Head.of(self.model)
-        ids = torch.arange(min(4, head.vocab_size), device=head.weight.device)[None]
+        head = head_of(self.model)
+        ids = torch.arange(min(4, head.vocab_size), device=self._device)[None]
         # Trainers put mixed precision around `forward` of this very object; the class's own one is
         # what the body below it is compared with.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
-        states = self._body()(input_ids=ids, use_cache=False).last_hidden_state[0].float()
-        error = (head.logits(states, 0, head.vocab_size) - expected).abs().max().item()
+        states = self._body()(input_ids=ids, use_cache=False).last_hidden_state[0]
+        rows = torch.arange(len(states), device=self._device)
+        if isinstance(head, ForeignHead):
+            own = head.logits(states).float()
+        else:
+            own = whole_rows(HeadScores(states, head, 1.0), rows)
+        error = (own - expected).abs().max().item()
         scale = expected.abs().max().item()
         if error > HEAD_TOLERANCE * max(1.0, scale):
             raise HeadError(
@@ -151,21 +154,16 @@ class TransformersScorer:
         self._head_checked = True
 
 
-def _split(blocks: Sequence[tuple[RowStats, Tensor]], lengths: Sequence[int]) -> list[TokenStats]:
+def split(stats: RowStats, gaps: Tensor, lengths: Sequence[int]) -> list[TokenStats]:
     """Rows of all sequences -> one TokenStats per sequence."""
-    columns = {
-        name: torch.cat([getattr(stats, name) for stats, _ in blocks]).cpu()
-        for name in RowStats._fields
-    }
-    columns["edge_gap"] = torch.cat([gaps for _, gaps in blocks]).cpu()
+    columns = {**stats._asdict(), "edge_gap": gaps}
     arrays = {
-        name: (column.double() if column.is_floating_point() else column).numpy()
+        name: (column.double() if column.is_floating_point() else column).cpu().numpy()
         for name, column in columns.items()
     }
     ends = torch.tensor(lengths).cumsum(0).tolist()
-    fields = [f.name for f in dataclasses.fields(TokenStats)]
     return [
-        TokenStats(**{name: arrays[name][end - n : end] for name in fields})
+        TokenStats(**{name: array[end - n : end] for name, array in arrays.items()})
         for end, n in zip(ends, lengths, strict=True)
     ]
 

@@ -1,0 +1,135 @@
+"""What happens to one tile of scores: a dozen sums per row, fused into one pass by a compiler.
+
+Eager torch reads a tile a dozen times, which costs as much as the product that made it. Compiled,
+the sums cost about a tenth of it. Compiling takes seconds and a C++ compiler, so it is done once
+the eager work has cost about as much; where it fails the eager form stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.partial import Partial
+
+Mode: TypeAlias = Literal["auto", "eager", "compiled"]
+
+# Compiling takes about as long as the eager sums over this many scores (20 s at 20 ns each).
+WORTH_COMPILING = 1_000_000_000
+# Fewer tokens than this and a tile is too small for the compiled form to gain anything.
+SMALL_VOCABULARY = 8192
+
+_lock = threading.Lock()
+_scores_so_far = 0
+_compiler_failed = False
+
+
+def tile_sums(
+    z: Tensor, z_target: Tensor, tie_margin: Tensor, block: int, flat: bool
+) -> tuple[Partial, Tensor]:
+    """Sums over one tile, and the largest score of each block of neighbours.
+
+    Args:
+        z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
+            shape [N, W], W a multiple of ``block``.
+        z_target: Shape [N].
+        tie_margin: In units of z, shape [N].
+        block: Neighbouring tokens per leader.
+        flat: Whether the sums of e^0.5 and e^0.75 are wanted.
+
+    Returns:
+        The sums, and the leaders, shape [N, W / block].
+    """
+    m = z.amax(-1)
+    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of nothing but -inf is empty
+    e = d.exp()
+    above = z > z_target[:, None]
+    de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
+    d2e = torch.where(e > 0, d * de, 0.0)
+    near = (z - z_target[:, None]).abs() <= tie_margin[:, None]
+    none = torch.zeros_like(m)
+    sums = Partial(
+        m=m,
+        above=torch.where(above, e, 0.0).sum(-1),
+        below=torch.where(above, 0.0, e).sum(-1),
+        weighted=de.sum(-1),
+        squared=d2e.sum(-1),
+        half=(0.5 * d).exp().sum(-1) if flat else none,
+        three_quarters=(0.75 * d).exp().sum(-1) if flat else none,
+        rank=above.sum(-1),
+        ties=near.sum(-1),
+    )
+    return sums, z.view(z.shape[0], -1, block).amax(-1)
+
+
+def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:
+    """The form of `tile_sums` to use for the next ``scores`` scores.
+
+    Raises:
+        ValueError: an unknown mode.
+        RuntimeError: ``"compiled"`` was demanded and there is no C++ compiler.
+    """
+    global _scores_so_far
+    if mode not in ("auto", "eager", "compiled"):
+        raise ValueError(f"epilogue: expected auto, eager or compiled, got {mode!r}")
+    if mode == "compiled":
+        if device.type == "cpu" and not has_compiler():
+            raise RuntimeError("epilogue='compiled': expected g++ or clang++ on the PATH")
+        return _compiled()
+    with _lock:
+        _scores_so_far += scores
+        worth_it = _scores_so_far > WORTH_COMPILING and vocab_size > SMALL_VOCABULARY
+    if mode == "eager" or not worth_it or _compiler_failed or not has_compiler():
+        return tile_sums
+    return _guarded(_compiled())
+
+
+@functools.cache
+def has_compiler() -> bool:
+    """Whether torch.compile can build for the CPU here."""
+    return any(shutil.which(name) for name in ("g++", "clang++"))
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    compiled = torch.compile(tile_sums, dynamic=None)
+
+    def call(
+        z: Tensor, z_target: Tensor, tie_margin: Tensor, block: int, flat: bool
+    ) -> tuple[Partial, Tensor]:
+        if z.shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
+            return tile_sums(z, z_target, tie_margin, block, flat)
+        for tensor in (z, z_target, tie_margin):  # batches differ in rows: one kernel for all
+            torch._dynamo.mark_dynamic(tensor, 0)
+        result: tuple[Partial, Tensor] = compiled(z, z_target, tie_margin, block, flat)
+        return result
+
+    return call
+
+
+def _guarded(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled form; the eager one, once and for all, where compiling fails."""
+
+    def call(*arguments: Any) -> Any:
+        global _compiler_failed
+        if not _compiler_failed:
+            try:
+                return compiled(*arguments)
+            except Exception as error:
+                _compiler_failed = True
+                warnings.warn(
+                    f"torch.compile failed ({type(error).__name__}: {str(error)[:200]}); scoring "
+                    "goes on without it, about 1.5 times slower",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return tile_sums(*arguments)
+
+    return call

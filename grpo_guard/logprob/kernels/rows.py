@@ -1,0 +1,98 @@
+"""From the sums over the whole vocabulary to the statistics of each row."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.partial import Partial
+from grpo_guard.logprob.stats import FLATTENINGS, leader_block
+
+
+class RowStats(NamedTuple):
+    """Statistics of N rows, fp32 where not said otherwise; `TokenStats` says what they mean."""
+
+    logprob: Tensor
+    max_logprob: Tensor
+    rank: Tensor  # int64
+    mass_above: Tensor
+    tail_mass: Tensor
+    ties: Tensor  # int64
+    entropy: Tensor
+    varentropy: Tensor
+    eos_mass: Tensor
+    log_set_mass: Tensor
+    log_flat_mass: Tensor  # [N, 3]
+    in_set: Tensor  # boolean
+    logit: Tensor
+
+
+def finish(
+    sums: Partial,
+    *,
+    z_target: Tensor,
+    z_eos: Tensor,
+    targets: Tensor,
+    temperature: float,
+    vocab_size: int,
+    leaders: Tensor | None,
+    top_k: int,
+) -> RowStats:
+    """Statistics of N rows.
+
+    Args:
+        sums: Over the whole vocabulary.
+        z_target: Score of each row's target, shape [N].
+        z_eos: Scores of the EOS tokens, shape [N, E].
+        targets: Token ids, shape [N].
+        temperature: Of the scores.
+        vocab_size: V.
+        leaders: Largest score of each block, shape [N, blocks]; None = K is the whole vocabulary.
+        top_k: The declared one.
+    """
+    log_total = sums.total.log()
+    log_normaliser = sums.m + log_total
+    mean = sums.weighted / sums.total
+    if leaders is None:
+        set_mass = torch.zeros_like(log_total)
+        uniform = torch.full_like(log_total, math.log(vocab_size))
+        roots = [
+            sums.half.log() - 0.5 * log_total,
+            sums.three_quarters.log() - 0.75 * log_total,
+        ]
+        flat = torch.stack([uniform, *roots], -1)
+        in_set = torch.ones_like(sums.rank, dtype=torch.bool)
+    else:
+        ranked = leaders.topk(min(top_k, leaders.shape[-1]), -1).values
+        edge = ranked[:, -1]
+        own = leaders.gather(-1, (targets // leader_block(vocab_size))[:, None])[:, 0]
+        in_set = (own == z_target) & (z_target >= edge)
+        set_mass, flat = _set_masses(leaders, edge, log_normaliser)
+    return RowStats(
+        logprob=z_target - log_normaliser,
+        max_logprob=-log_total,
+        rank=sums.rank,
+        mass_above=sums.above / sums.total,
+        tail_mass=sums.below / sums.total,
+        ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not near itself
+        entropy=log_total - mean,
+        varentropy=(sums.squared / sums.total - mean * mean).clamp_min(0.0),
+        eos_mass=(z_eos - sums.m[:, None]).exp().sum(-1) / sums.total,
+        log_set_mass=set_mass,
+        log_flat_mass=flat,
+        in_set=in_set,
+        logit=z_target * temperature,
+    )
+
+
+def _set_masses(leaders: Tensor, edge: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum p and log sum p^b over the leaders at or above the edge, [N] and [N, 3]."""
+    log_p = leaders - log_normaliser[:, None]
+    inside = (leaders >= edge[:, None]) & (leaders > -torch.inf)
+    sums = []
+    for b in (1.0, *FLATTENINGS):
+        sums.append(torch.where(inside, b * log_p, -torch.inf).logsumexp(-1))
+    return sums[0], torch.stack(sums[1:], -1)

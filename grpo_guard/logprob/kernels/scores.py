@@ -1,0 +1,137 @@
+"""Scores z = penalised logits / temperature of N rows, a tile of the vocabulary at a time."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+
+
+class Scores(Protocol):
+    """What the statistics are taken of; two ways to get it stand below."""
+
+    temperature: float
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
+        """Scores of tokens [start, stop), fp32; may be written into ``out``, [N, stop - start]."""
+
+    def of(self, tokens: Tensor) -> Tensor:
+        """Score of one token per row, fp32: [N] -> [N]."""
+
+    def rows(self, index: Tensor) -> Scores:
+        """The same scores for some of the rows."""
+
+
+class HeadScores:
+    """From hidden states and the output head: the [N, V] logits never exist.
+
+    1/T goes into the hidden states, N * H multiplications instead of N * V.
+
+    Args:
+        hidden: Final hidden states, shape [N, H].
+        head: The output head.
+        temperature: > 0.
+        penalty: Repetition penalty whose rows are these N rows.
+    """
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        head: Head,
+        temperature: float,
+        penalty: RepetitionPenalty | None = None,
+    ) -> None:
+        self.head = head
+        self.temperature = temperature
+        self.penalty = penalty
+        self.hidden = hidden
+        self._scaled = hidden.float() * (head.scale / temperature)
+        self._upcast: Tensor | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.head.vocab_size
+
+    def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
+        z = torch.mm(self._scaled, self._weight(start, stop).T, out=out)
+        z = self._transformed(z, self._bias(slice(start, stop)))
+        return z if self.penalty is None else self.penalty.apply(z, start, stop)
+
+    def of(self, tokens: Tensor) -> Tensor:
+        z = torch.cat(
+            [
+                (h * self.head.weight[y].float()).sum(-1)
+                for h, y in zip(
+                    torch.split(self._scaled, 512), torch.split(tokens, 512), strict=True
+                )
+            ]
+        )
+        z = self._transformed(z, self._bias(tokens))
+        return z if self.penalty is None else self.penalty.apply_to_targets(z, tokens)
+
+    def rows(self, index: Tensor) -> HeadScores:
+        penalty = self.penalty.rows(index) if self.penalty else None
+        return HeadScores(self.hidden[index], self.head, self.temperature, penalty)
+
+    def _weight(self, start: int, stop: int) -> Tensor:
+        """A tile of the weight in fp32. A bf16 product would round logits by up to 0.125, and is
+        emulated on most CPUs; upcasting a tile costs little and is exact."""
+        tile = self.head.weight[start:stop]
+        if tile.dtype == torch.float32:
+            return tile
+        if self._upcast is None or self._upcast.shape[0] < stop - start:
+            self._upcast = torch.empty(tile.shape, dtype=torch.float32, device=tile.device)
+        return self._upcast[: stop - start].copy_(tile)
+
+    def _bias(self, index: slice | Tensor) -> Tensor | None:
+        return None if self.head.bias is None else self.head.bias[index].float()
+
+    def _transformed(self, z: Tensor, bias: Tensor | None) -> Tensor:
+        """Bias and soft-cap in place, on scores that already carry scale / T."""
+        if bias is not None:
+            z += bias * (self.head.scale / self.temperature)
+        if self.head.softcap is not None:
+            cap = self.head.softcap / self.temperature
+            z.div_(cap).tanh_().mul_(cap)
+        return z
+
+
+class LogitScores:
+    """From logits that somebody else has computed: a trainer's forward, a head of a foreign class.
+
+    Args:
+        logits: Raw logits, any float dtype, shape [N, V]. Rounded to bf16 they are off by up to
+            0.125, which the drift profile has to cover.
+        temperature: > 0.
+        penalty: Repetition penalty whose rows are these N rows.
+    """
+
+    def __init__(
+        self, logits: Tensor, temperature: float, penalty: RepetitionPenalty | None = None
+    ) -> None:
+        self.logits = logits
+        self.temperature = temperature
+        self.penalty = penalty
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[-1]
+
+    def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
+        z = torch.div(self.logits[:, start:stop].float(), self.temperature, out=out)
+        return z if self.penalty is None else self.penalty.apply(z, start, stop)
+
+    def of(self, tokens: Tensor) -> Tensor:
+        z = self.logits.gather(-1, tokens[:, None])[:, 0].float() / self.temperature
+        return z if self.penalty is None else self.penalty.apply_to_targets(z, tokens)
+
+    def rows(self, index: Tensor) -> LogitScores:
+        penalty = self.penalty.rows(index) if self.penalty else None
+        return LogitScores(self.logits[index], self.temperature, penalty)

@@ -1,0 +1,47 @@
+"""What a scorer owes the verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.sampling import SamplingSpec
+
+
+class OutOfMemoryError(RuntimeError):
+    """Not even one completion fits into the memory budget. Verifiers abstain."""
+
+
+class Scorer(Protocol):
+    """Per-token statistics of completions under one policy.
+
+    A scorer may be called from several threads and must return one result per sequence, in order.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the model's embedding."""
+
+    @property
+    def window(self) -> int | None:
+        """Longest sequence in tokens; None = unknown."""
+
+    def identity(self) -> dict[str, str]:
+        """What computes the numbers: architecture, engine, dtype. Profiles are tied to it."""
+
+    def score(
+        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+    ) -> list[TokenStats]:
+        """Statistics of each completion's tokens.
+
+        Args:
+            sequences: Prompts and completions as ids.
+            spec: The declared sampler.
+            mass_margin: Widening of top-p at which ``edge_gap`` is taken.
+
+        Raises:
+            OutOfMemoryError: one of them does not fit.
+            ValueError: this scorer cannot compute what ``spec`` needs.
+        """
