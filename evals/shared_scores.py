@@ -17,7 +17,7 @@ class SharedScores(TransformersScorer):
     """
 
     def __init__(self, scorer: TransformersScorer) -> None:
-        super().__init__(scorer.model, batch_tokens=scorer.batch_tokens)
+        super().__init__(scorer.model, memory_budget=scorer.memory_budget)
         self._kept: dict[tuple[Encoded, SamplingSpec, float], TokenStats] = {}
 
     def score(

@@ -79,7 +79,7 @@ class LogProbBoundVerifier(CompletionVerifier):
         self.sampling = sampling
         self.profile = profile_of(profile)
         self.text_profile = profile_of(text_profile)
-        self.scorer = TransformersScorer(model, batch_tokens=batch_tokens)
+        self.scorer = TransformersScorer(model)
         self.encoder = Encoder(
             tokenizer,
             sampling,

@@ -211,7 +211,7 @@ def test_scores_do_not_depend_on_batching_and_match_full_logits():
     batch = honest(16)
     sequences = [Encoded(c.prompt_ids, c.completion_ids, False) for c in batch]
     together = TransformersScorer(model).score(sequences, SPEC)
-    alone = TransformersScorer(model, batch_tokens=1).score(sequences, SPEC)
+    alone = [TransformersScorer(model).score([s], SPEC)[0] for s in sequences]
     for one, other, sequence in zip(together, alone, sequences, strict=True):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
         ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])

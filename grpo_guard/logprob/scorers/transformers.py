@@ -17,6 +17,16 @@ from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
+from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.logprob.scorers.forward import body_of, row_states
+from grpo_guard.logprob.scorers.jobs import Job, plan_jobs
+from grpo_guard.logprob.scorers.memory import (
+    FEWEST_HEAD_ROWS,
+    MemoryPlan,
+    ran_out_of_memory,
+    release_cached_memory,
+)
+from grpo_guard.logprob.scorers.shared_prompt import SharedPrompts
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
@@ -32,19 +42,28 @@ class TransformersScorer:
     time of the call (dropout would look like drift) and back.
 
     Args:
-        model: A transformers causal language model with a plain linear output head.
-        batch_tokens: Padded tokens per forward pass; bounds memory.
+        model: A transformers causal language model.
+        memory_budget: Bytes beside the weights, at least 1 MiB, from which batches and tiles are
+            planned; what is estimated to need more than that by itself is not scored. None: a
+            quarter of what is free when the call begins, at most 4 GiB.
+        shared_prompts: Run a prompt once for all its completions where that saves work.
 
     Raises:
-        HeadError: the output head cannot be applied tile by tile.
+        HeadError: the model has no output head.
+        ValueError: the budget is too small to be meant.
     """
 
-    def __init__(self, model: Any, *, batch_tokens: int = 16_384) -> None:
-        if batch_tokens < 1:
-            raise ValueError(f"batch_tokens: expected an integer >= 1, got {batch_tokens!r}")
+    def __init__(
+        self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
+    ) -> None:
+        if memory_budget is not None and memory_budget < 2**20:
+            raise ValueError(
+                f"memory_budget: expected bytes >= 1048576 or None, got {memory_budget!r}"
+            )
         # A PEFT model injects its adapters into the base model, which scores like any other.
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.batch_tokens = batch_tokens
+        self.memory_budget = memory_budget
+        self._shared = SharedPrompts(shared_prompts)
         self._lock = threading.Lock()  # eval mode is a property of the shared model
         head_of(self.model)
         self._head_checked = False
@@ -59,36 +78,76 @@ class TransformersScorer:
         length = getattr(self.model.config, "max_position_embeddings", None)
         return int(length) if length else None
 
+    def identity(self) -> dict[str, str]:
+        """Architecture, engine and dtype; not the weights, which training changes."""
+        config = self.model.config.get_text_config()
+        shape = f"{config.num_hidden_layers}x{config.hidden_size}, vocabulary {self.vocab_size}"
+        dtype = str(self.model.get_input_embeddings().weight.dtype).removeprefix("torch.")
+        return {
+            "engine": "transformers",
+            "architecture": f"{config.model_type} {shape}",
+            "dtype": dtype,
+        }
+
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """Statistics of each completion's tokens, in the order of ``sequences``."""
+        """Statistics of each completion's tokens, in the order of ``sequences``.
+
+        Raises:
+            OutOfMemoryError: one of them does not fit, even by itself.
+        """
         results: dict[int, TokenStats] = {}
         with self._lock, _eval_mode(self.model), torch.no_grad():
             if not self._head_checked:
                 self._check_head()
-            for batch in self._batches(sequences):
-                chosen = [sequences[i] for i in batch]
-                results.update(zip(batch, self._score(chosen, spec, mass_margin), strict=True))
+            plan = MemoryPlan.of(self.model, self.memory_budget)
+            _require_room(sequences, plan)
+            jobs = plan_jobs(sequences, plan, share=self._shared.enabled)
+            while jobs:
+                job = jobs.pop()
+                results.update(self._run(job, sequences, spec, mass_margin, plan))
         return [results[i] for i in range(len(sequences))]
 
-    def _batches(self, sequences: Sequence[Encoded]) -> Iterator[list[int]]:
-        """Indices of sequences of similar length, within the budget of padded tokens."""
-        lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in sequences]
-        batch: list[int] = []
-        for i in sorted(range(len(sequences)), key=lambda i: -lengths[i]):
-            if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
+    def _run(
+        self,
+        job: Job,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        mass_margin: float,
+        plan: MemoryPlan,
+    ) -> dict[int, TokenStats]:
+        """A job, in halves with smaller sizes for as long as the memory runs out."""
+        chosen = [sequences[i] for i in job.indices]
+        try:
+            stats = self._score(chosen, job.shared, spec, mass_margin, plan)
+            return dict(zip(job.indices, stats, strict=True))
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+        release_cached_memory()  # outside the except block, whose traceback holds the tensors
+        smaller = plan.halved()
+        if len(job.indices) == 1 and smaller.head_rows < FEWEST_HEAD_ROWS:
+            raise OutOfMemoryError(
+                f"no room to score {len(chosen[0].completion_ids)} tokens: {reason}"
+            )
+        results = {}
+        for part in job.halves():
+            results.update(self._run(part, sequences, spec, mass_margin, smaller))
+        return results
 
     def _score(
-        self, sequences: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
+        self,
+        sequences: Sequence[Encoded],
+        shared: bool,
+        spec: SamplingSpec,
+        mass_margin: float,
+        plan: MemoryPlan,
     ) -> list[TokenStats]:
-        head, device = head_of(self.model), self._device
-        hidden = self._hidden(sequences, device)
+        head, device, body = head_of(self.model), self._device, body_of(self.model)
+        states_of = self._shared.states if shared else row_states
+        hidden = states_of(body, sequences, device)
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
         penalty = None
@@ -101,33 +160,22 @@ class TransformersScorer:
             spec,
             penalty=penalty,
             mass_margin=mass_margin,
-            eos_ids=spec.eos_token_ids,
+            eos_ids=spec.eos_token_ids or self._eos_ids,
+            rows_at_once=plan.head_rows,
         )
         return split(stats, gaps, [len(ids) for _, ids in pairs])
-
-    def _hidden(self, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-        """Hidden states that predict the completions' tokens, one after the other, [N, H]."""
-        rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
-        # Padding stands at the right, where causal attention never looks back at it; without a
-        # mask, attention takes its fast causal path.
-        ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-        states = self._body()(input_ids=ids.to(device), use_cache=False).last_hidden_state
-        return torch.cat(
-            [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
-        )
-
-    def _body(self) -> Any:
-        body = getattr(self.model, self.model.base_model_prefix, None)
-        if body is None:
-            raise HeadError(f"{type(self.model).__name__}: expected a body below the output head")
-        return body
 
     @property
     def _device(self) -> torch.device:
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
+
+    @property
+    def _eos_ids(self) -> tuple[int, ...]:
+        config = getattr(self.model, "generation_config", None) or self.model.config
+        ids = getattr(config, "eos_token_id", None)
+        listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+        return tuple(i for i in listed if 0 <= i < self.vocab_size)
 
     def _check_head(self) -> None:
         """The head by tiles must give the model's own logits: unknown transforms are refused."""
@@ -137,7 +185,7 @@ class TransformersScorer:
         # what the body below it is compared with.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
-        states = self._body()(input_ids=ids, use_cache=False).last_hidden_state[0]
+        states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
         rows = torch.arange(len(states), device=self._device)
         if isinstance(head, ForeignHead):
             own = head.logits(states).float()
@@ -166,6 +214,21 @@ def split(stats: RowStats, gaps: Tensor, lengths: Sequence[int]) -> list[TokenSt
         TokenStats(**{name: array[end - n : end] for name, array in arrays.items()})
         for end, n in zip(ends, lengths, strict=True)
     ]
+
+
+def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
+    """Refuse what is estimated to exceed, by itself, a budget that was asked for."""
+    room = min(plan.forward_tokens, plan.cache_tokens)
+    longest = max((len(s.prompt_ids) + len(s.completion_ids) for s in sequences), default=0)
+    if plan.strict and longest > room:
+        raise OutOfMemoryError(
+            f"a sequence of {longest} tokens exceeds the {room} that the memory budget allows"
+        )
+    if plan.strict and plan.head_rows < FEWEST_HEAD_ROWS:
+        raise OutOfMemoryError(
+            f"the memory budget leaves room for {plan.head_rows} rows of scores, fewer than "
+            f"{FEWEST_HEAD_ROWS}"
+        )
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""The body's forward pass: hidden states that predict the completions' tokens.
+
+Padding stands at the right, where causal attention never looks back at it; without a mask,
+attention takes its fast causal path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.kernels.head import HeadError
+
+
+def body_of(model: Any) -> Any:
+    """The model below its output head."""
+    body = getattr(model, model.base_model_prefix, None)
+    if body is None or body is model:
+        raise HeadError(f"{type(model).__name__}: expected a body below the output head")
+    return body
+
+
+def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
+    """Each completion behind a copy of its prompt; [N, H], one completion after the other."""
+    rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
+    states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
+    return torch.cat(
+        [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
+    )
+
+
+def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
+    """The same for completions of one prompt, which is run once and its cache shared.
+
+    `reorder_cache` widens every kind of cache that transformers has, hybrid and sliding-window ones
+    included. Raises whatever a model without such a cache raises.
+    """
+    from transformers import DynamicCache
+
+    prompt = torch.tensor([sequences[0].prompt_ids], device=device)
+    cache = DynamicCache(config=body.config)
+    output = body(input_ids=prompt, past_key_values=cache, use_cache=True)
+    first: Tensor = output.last_hidden_state[0, -1:]  # predicts every completion's first token
+    cache = output.past_key_values
+    cache.reorder_cache(torch.zeros(len(sequences), dtype=torch.long, device=device))
+    rows = [s.completion_ids[:-1] for s in sequences]
+    if not max(map(len, rows)):
+        return first.expand(len(sequences), -1)
+    output = body(input_ids=_padded(rows, device), past_key_values=cache, use_cache=True)
+    states = output.last_hidden_state
+    return torch.cat(
+        [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return ids.to(device)

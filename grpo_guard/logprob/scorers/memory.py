@@ -1,0 +1,97 @@
+"""A byte budget, turned into sizes of batches; and what running out of memory looks like."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from grpo_guard.logprob.kernels.tiled import TILE
+from grpo_guard.logprob.stats import MOST_LEADERS
+
+LARGEST_DEFAULT = 4 * 2**30
+FEWEST_HEAD_ROWS = 16
+MOST_HEAD_ROWS = 512  # more rows make the product no faster and the tile larger
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Sizes that keep a pass within its budget, by estimate.
+
+    Args:
+        forward_tokens: Padded tokens in one forward pass of the body.
+        cache_tokens: Tokens, prompts included, whose keys and values exist at one time.
+        head_rows: Rows that share a tile of scores.
+        strict: Whether the budget was asked for: then what is estimated to exceed it is not tried.
+    """
+
+    forward_tokens: int
+    cache_tokens: int
+    head_rows: int
+    strict: bool
+
+    @classmethod
+    def of(cls, model: Any, budget: int | None) -> MemoryPlan:
+        """Half of the budget for the body's activations, a quarter each for cache and head.
+
+        Args:
+            model: A transformers model.
+            budget: Bytes beside the weights; None = a quarter of what is free, at most 4 GiB.
+        """
+        weight = model.get_input_embeddings().weight
+        total = budget or _default_budget(weight.device)
+        size, config = weight.element_size(), model.config.get_text_config()
+        hidden = int(config.hidden_size)
+        inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+        # Input, residual, normalised, attention's four projections and its result; the MLP's three.
+        activations = size * (8 * hidden + 3 * inner)
+        row = 4 * (TILE + MOST_LEADERS + 2 * hidden)
+        return cls(
+            forward_tokens=max(1, total // 2 // activations),
+            cache_tokens=max(1, total // 4 // _cache_bytes(config, size)),
+            head_rows=max(1, min(MOST_HEAD_ROWS, total // 4 // row)),
+            strict=budget is not None,
+        )
+
+    def halved(self) -> MemoryPlan:
+        """What to try after the memory ran out."""
+        return replace(
+            self,
+            forward_tokens=max(1, self.forward_tokens // 2),
+            cache_tokens=max(1, self.cache_tokens // 2),
+            head_rows=max(1, self.head_rows // 2),
+        )
+
+
+def _cache_bytes(config: Any, size: int) -> int:
+    """Keys and values of one token, twice: a cache that grows is copied."""
+    heads = int(config.num_attention_heads)
+    width = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    return 2 * 2 * int(config.num_hidden_layers) * kv_heads * width * size
+
+
+def _default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    else:
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):  # not every system says
+            free = LARGEST_DEFAULT
+    return max(2**26, min(LARGEST_DEFAULT, free // 4))
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception is an allocation that failed: CPU and CUDA say it differently."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def release_cached_memory() -> None:
+    """Give back what torch's CUDA allocator keeps, so that a smaller try finds one large block."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,224 @@
+"""One forward of a group's prompt, memory that runs out, and the numbers they must not change."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from grpo_guard import SamplingSpec
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.kernels.reference import reference_stats
+from grpo_guard.logprob.scorers import transformers as scorer_module
+from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.logprob.scorers.jobs import plan_jobs
+from grpo_guard.logprob.scorers.memory import MemoryPlan
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+
+SPEC = SamplingSpec("transformers", 0.8, 20, 0.95)
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ARCHITECTURES = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "mistral": {"sliding_window": 16},
+    "gemma2": {"sliding_window": 16},
+    "gemma3_text": {"sliding_window": 16},
+    "phi3": {"pad_token_id": 0},
+    "qwen3_moe": {**MOE, "decoder_sparse_step": 1},
+    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    "qwen3_next": {
+        **MOE,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+    "falcon_h1": {
+        "mamba_d_ssm": 64,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+    },
+    "lfm2": {},
+}
+NOT_SHAREABLE = {
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2}
+}
+
+
+def model_of(name, extra):
+    sizes = {"vocab_size": 512} if name == "gpt2" else SIZES
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **{**sizes, **extra})).eval()
+
+
+def group(rng, prompt=40, lengths=(12, 9, 5, 1)):
+    """Completions of one prompt, longer than the sliding windows above."""
+    prompt_ids = tuple(rng.integers(3, 500, prompt).tolist())
+    return [Encoded(prompt_ids, tuple(rng.integers(3, 500, n).tolist()), False) for n in lengths]
+
+
+def own_warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.name.startswith("grpo_guard")]
+
+
+def assert_full_logits_agree(model, sequences, stats, spec=SPEC):
+    for sequence, one in zip(sequences, stats, strict=True):
+        ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits[0, len(sequence.prompt_ids) - 1 : -1]
+        targets = np.array(sequence.completion_ids)
+        expected = reference_stats(logits.double().numpy(), targets, spec)
+        np.testing.assert_allclose(one.logprob, expected.logprob, atol=2e-4)
+        np.testing.assert_allclose(one.entropy, expected.entropy, atol=2e-4)
+        np.testing.assert_allclose(one.mass_above, expected.mass_above, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_shared_prompt_gives_the_numbers_of_full_logits(name, caplog):
+    model = model_of(name, ARCHITECTURES[name])
+    rng = np.random.default_rng(0)
+    sequences = group(rng) + group(rng, 33, (7, 7))
+    scorer = TransformersScorer(model)
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        stats = scorer.score(sequences, SPEC)
+    assert not own_warnings(caplog)  # no fallback
+    assert_full_logits_agree(model, sequences, stats)
+
+
+@pytest.mark.parametrize("name", NOT_SHAREABLE)
+def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog):
+    model = model_of(name, NOT_SHAREABLE[name])
+    sequences = group(np.random.default_rng(0))
+    scorer = TransformersScorer(model)
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        stats = scorer.score(sequences, SPEC)
+        scorer.score(sequences, SPEC)
+    (warning,) = own_warnings(caplog)  # said once
+    assert "prompts are run once per completion, because sharing them failed" in warning
+    assert_full_logits_agree(model, sequences, stats)
+
+
+def test_a_cache_that_gives_other_numbers_is_not_believed(monkeypatch, caplog):
+    """Negative control of the self-check: sharing that forgets the prompt."""
+    model = model_of("llama", {})
+    from grpo_guard.logprob.scorers import shared_prompt
+
+    def forgetful(body, sequences, device):
+        return shared_prompt.row_states(
+            body, [Encoded((1,), s.completion_ids, False) for s in sequences], device
+        )
+
+    monkeypatch.setattr(shared_prompt, "shared_states", forgetful)
+    sequences = group(np.random.default_rng(0))
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        stats = TransformersScorer(model).score(sequences, SPEC)
+    assert "differ by" in caplog.text
+    assert_full_logits_agree(model, sequences, stats)
+
+
+def test_a_much_longer_group_is_checked_again(monkeypatch, caplog):
+    """Right for short groups and wrong beyond: as an unknown sliding window would be."""
+    model = model_of("llama", {})
+    from grpo_guard.logprob.scorers import shared_prompt
+
+    right = shared_prompt.shared_states
+
+    def windowed(body, sequences, device):
+        states = right(body, sequences, device)
+        return states if len(sequences[0].prompt_ids) < 50 else states + 1.0
+
+    monkeypatch.setattr(shared_prompt, "shared_states", windowed)
+    scorer = TransformersScorer(model)
+    rng = np.random.default_rng(0)
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        scorer.score(group(rng), SPEC)
+        assert not own_warnings(caplog)
+        longer = group(rng, prompt=120)
+        stats = scorer.score(longer, SPEC)
+    assert "differ by" in caplog.text
+    assert_full_logits_agree(model, longer, stats)
+
+
+def test_memory_that_runs_out_halves_the_work_and_changes_no_number(monkeypatch):
+    model = model_of("llama", {})
+    rng = np.random.default_rng(0)
+    sequences = group(rng) + group(rng, 20, (30, 3))
+    expected = TransformersScorer(model).score(sequences, SPEC)
+    inner, sizes = scorer_module.head_stats, []
+
+    def scarce(hidden, *args, rows_at_once, **options):
+        sizes.append((len(hidden), rows_at_once))
+        if len(hidden) > 31:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return inner(hidden, *args, rows_at_once=rows_at_once, **options)
+
+    monkeypatch.setattr(scorer_module, "head_stats", scarce)
+    stats = TransformersScorer(model).score(sequences, SPEC)
+    assert min(rows for _, rows in sizes) < max(rows for _, rows in sizes)
+    for one, other in zip(stats, expected, strict=True):
+        np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
+
+
+def test_memory_that_never_suffices_is_said_after_finitely_many_tries(monkeypatch):
+    tries = []
+
+    def full(*args, **options):
+        tries.append(1)
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(scorer_module, "head_stats", full)
+    scorer = TransformersScorer(model_of("llama", {}))
+    with pytest.raises(OutOfMemoryError, match="no room to score"):
+        scorer.score(group(np.random.default_rng(0)), SPEC)
+    assert len(tries) < 20
+
+
+def test_other_errors_are_not_mistaken_for_memory(monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(scorer_module, "head_stats", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        TransformersScorer(model_of("llama", {})).score(group(np.random.default_rng(0)), SPEC)
+
+
+def test_a_sequence_beyond_an_explicit_budget_is_refused_before_it_is_tried():
+    scorer = TransformersScorer(model_of("llama", {}), memory_budget=2**20)
+    with pytest.raises(OutOfMemoryError, match="sequence of 451 tokens exceeds"):
+        scorer.score(group(np.random.default_rng(0), 441, (10,)), SPEC)
+    with pytest.raises(ValueError, match="memory_budget: expected bytes >= 1048576"):
+        TransformersScorer(model_of("llama", {}), memory_budget=10)
+
+
+def test_a_smaller_budget_makes_smaller_batches_of_the_same_completions():
+    model = model_of("llama", {})
+    rng = np.random.default_rng(0)
+    sequences = [s for _ in range(4) for s in group(rng, 40, (60, 50, 40, 30))]
+    wide, narrow = (MemoryPlan.of(model, budget) for budget in (2**28, 2**21))
+    jobs, more = (plan_jobs(sequences, plan, share=True) for plan in (wide, narrow))
+    assert len(more) > len(jobs) == 4
+    for plan, made in ((wide, jobs), (narrow, more)):
+        assert sorted(i for job in made for i in job.indices) == list(range(len(sequences)))
+        for job in made:
+            longest = max(len(sequences[i].completion_ids) for i in job.indices)
+            assert len(job.indices) == 1 or len(job.indices) * longest <= plan.forward_tokens
+    a = TransformersScorer(model, memory_budget=2**28).score(sequences, SPEC)
+    b = TransformersScorer(model, memory_budget=2**22).score(sequences, SPEC)
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
