@@ -6,16 +6,65 @@ to 5.7. Top-k 50, generated with a cache: in fp32, none of 17,973 tokens outside
 scored in fp32, 7 of 5,602 outside, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5
 and 2 by more than 4. `BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of
 `FLOAT32` cannot be counted and follow from fp32's noise, about 1e-4 logits.
+
+``tau`` of `BFLOAT16` is half as much again as the largest difference that others report between
+engines, 0.66 nats (Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
+github.com/huggingface/trl issue 6789; 95 % lie below 0.12). `FLOAT32` assumes the same engine on
+both sides: between vLLM and Hugging Face in fp32 the same issue has up to 0.37. `grpo-guard
+calibrate` replaces these numbers by your own.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
+from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.stats import Floats
+from grpo_guard.sampling import SamplingSpec
+
+# What drift depends on in a SamplingSpec; lengths and EOS ids are free to differ.
+SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a profile was measured on; it holds for nothing else.
+
+    Args:
+        path: The file it was read from.
+        sampling: The declared sampler.
+        identity: What computed the numbers, as `Scorer.identity` has it, as sorted pairs.
+    """
+
+    path: str
+    sampling: SamplingSpec
+    identity: tuple[tuple[str, str], ...]
+
+    def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
+        """Refuse to be used for anything else.
+
+        Raises:
+            ValueError: with every field that differs, what was expected and what was found.
+        """
+        pairs = [
+            (f"sampling.{name}", getattr(self.sampling, name), getattr(sampling, name))
+            for name in SUPPORT_FIELDS
+        ]
+        measured, found = dict(self.identity), scorer.identity()
+        pairs += [
+            (f"identity.{name}", measured.get(name), found.get(name))
+            for name in sorted({*measured, *found})
+        ]
+        differing = [f"{name}: expected {a!r}, got {b!r}" for name, a, b in pairs if a != b]
+        if differing:
+            raise ValueError(
+                f"profile {self.path}: calibrated for something else: {'; '.join(differing)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +82,10 @@ class DriftProfile:
         least_tail: Tail masses below this count as this, so that no single drifting token can
             decide through the surprise test.
         floor_tail: A token with a smaller tail mass decides by itself; 0 = never.
+        tau: How far a log-prob, in nats at T = 1, may lie below the honest sampler's through drift.
+            Drift is one of logits, so at temperature T it is tau / T. Infinite: nothing can be
+            claimed of single tokens.
+        origin: Where the profile was measured; None for one that is not tied to anything.
 
     Raises:
         ValueError: a field is out of range.
@@ -44,6 +97,8 @@ class DriftProfile:
     mass_margin: float
     least_tail: float
     floor_tail: float
+    tau: float = math.inf
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         gaps, rates = [gap for gap, _ in self.rates], [rate for _, rate in self.rates]
@@ -56,11 +111,21 @@ class DriftProfile:
             ("mass_margin", 0 <= self.mass_margin < 1, "a number in [0, 1)"),
             ("least_tail", 0 < self.least_tail <= 1, "a number in (0, 1]"),
             ("floor_tail", 0 <= self.floor_tail < 1, "a number in [0, 1)"),
+            ("tau", self.tau >= 0, "a number >= 0"),
         ):
             if not ok:
                 raise ValueError(
                     f"DriftProfile.{field}: expected {expected}, got {getattr(self, field)!r}"
                 )
+
+    def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
+        """Refuse a sampler or scorer that this profile was not measured on.
+
+        Raises:
+            ValueError: with every field that differs, what was expected and what was found.
+        """
+        if self.origin is not None:
+            self.origin.require_match(sampling, scorer)
 
     def margins(self, logit: Floats) -> Floats:
         """The margin of each token from its raw logit, shape [n] -> [n]."""
@@ -96,6 +161,7 @@ BFLOAT16 = DriftProfile(
     mass_margin=0.05,
     least_tail=1e-6,
     floor_tail=1e-8,
+    tau=1.0,
 )
 """Default: generation or verification, or both, in bf16; another engine, batch size or GPU."""
 
@@ -106,6 +172,7 @@ FLOAT32 = DriftProfile(
     mass_margin=0.02,
     least_tail=1e-6,
     floor_tail=1e-8,
+    tau=0.05,
 )
 """Both sides in fp32 on the same weights."""
 
@@ -116,20 +183,27 @@ TEXT = DriftProfile(
     mass_margin=0.1,
     least_tail=1e-3,
     floor_tail=0.0,
+    tau=math.inf,
 )
 """Text without token ids: retokenising changes 1-3 % of the tokens, so no token decides alone."""
 
 PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT)}
 
 
-def profile_of(value: DriftProfile | str) -> DriftProfile:
-    """A profile, or the built-in one of that name.
+def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
+    """A profile, the built-in one of that name, or the one in a JSON file.
 
     Raises:
-        ValueError: no built-in profile has this name.
+        ValueError: no built-in profile has this name and it is no file, or the file is no profile.
     """
     if isinstance(value, DriftProfile):
         return value
-    if value not in PROFILES:
-        raise ValueError(f"profile: expected one of {', '.join(PROFILES)}, got {value!r}")
-    return PROFILES[value]
+    if isinstance(value, str) and value in PROFILES:
+        return PROFILES[value]
+    if isinstance(value, Path) or (isinstance(value, str) and value.endswith(".json")):
+        from grpo_guard.logprob.profile_file import read_profile
+
+        return read_profile(Path(value))
+    raise ValueError(
+        f"profile: expected one of {', '.join(PROFILES)} or the path of a .json file, got {value!r}"
+    )

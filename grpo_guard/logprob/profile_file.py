@@ -1,0 +1,177 @@
+"""The JSON file of a calibrated drift profile: its form, writing it, reading it with suspicion."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from grpo_guard.logprob.profile import DriftProfile, Origin
+from grpo_guard.sampling import Engine, SamplingSpec
+
+FORMAT = 1
+MAX_BYTES = 1024 * 1024  # a profile is a few kilobytes; a file that is not one must not be parsed
+
+Source = Literal["measured", "count", "inherited"]
+"""measured: bounds what was seen. count: never seen, so only the number of tokens bounds it.
+inherited: from the base profile."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GapRate(_Strict):
+    """Share of honest tokens at least ``gap`` raw logits outside: ``seen`` of them were."""
+
+    gap: float
+    rate: float
+    seen: int
+    source: Source
+
+
+class Setting(_Strict):
+    """One number of the profile; None = infinite."""
+
+    value: float | None
+    source: Source
+
+
+class Drift(_Strict):
+    """Sampler log-prob minus ours, nats, over ``tokens`` tokens; quantiles of its size."""
+
+    tokens: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+    lowest: float
+    highest: float
+    used_for_tau: bool
+
+
+class EdgeGaps(_Strict):
+    """Raw logits outside the support: how many tokens, and quantiles over those."""
+
+    outside: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+class TailCount(_Strict):
+    """``seen`` tokens had a tail mass <= ``at_most``; honest sampling expects at most that share.
+
+    ``exceeds``: the lower 95 % bound of the share lies above ``at_most``.
+    """
+
+    at_most: float
+    seen: int
+    exceeds: bool
+
+
+class FalsePositives(_Strict):
+    """Honest completions rejected under a profile derived from others, Wilson 95 % interval."""
+
+    verifier: str
+    alpha: float
+    rejected: int
+    abstained: int
+    completions: int
+    low: float
+    high: float
+
+
+class SamplingRecord(_Strict):
+    """See `SamplingSpec`."""
+
+    engine: Engine
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    max_new_tokens: int | None
+    eos_token_ids: tuple[int, ...]
+
+    def build(self) -> SamplingSpec:
+        return SamplingSpec(**self.model_dump())
+
+
+class ProfileFile(_Strict):
+    """The whole file. ``method`` says in words how the numbers came about."""
+
+    format: Literal[1]
+    created_by: str
+    name: str = Field(min_length=1, max_length=200)
+    base: str
+    method: str
+    sampling: SamplingRecord
+    identity: dict[str, str]
+    completions: int
+    tokens: int
+    rates: tuple[GapRate, ...]
+    ulps: Setting
+    mass_margin: Setting
+    least_tail: Setting
+    floor_tail: Setting
+    tau: Setting
+    edge_gaps: EdgeGaps
+    drift: Drift | None
+    tail_counts: tuple[TailCount, ...]
+    false_positives: tuple[FalsePositives, ...]
+
+    def profile(self, path: str | None = None) -> DriftProfile:
+        """The drift profile, tied to what it was measured on.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        origin = Origin(
+            path or self.name, self.sampling.build(), tuple(sorted(self.identity.items()))
+        )
+        return DriftProfile(
+            self.name,
+            rates=tuple((rate.gap, rate.rate) for rate in self.rates),
+            ulps=_number(self.ulps),
+            mass_margin=_number(self.mass_margin),
+            least_tail=_number(self.least_tail),
+            floor_tail=_number(self.floor_tail),
+            tau=_number(self.tau),
+            origin=origin,
+        )
+
+
+def read_profile(path: Path) -> DriftProfile:
+    """The profile in a JSON file from `grpo-guard calibrate`.
+
+    Raises:
+        ValueError: the file cannot be read, is too large, or is no such profile; with its name.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
+    # Asked first: a file of another format fails in many fields, and none would say so.
+    version = re.search(rb'"format"\s*:\s*(\d{1,9})', data)
+    if version and int(version[1]) != FORMAT:
+        raise ValueError(f"{path}: format: expected {FORMAT}, got {int(version[1])}")
+    try:
+        return ProfileFile.model_validate_json(data).profile(str(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"]) or "(file)"
+        raise ValueError(f"{path}: {field}: {problem['msg']}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _number(setting: Setting) -> float:
+    return math.inf if setting.value is None else setting.value

@@ -1,0 +1,208 @@
+"""What verifiers that read the shared policy's log-probs have in common."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from grpo_guard.completion import Completion
+from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
+from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile, profile_of
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
+from grpo_guard.verifier import CompletionVerifier
+
+
+class LogProbVerifier(CompletionVerifier):
+    """Encodes and scores completions under the shared policy; subclasses judge the statistics.
+
+    For homogeneous swarms, where every node holds the same weights.
+
+    Args:
+        model: The policy, a transformers causal language model. Pass the very object that is being
+            trained: a verifier with older weights rejects honest work. None with ``scorer``.
+        tokenizer: Its tokenizer.
+        sampling: What every node is declared to sample with.
+        scorer: Computes the statistics in place of ``model``, e.g. with another engine.
+        alpha: Highest share of honest completions that may be rejected, in (0, 1).
+        profile: What numerical drift may do to honest tokens: the name of a built-in profile
+            (``"bfloat16"``, the default, or the tighter ``"float32"`` where both sides compute in
+            fp32), or the path of a JSON file from ``grpo-guard calibrate``.
+        text_profile: The looser one for completions without token ids.
+        trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
+            Only when your own trainer fills them in.
+        require_ids: Reject completions without token ids. Set it wherever honest nodes send ids:
+            otherwise an attacker leaves them out and is judged under the looser profile.
+        check_text: Compare the text with the decoded ids. Off only where your own trainer renders
+            the text from ids that it has itself.
+        chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
+        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+        name: Stands in verdicts; None = the verifier's registered name.
+
+    Raises:
+        ValueError: alpha out of range, not exactly one of model and scorer, a profile that was
+            calibrated for something else, or a model whose output head cannot be read by tiles.
+    """
+
+    def __init__(
+        self,
+        model: Any | None,
+        tokenizer: Any,
+        *,
+        sampling: SamplingSpec,
+        scorer: Scorer | None = None,
+        alpha: float = 1e-3,
+        profile: DriftProfile | str | Path = BFLOAT16,
+        text_profile: DriftProfile | str | Path = TEXT,
+        trust_prompt_ids: bool = False,
+        require_ids: bool = False,
+        check_text: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        memory_budget: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        if not isinstance(sampling, SamplingSpec):
+            raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+        self.name = name or type(self).name
+        self.alpha = alpha
+        self.sampling = sampling
+        self.scorer: Any = _scorer(model, scorer, memory_budget)
+        self.profile = profile_of(profile)
+        self.text_profile = profile_of(text_profile)
+        for used in (self.profile, self.text_profile):
+            used.require_match(sampling, self.scorer)
+        self.encoder = Encoder(
+            tokenizer,
+            sampling,
+            vocab_size=self.scorer.vocab_size,
+            window=self.scorer.window,
+            trust_prompt_ids=trust_prompt_ids,
+            require_ids=require_ids,
+            check_text=check_text,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_id: str,
+        *,
+        sampling: SamplingSpec,
+        dtype: str | None = None,
+        device: str | None = None,
+        revision: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load policy and tokenizer with transformers, weights from safetensors only.
+
+        Args:
+            path_or_id: A local folder or a model id.
+            sampling: What every node is declared to sample with.
+            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
+            device: Default: the GPU if there is one.
+            revision: Of a model id.
+            **options: As for the constructor.
+
+        Raises:
+            ValueError: no model or no tokenizer there, with the folder or id in the message.
+        """
+        from grpo_guard.logprob.scorers.load import load_policy
+
+        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
+        return cls(model, tokenizer, sampling=sampling, **options)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        started = time.monotonic()
+        verdicts: dict[int, Verdict] = {}
+        encoded: dict[int, Encoded] = {}
+        for i, completion in enumerate(batch):
+            try:
+                encoded[i] = self.encoder.encode(completion)
+            except EncodeError as error:
+                blame = reject if error.cause in AUTHOR_CAUSES else abstain
+                verdicts[i] = blame(self.name, error.cause, str(error))
+        for from_text in (False, True):
+            profile = self.text_profile if from_text else self.profile
+            chosen = [i for i, e in encoded.items() if e.from_text is from_text]
+            if reason := self._unable(profile):
+                unable = abstain(self.name, Cause.UNINFORMATIVE, reason)
+                verdicts.update((i, unable) for i in chosen)
+                continue
+            stats = self._score_apart([encoded[i] for i in chosen], profile)
+            for i, s in zip(chosen, stats, strict=True):
+                if isinstance(s, OutOfMemoryError):
+                    verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
+                else:
+                    verdicts[i] = self.judge(batch[i], encoded[i], s, profile)
+        share = (time.monotonic() - started) / max(1, len(batch))
+        return [replace(verdicts[i], seconds=share) for i in range(len(batch))]
+
+    def judge(
+        self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
+    ) -> Verdict:
+        """The verdict that the statistics of one completion's tokens lead to."""
+        if not stats.finite:
+            return abstain(self.name, Cause.FAULT, "the model computed NaN")
+        return self._judge(completion, encoded, stats, profile)
+
+    @abstractmethod
+    def _judge(
+        self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
+    ) -> Verdict:
+        """`judge` for statistics without NaN."""
+
+    def _unable(self, profile: DriftProfile) -> str | None:
+        """Why nothing can be said of any completion under this profile, before it is scored."""
+        return None
+
+    def _score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+        scorer: Scorer = self.scorer
+        return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
+
+    def _score_apart(
+        self, sequences: Sequence[Encoded], profile: DriftProfile
+    ) -> list[TokenStats | OutOfMemoryError]:
+        """Statistics, or why one completion by itself does not fit.
+
+        Halving keeps one huge completion from switching the check off for everybody else's.
+        """
+        if not sequences:
+            return []
+        try:
+            return list(self._score(sequences, profile))
+        except OutOfMemoryError as error:
+            if len(sequences) == 1:
+                return [error]
+        middle = len(sequences) // 2
+        halves = sequences[:middle], sequences[middle:]
+        return [result for half in halves for result in self._score_apart(half, profile)]
+
+    def _notes(self, encoded: Encoded) -> tuple[Finding, ...]:
+        if not encoded.from_text:
+            return ()
+        message = (
+            "no token ids were given: scored from text under the looser profile "
+            f"{self.text_profile.name!r}"
+        )
+        return (Finding("retokenised", message),)
+
+
+def _scorer(model: Any | None, scorer: Scorer | None, memory_budget: int | None) -> Scorer:
+    if (model is None) is (scorer is None):
+        got = "neither" if model is None else "both"
+        raise ValueError(f"model, scorer: expected exactly one of them, got {got}")
+    if scorer is not None:
+        if memory_budget is not None:
+            raise ValueError("memory_budget: expected None beside a scorer of your own")
+        return scorer
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
+
+    return TransformersScorer(model, memory_budget=memory_budget)
