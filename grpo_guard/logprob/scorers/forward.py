@@ -36,8 +36,7 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
 def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
     """The same for completions of one prompt, which is run once and its cache shared.
 
-    `reorder_cache` widens every kind of cache that transformers has, hybrid and sliding-window ones
-    included. Raises whatever a model without such a cache raises.
+    Raises whatever a model without a cache that can be shared raises.
     """
     from transformers import DynamicCache
 
@@ -46,7 +45,7 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
     output = body(input_ids=prompt, past_key_values=cache, use_cache=True)
     first: Tensor = output.last_hidden_state[0, -1:]  # predicts every completion's first token
     cache = output.past_key_values
-    cache.reorder_cache(torch.zeros(len(sequences), dtype=torch.long, device=device))
+    _widen(cache, len(sequences), device)
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
@@ -55,6 +54,23 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
     return torch.cat(
         [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
     )
+
+
+def _widen(cache: Any, rows: int, device: torch.device) -> None:
+    """One row of a cache -> ``rows`` equal ones.
+
+    `reorder_cache` does it for every kind of layer that transformers has, hybrid and sliding-window
+    ones included. Plain layers are widened as views: their next update copies them anyway.
+    """
+    from transformers.cache_utils import DynamicLayer
+
+    zeros = torch.zeros(rows, dtype=torch.long, device=device)
+    for layer in cache.layers:
+        if type(layer) is DynamicLayer and layer.is_initialized:
+            layer.keys = layer.keys.expand(rows, -1, -1, -1)
+            layer.values = layer.values.expand(rows, -1, -1, -1)
+        else:
+            layer.reorder_cache(zeros)
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

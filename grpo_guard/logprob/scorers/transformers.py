@@ -145,9 +145,20 @@ class TransformersScorer:
         mass_margin: float,
         plan: MemoryPlan,
     ) -> list[TokenStats]:
-        head, device, body = head_of(self.model), self._device, body_of(self.model)
         states_of = self._shared.states if shared else row_states
-        hidden = states_of(body, sequences, device)
+        hidden = states_of(body_of(self.model), sequences, self.device)
+        return self.stats_of(hidden, sequences, spec, mass_margin, plan.head_rows)
+
+    def stats_of(
+        self,
+        hidden: Tensor,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        mass_margin: float,
+        head_rows: int,
+    ) -> list[TokenStats]:
+        """Statistics from the hidden states that predict the sequences' tokens, [N, H]."""
+        head, device = head_of(self.model), self.device
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
         penalty = None
@@ -160,18 +171,18 @@ class TransformersScorer:
             spec,
             penalty=penalty,
             mass_margin=mass_margin,
-            eos_ids=spec.eos_token_ids or self._eos_ids,
-            rows_at_once=plan.head_rows,
+            eos_ids=spec.eos_token_ids or self.eos_ids,
+            rows_at_once=head_rows,
         )
         return split(stats, gaps, [len(ids) for _, ids in pairs])
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
 
     @property
-    def _eos_ids(self) -> tuple[int, ...]:
+    def eos_ids(self) -> tuple[int, ...]:
         config = getattr(self.model, "generation_config", None) or self.model.config
         ids = getattr(config, "eos_token_id", None)
         listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
@@ -180,13 +191,13 @@ class TransformersScorer:
     def _check_head(self) -> None:
         """The head by tiles must give the model's own logits: unknown transforms are refused."""
         head = head_of(self.model)
-        ids = torch.arange(min(4, head.vocab_size), device=self._device)[None]
+        ids = torch.arange(min(4, head.vocab_size), device=self.device)[None]
         # Trainers put mixed precision around `forward` of this very object; the class's own one is
         # what the body below it is compared with.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
-        rows = torch.arange(len(states), device=self._device)
+        rows = torch.arange(len(states), device=self.device)
         if isinstance(head, ForeignHead):
             own = head.logits(states).float()
         else:

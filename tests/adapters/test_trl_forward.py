@@ -1,0 +1,192 @@
+"""The trainer's scoring forward reused: same verdicts, no second pass."""
+
+import random
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_guard import LogProbBoundVerifier, Policy, SamplingSpec, guard
+from grpo_guard.adapters.trl_forward import ReusesForward
+from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.swarm.generate import sample
+from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.scorers.reuse import ForwardReuse, stats_from_logits
+
+TASK = WordProblems()
+SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
+
+
+class Trainer(ReusesForward, GRPOTrainer):
+    pass
+
+
+def rollout(problems):
+    by_prompt = {problem.prompt: problem for problem in problems}
+
+    def exchange(prompts, trainer):
+        model, tok = trainer.model, trainer.processing_class
+        generator = torch.Generator().manual_seed(trainer.state.global_step)
+        training = model.training
+        sampled = sample(model.eval(), tok, prompts, 1, generator=generator, max_new_tokens=64)
+        model.train(training)
+        ids = [list(s.ids) for s in sampled]
+        for i in range(3, len(prompts), 4):
+            poison = TextAttack().poison(by_prompt[prompts[i]], random.Random(i)).text
+            ids[i] = [*tok.encode(poison, add_special_tokens=False), tok.eos_token_id]
+        return {
+            "prompt_ids": [tok.encode(p) for p in prompts],
+            "completion_ids": ids,
+            "logprobs": None,
+            "peer": [f"peer{i % 4}" for i in range(len(prompts))],
+        }
+
+    return exchange
+
+
+def train(tmp_path, *, bf16, num_iterations):
+    """(verdicts by node, how many completions had to be scored by a pass of their own)"""
+    model, tok = load_bundled()
+    scorer, verdicts, own = ForwardReuse(model), [], []
+    inner = scorer.own.score
+
+    def counting(sequences, *args, **options):
+        own.append(len(sequences))
+        return inner(sequences, *args, **options)
+
+    scorer.own.score = counting
+
+    class Notes:
+        def record(self, batch, found):
+            verdicts.extend((c.node, v) for c, v in zip(batch, found, strict=True))
+
+    @guard(
+        LogProbBoundVerifier(None, tok, scorer=scorer, sampling=SPEC),
+        policy=Policy(on_reject="drop"),
+        ledger=Notes(),
+    )
+    def reward(completions, answer, **kwargs):
+        return [TASK.reward(c, a) for c, a in zip(completions, answer, strict=True)]
+
+    rng = random.Random(0)
+    problems = [TASK.sample(rng) for _ in range(16)]
+    Trainer(
+        model=model,
+        reward_funcs=[reward],
+        forward_reuse=scorer,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            max_steps=4,
+            per_device_train_batch_size=16,
+            num_generations=4,
+            num_iterations=num_iterations,
+            max_completion_length=96,
+            learning_rate=1e-3,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            bf16=bf16,
+            gradient_checkpointing=False,
+            disable_tqdm=True,
+            seed=0,
+        ),
+        train_dataset=Dataset.from_list(
+            [{"prompt": p.prompt, "answer": p.answer} for p in problems]
+        ),
+        processing_class=tok,
+        rollout_func=rollout(problems),
+    ).train()
+    return verdicts, sum(own)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, bf16):
+    verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2)
+    assert own == 0
+    assert len(verdicts) == 32  # two generation batches of sixteen
+    assert all(v.rejected for node, v in verdicts if node == "peer3")
+    assert not any(v.rejected for node, v in verdicts if node != "peer3")
+
+
+def test_without_a_scoring_forward_the_verifier_runs_its_own(tmp_path):
+    verdicts, own = train(tmp_path, bf16=False, num_iterations=1)
+    assert own == len(verdicts) == 64
+    assert all(v.rejected for node, v in verdicts if node == "peer3")
+
+
+def captured(model, tok, text="7 + 5 = 12"):
+    """A scorer that has captured one padded batch of two, and the sequences in it."""
+    scorer = ForwardReuse(model)
+    prompts = [tok.encode("Tom has 7 apples. How many?"), tok.encode("Ann")]
+    ids = [*tok.encode(text, add_special_tokens=False), tok.eos_token_id]
+    width = max(map(len, prompts))
+    rows = [[0] * (width - len(p)) + p + ids for p in prompts]
+    mask = [[0] * (width - len(p)) + [1] * (len(p) + len(ids)) for p in prompts]
+    input_ids, attention_mask = torch.tensor(rows), torch.tensor(mask)
+    with torch.no_grad(), scorer.capture(input_ids, attention_mask, len(ids)):
+        model(input_ids=input_ids, attention_mask=attention_mask)
+    return scorer, [Encoded(tuple(p), tuple(ids), False) for p in prompts]
+
+
+def test_reused_states_give_the_numbers_of_an_own_pass_until_the_weights_move():
+    model, tok = load_bundled()
+    scorer, sequences = captured(model, tok)
+    expected = scorer.own.score(sequences, SPEC)
+    model_calls = []
+    handle = model.register_forward_hook(lambda *_: model_calls.append(1))
+    body_handle = model.model.register_forward_hook(lambda *_: model_calls.append(1))
+    reused = scorer.score(sequences, SPEC)
+    assert not model_calls
+    for a, b in zip(reused, expected, strict=True):
+        torch.testing.assert_close(
+            torch.tensor(a.logprob), torch.tensor(b.logprob), atol=1e-4, rtol=0
+        )
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1.5)  # what an optimizer's step does
+    moved = scorer.score(sequences, SPEC)
+    assert model_calls
+    assert abs(moved[0].logprob - expected[0].logprob).max() > 1e-3
+    handle.remove(), body_handle.remove()
+
+
+def test_random_passes_and_other_numbers_are_not_reused():
+    model, tok = load_bundled()
+    scorer = ForwardReuse(model)
+    ids = torch.tensor([tok.encode("Tom has 7 apples.")])
+    dropout = torch.nn.Dropout(0.1).train()
+    model.add_module("some_dropout", dropout)
+    with torch.no_grad(), scorer.capture(ids, torch.ones_like(ids), 3):
+        model(input_ids=ids)
+    assert not scorer._captured
+    del model.some_dropout
+
+    shifted, sequences = (
+        ForwardReuse(model),
+        [Encoded(tuple(ids[0, :-3].tolist()), tuple(ids[0, -3:].tolist()), False)],
+    )
+    hook = model.model.register_forward_hook(
+        lambda m, a, out: setattr(out, "last_hidden_state", out.last_hidden_state * 2)
+    )
+    with torch.no_grad(), shifted.capture(ids, torch.ones_like(ids), 3):
+        model(input_ids=ids)
+        hook.remove()
+    assert not shifted.enabled
+    assert len(shifted.score(sequences, SPEC)[0]) == 3
+
+
+def test_logits_that_a_trainer_has_are_enough():
+    model, tok = load_bundled()
+    scorer, sequences = captured(model, tok)
+    expected = scorer.own.score(sequences[:1], SPEC)[0]
+    ids = torch.tensor([sequences[0].prompt_ids + sequences[0].completion_ids])
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(sequences[0].prompt_ids) - 1 : -1]
+    stats = stats_from_logits(logits, sequences[0], SPEC)
+    torch.testing.assert_close(
+        torch.tensor(stats.logprob), torch.tensor(expected.logprob), atol=1e-4, rtol=0
+    )
+    with pytest.raises(ValueError, match=r"logits: expected shape \["):
+        stats_from_logits(logits[:2], sequences[0], SPEC)
