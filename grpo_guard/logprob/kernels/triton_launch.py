@@ -1,0 +1,248 @@
+"""Launching the Triton kernels: shapes, memory, tuning, and the parts combined into one `Partial`.
+
+Importing this imports triton; `triton_stats.py` does so only when it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from grpo_guard.logprob.kernels import triton_kernels as kernels
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.partial import Partial, merge
+from grpo_guard.logprob.stats import leader_block
+
+# With TRITON_INTERPRET=1 the decorator makes something else than a JITFunction.
+INTERPRETED = not isinstance(kernels.fused_sums_kernel, triton.JITFunction)
+
+# Columns per program of the fused kernel: a multiple of every tile, so that tuning the tile does
+# not change the shape of the partial sums.
+SPLIT = 64 if INTERPRETED else 1024
+# Columns per program of the kernel that reads a stored chunk. Chunks are multiples of it.
+SEGMENT = 128 if INTERPRETED else 4096
+# (BN, BV, BH) under the interpreter: small, so that tests of small shapes have several tiles.
+INTERPRETED_TILE = (16, 32, 16)
+# Triton changes the default from one version to the next; the kernels are right either way.
+OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Checked and prepared arguments of one call.
+
+    Args:
+        hidden: [N, H], rows contiguous, its own dtype.
+        head: As given.
+        targets: int64, contiguous, [N].
+        temperature: > 0.
+        margins: Tie margin in scores, fp32, contiguous, [N].
+        ranks: Whether leaders are wanted; otherwise the sums of e^0.5 and e^0.75 are.
+    """
+
+    hidden: Tensor
+    head: Head
+    targets: Tensor
+    temperature: float
+    margins: Tensor
+    ranks: bool
+
+    @property
+    def scale(self) -> float:
+        return self.head.scale / self.temperature
+
+    @property
+    def cap(self) -> float:
+        return (self.head.softcap or 1.0) / self.temperature
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        return {"HAS_BIAS": self.head.bias is not None, "CAPPED": self.head.softcap is not None}
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias, or any tensor where there is none: no kernel reads it then."""
+        return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
+
+    @property
+    def block(self) -> int:
+        return leader_block(self.head.vocab_size)
+
+    def new_leaders(self) -> Tensor:
+        """Room for the leaders, [N, blocks]; a single number where nobody asks."""
+        shape = (
+            (len(self.targets), -(-self.head.vocab_size // self.block)) if self.ranks else (1, 1)
+        )
+        return torch.empty(shape, dtype=torch.float32, device=self.hidden.device)
+
+
+def token_scores(job: Job, tokens: Tensor) -> Tensor:
+    """Scores of chosen tokens, int64 [N, E] -> fp32 [N, E]."""
+    out = torch.empty(tokens.shape, dtype=torch.float32, device=tokens.device)
+    if tokens.numel() == 0:
+        return out
+    weight, width = job.head.weight, job.hidden.shape[1]
+    with _on(job.hidden.device):
+        kernels.token_scores_kernel[(tokens.numel(),)](
+            job.hidden, weight, job.bias, tokens.contiguous(), out, tokens.shape[1], width,
+            job.hidden.stride(0), weight.stride(0), weight.stride(1), job.scale, job.cap,
+            **job.flags, BH=min(1024, triton.next_power_of_2(width)), **OPTIONS,
+        )  # fmt: skip
+    return out
+
+
+def fused_sums(job: Job, target_scores: Tensor) -> tuple[Partial, Tensor | None]:
+    """Sums and leaders by the fused kernel."""
+    n, vocab_size, width = len(job.targets), job.head.vocab_size, job.hidden.shape[1]
+    parts = -(-vocab_size // SPLIT)
+    sums, counts = _new_parts(parts, n, job.hidden.device)
+    leaders = job.new_leaders()
+    unlike = job.hidden.dtype != job.head.weight.dtype
+    constants: dict[str, Any] = {
+        **job.flags,
+        "FLAT": not job.ranks,
+        "RANKS": job.ranks,
+        "BLOCK": job.block,
+        "UPCAST": unlike or (INTERPRETED and job.hidden.dtype != torch.float32),
+        "SPLIT": SPLIT,
+    }
+    wide = unlike or job.hidden.dtype == torch.float32
+    launch: Any
+    if INTERPRETED:
+        launch = kernels.fused_sums_kernel
+        constants |= dict(zip(("BN", "BV", "BH"), INTERPRETED_TILE, strict=True))
+        tile_width = INTERPRETED_TILE[2]
+    else:
+        launch, tile_width = _tuned(wide), tile_widths(wide)
+    with _on(job.hidden.device):
+        launch[lambda meta: (-(-n // meta["BN"]) * parts,)](
+            job.hidden, job.head.weight, job.bias, job.targets, target_scores, job.margins,
+            sums, counts, leaders, n, vocab_size, width,
+            job.hidden.stride(0), job.head.weight.stride(0), leaders.shape[1], job.scale, job.cap,
+            **constants, EVEN=width % tile_width == 0, **OPTIONS,
+        )  # fmt: skip
+    return combined(sums, counts), leaders if job.ranks else None
+
+
+def workspace_sums(
+    job: Job, target_scores: Tensor, workspace_bytes: int
+) -> tuple[Partial, Tensor | None]:
+    """Sums and leaders from products that exist a chunk of the vocabulary at a time."""
+    n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
+    segments = -(-vocab_size // SEGMENT)
+    sums, counts = _new_parts(segments, n, device)
+    leaders = job.new_leaders()
+    spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
+    columns = chunk_columns(job, workspace_bytes - spent)
+    hidden = job.hidden if _mixed(job) else job.hidden.float()
+    for first in range(0, vocab_size, columns):
+        tile = job.head.weight[first : first + columns]
+        if _mixed(job):
+            products = torch.mm(hidden, tile.T, out_dtype=torch.float32)
+        else:
+            products = torch.mm(hidden, tile.float().T)
+        parts = -(-len(tile) // SEGMENT)
+        with _on(device):
+            kernels.chunk_sums_kernel[(n * parts,)](
+                products, job.bias, job.targets, target_scores, job.margins,
+                sums, counts, leaders, n, len(tile), products.stride(0), first, first // SEGMENT,
+                leaders.shape[1], job.scale, job.cap,
+                **job.flags, FLAT=not job.ranks, RANKS=job.ranks, BLOCK=job.block, BV=SEGMENT,
+                num_warps=8, **OPTIONS,
+            )  # fmt: skip
+        del products  # before the next chunk is made: two would be twice the workspace
+    return combined(sums, counts), leaders if job.ranks else None
+
+
+def chunk_columns(job: Job, budget: int) -> int:
+    """Columns of one chunk: what fits the budget in whole segments, at least one."""
+    n, width = job.hidden.shape
+    # A weight that is not multiplied as it is stored is upcast a chunk at a time.
+    upcast = not _mixed(job) and job.head.weight.dtype != torch.float32
+    fixed = 4 * n * width if not _mixed(job) and job.hidden.dtype != torch.float32 else 0
+    per_column = 4 * n + (4 * width if upcast else 0)
+    return max(1, (budget - fixed) // (per_column * SEGMENT)) * SEGMENT
+
+
+def combined(sums: Tensor, counts: Tensor) -> Partial:
+    """Sums of the parts, [S, 7, N] and [S, 2, N], merged pairwise: log2 S steps, not S."""
+    parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
+    while (count := len(parts.m)) > 1:
+        half = count // 2
+        pairs = merge(
+            Partial(*(column[:half] for column in parts)),
+            Partial(*(column[half : 2 * half] for column in parts)),
+        )
+        if count % 2:
+            pairs = Partial(*(torch.cat([a, b[-1:]]) for a, b in zip(pairs, parts, strict=True)))
+        parts = pairs
+    return Partial(*(column[0] for column in parts))
+
+
+def tile_configs(wide: bool) -> list[dict[str, int]]:
+    """Tiles of the fused kernel to choose from by measurement.
+
+    Args:
+        wide: Operands are fp32: half the depth, so that three stages fit the shared memory.
+    """
+    return [
+        {"BN": bn, "BV": bv, "BH": tile_widths(wide), "num_warps": warps, "num_stages": 3}
+        for bn in (64, 128)
+        for bv in ((128,) if wide else (128, 256))
+        for warps in (4, 8)
+    ]
+
+
+def tile_widths(wide: bool) -> int:
+    """BH: how many numbers of a hidden state are multiplied at a time."""
+    return 32 if wide else 64
+
+
+@functools.cache
+def _tuned(wide: bool) -> Any:
+    """The fused kernel with its tile tuned anew for each width, vocabulary and dtype."""
+    configs = [
+        triton.Config(
+            {name: config[name] for name in ("BN", "BV", "BH")},
+            num_warps=config["num_warps"],
+            num_stages=config["num_stages"],
+        )
+        for config in tile_configs(wide)
+    ]
+    # Triton adds the dtypes of all tensors to the key by itself.
+    return triton.autotune(configs=configs, key=["width", "vocab", "RANKS"])(
+        kernels.fused_sums_kernel
+    )
+
+
+def _mixed(job: Job) -> bool:
+    """Whether 16-bit operands can be multiplied into fp32 without being upcast: CUDA only."""
+    return (
+        job.hidden.is_cuda
+        and job.hidden.dtype == job.head.weight.dtype
+        and job.hidden.dtype in (torch.bfloat16, torch.float16)
+    )
+
+
+def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return (
+        torch.empty(parts, 7, n, dtype=torch.float32, device=device),
+        torch.empty(parts, 2, n, dtype=torch.int32, device=device),
+    )
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Triton launches on the current device, whatever device the tensors are on."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        yield
