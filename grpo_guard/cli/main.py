@@ -40,5 +40,6 @@ _eval = importlib.import_module("grpo_guard.evals.cli").app
 _eval.command("report")(importlib.import_module("grpo_guard.evals.report_cli").report)
 
 app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
+app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
 app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

@@ -197,7 +197,7 @@ def test_the_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
     stats = tiled(hidden, head, targets, temperature=0.5, top_k=7, penalty=rule, tile=11)
     expected = reference_of(hidden, head, targets, spec, seen)
     assert_matches(stats, expected)
-    gaps = edge_gaps(HeadScores(hidden, head, 0.5, rule), stats, spec)
+    gaps = edge_gaps(HeadScores(hidden, head, 0.5, rule), targets, stats, spec)
     np.testing.assert_allclose(gaps.double().numpy(), expected.edge_gap, atol=1e-4)
 
 
@@ -220,7 +220,9 @@ def test_the_gap_to_the_support_is_exact_for_every_engine(
     targets[:4] = (hidden[:4] @ head.weight.T).argmax(-1)  # some surely inside
     spec = SamplingSpec(engine, temperature, top_k, top_p, min_p)
     stats = tiled(hidden, head, targets, temperature=temperature)
-    gaps = edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec).double().numpy()
+    gaps = (
+        edge_gaps(HeadScores(hidden, head, spec.temperature), targets, stats, spec).double().numpy()
+    )
     expected = reference_of(hidden, head, targets, spec).edge_gap
     np.testing.assert_array_equal(gaps > 0, expected > 0)
     if min_p == 0:
@@ -234,16 +236,23 @@ def test_a_margin_on_top_p_widens_the_nucleus_but_never_switches_it_off():
     hidden, targets = torch.ones(4, 1), torch.arange(4)
     spec = spec_of(top_p=0.79)
     stats = tiled(hidden, head, targets, temperature=1.0)
-    assert (edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec) > 0).tolist() == [
+    assert (
+        edge_gaps(HeadScores(hidden, head, spec.temperature), targets, stats, spec) > 0
+    ).tolist() == [
         False,
         False,
         True,
         True,
     ]
-    wide = edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec, mass_margin=0.02)
+    wide = edge_gaps(
+        HeadScores(hidden, head, spec.temperature), targets, stats, spec, mass_margin=0.02
+    )
     assert (wide > 0).tolist() == [False, False, False, True]
     assert (
-        edge_gaps(HeadScores(hidden, head, spec.temperature), stats, spec, mass_margin=0.9)[3] > 0
+        edge_gaps(
+            HeadScores(hidden, head, spec.temperature), targets, stats, spec, mass_margin=0.9
+        )[3]
+        > 0
     ).item()
 
 

@@ -86,8 +86,9 @@ def blockwise(
     """Statistics and gaps of all rows, ``rows_at_once`` at a time."""
     blocks = []
     for rows in torch.split(torch.arange(len(targets), device=targets.device), rows_at_once):
-        scores = scores_of(rows)
-        stats = row_stats(scores, targets[rows], top_k=spec.top_k, eos_ids=eos_ids)
-        blocks.append((stats, edge_gaps(scores, stats, spec, mass_margin=mass_margin)))
+        scores, own = scores_of(rows), targets[rows]
+        stats = row_stats(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
+        gaps = edge_gaps(scores, own, stats, spec, mass_margin=mass_margin)
+        blocks.append((stats, gaps))
     stats = RowStats(*(torch.cat(column) for column in zip(*(s for s, _ in blocks), strict=True)))
     return stats, torch.cat([gaps for _, gaps in blocks])

@@ -70,7 +70,7 @@ def finish(
         edge = ranked[:, -1]
         own = leaders.gather(-1, (targets // leader_block(vocab_size))[:, None])[:, 0]
         in_set = (own == z_target) & (z_target >= edge)
-        set_mass, flat = _set_masses(leaders, edge, log_normaliser)
+        set_mass, flat = _set_masses(leaders, ranked, log_normaliser)
     return RowStats(
         logprob=z_target - log_normaliser,
         max_logprob=-log_total,
@@ -88,11 +88,16 @@ def finish(
     )
 
 
-def _set_masses(leaders: Tensor, edge: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
-    """log sum p and log sum p^b over the leaders at or above the edge, [N] and [N, 3]."""
-    log_p = leaders - log_normaliser[:, None]
-    inside = (leaders >= edge[:, None]) & (leaders > -torch.inf)
-    sums = []
-    for b in (1.0, *FLATTENINGS):
-        sums.append(torch.where(inside, b * log_p, -torch.inf).logsumexp(-1))
+def _set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum p and log sum p^b over the leaders from the last ranked one on, [N] and [N, 3]."""
+    edge = ranked[:, -1:]
+    # Leaders that tie with the last one belong to the set too; -inf is never a member.
+    tied = ((leaders >= edge).sum(-1, keepdim=True) - ranked.shape[-1]).clamp_min(0)
+    log_p = torch.cat([ranked, edge], -1) - log_normaliser[:, None]
+    log_count = torch.cat([torch.zeros_like(ranked), tied.to(ranked.dtype).log()], -1)
+    member = log_p > -torch.inf
+    sums = [
+        torch.where(member, b * log_p + log_count, -torch.inf).logsumexp(-1)
+        for b in (1.0, *FLATTENINGS)
+    ]
     return sums[0], torch.stack(sums[1:], -1)

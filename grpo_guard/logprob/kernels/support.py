@@ -43,12 +43,18 @@ def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
 
 
 def edge_gaps(
-    scores: Scores, stats: RowStats, spec: SamplingSpec, *, mass_margin: float = 0.0
+    scores: Scores,
+    targets: Tensor,
+    stats: RowStats,
+    spec: SamplingSpec,
+    *,
+    mass_margin: float = 0.0,
 ) -> Tensor:
     """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
 
     Args:
         scores: Of N rows.
+        targets: Token ids, shape [N].
         stats: The streaming statistics of the same rows.
         spec: The declared sampler.
         mass_margin: Widening of top-p. A nucleus's edge jumps by whole logits when a candidate's
@@ -59,8 +65,11 @@ def edge_gaps(
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
     top_p = spec.top_p + min(mass_margin, (1 - spec.top_p) / 2)
     for rows in torch.split(unclear, ROWS_AT_ONCE):
-        edge = support_edge(whole_rows(scores.rows(rows), rows), spec, top_p) * spec.temperature
-        gaps[rows] = (edge - stats.logit[rows]).clamp_min(0.0)
+        z = whole_rows(scores.rows(rows), rows)
+        own = stats.logit[rows] / spec.temperature
+        # As in the streaming pass: a target that is itself the edge must not miss it by rounding.
+        z[torch.arange(len(rows), device=z.device), targets[rows]] = own
+        gaps[rows] = (support_edge(z, spec, top_p) - own).clamp_min(0.0) * spec.temperature
     return gaps
 
 

@@ -1,0 +1,153 @@
+"""The output head: statistics per token against the bare product and what people write first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo_guard.evals.bench.measure import Timing, interleaved
+from grpo_guard.logprob.kernels.epilogue import has_compiler
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.tiled import TILE, row_stats
+
+TEMPERATURE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCase:
+    """Sizes of one comparison: N rows, vocabulary V, hidden size H."""
+
+    rows: int
+    vocab: int
+    hidden: int
+    dtype: torch.dtype
+    top_k: int = 50
+    sampled_rows: int | None = None  # naive variants run on these rows and are scaled
+
+    @property
+    def name(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"head, {dtype} weights, N={self.rows} V={self.vocab} H={self.hidden}"
+
+    def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [N, H], weight [V, H], targets [N]."""
+        generator = torch.Generator(device).manual_seed(0)
+        hidden = torch.randn(self.rows, self.hidden, generator=generator, device=device)
+        weight = torch.randn(self.vocab, self.hidden, generator=generator, device=device)
+        weight.mul_(3 / math.sqrt(self.hidden))
+        targets = torch.randint(0, self.vocab, (self.rows,), generator=generator, device=device)
+        return hidden.to(self.dtype), weight.to(self.dtype), targets
+
+
+def product_only(hidden: Tensor, weight: Tensor) -> None:
+    """The floor: the product by tiles, a bf16 tile upcast first, no statistics."""
+    states = hidden.float()
+    out = torch.empty(len(states) * TILE)
+    upcast = torch.empty(TILE, weight.shape[1]) if weight.dtype != torch.float32 else None
+    for start in range(0, len(weight), TILE):
+        w = weight[start : start + TILE]
+        if upcast is not None:
+            w = upcast[: len(w)].copy_(w)
+        torch.mm(states, w.T, out=out[: len(states) * len(w)].view(len(states), -1))
+
+
+def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log_softmax, sort, cumsum, gather: log-prob, rank and mass above as one writes them first."""
+    log_p = torch.log_softmax((hidden @ weight.T).float() / TEMPERATURE, -1)
+    ranked, order = torch.sort(log_p, dim=-1, descending=True)
+    rank = (order == targets[:, None]).int().argmax(-1)
+    del order
+    own = log_p.gather(1, targets[:, None])[:, 0]
+    above = ranked.exp().cumsum(-1).gather(1, rank[:, None])[:, 0] - own.exp()
+    return own, rank, above
+
+
+def full_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All logits at once, no sort."""
+    z = (hidden @ weight.T).float() / TEMPERATURE
+    own = z.gather(1, targets[:, None])
+    p = torch.softmax(z, -1)
+    above = z > own
+    log_p = (own - z.logsumexp(-1, keepdim=True))[:, 0]
+    return log_p, above.sum(-1), (p * above).sum(-1)
+
+
+def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
+    """One comparison on the CPU; the naive variants only where float32 makes them fair."""
+    hidden, weight, targets = case.tensors("cpu")
+
+    def tiled(mode: str) -> Callable[[], object]:
+        return lambda: _by_blocks(hidden, Head(weight), targets, case.top_k, mode)
+
+    variants: dict[str, Callable[[], object]] = {
+        "product only, by tiles (floor)": lambda: product_only(hidden, weight)
+    }
+    if has_compiler():
+        variants["grpo-guard tiled, compiled"] = tiled("compiled")
+    variants["grpo-guard tiled, eager"] = tiled("eager")
+    if case.dtype == torch.float32:
+        variants["full logits, no sort"] = lambda: full_logits(hidden, weight, targets)
+        variants["log_softmax + sort + cumsum"] = lambda: naive_sort(hidden, weight, targets)
+    with torch.no_grad():
+        return interleaved(variants, rounds=rounds)
+
+
+def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
+    """As the scorer does it: 512 rows share a tile of scores."""
+    for h, y in zip(torch.split(hidden, 512), torch.split(targets, 512), strict=True):
+        row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]
+
+
+def cuda_head(case: HeadCase, *, rounds: int) -> list[Timing]:
+    """One comparison on a GPU: the floor is one product whose result is thrown away."""
+    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
+
+    hidden, weight, targets = case.tensors("cuda")
+    out = torch.empty(case.rows, case.vocab, dtype=case.dtype, device="cuda")
+    head = Head(weight)
+
+    def ours(route: str) -> Callable[[], object]:
+        return lambda: triton_row_stats(
+            hidden,
+            head,
+            targets,
+            temperature=TEMPERATURE,
+            top_k=case.top_k,
+            route=route,  # type: ignore[arg-type]
+        )
+
+    variants: dict[str, Callable[[], object]] = {
+        "product only (floor)": lambda: torch.mm(hidden, weight.T, out=out),
+        "grpo-guard fused": ours("fused"),
+        "grpo-guard workspace": ours("workspace"),
+        "full logits, no sort": lambda: full_logits(hidden, weight, targets),
+        "full logits, torch.compile": _compiled_full(hidden, weight, targets),
+        "log_softmax + sort + cumsum": lambda: naive_sort(hidden, weight, targets),
+    }
+    liger = _liger(hidden, weight, targets)
+    if liger is not None:
+        variants["Liger fused linear cross entropy (log-prob only)"] = liger
+    with torch.no_grad():
+        return interleaved(variants, rounds=rounds, clock="cuda")
+
+
+def _compiled_full(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[[], object]:
+    compiled = torch.compile(full_logits)
+    return lambda: compiled(hidden, weight, targets)
+
+
+def _liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[[], object] | None:
+    """Where Liger is installed."""
+    try:
+        from liger_kernel.transformers import (  # type: ignore[import-not-found]
+            LigerFusedLinearCrossEntropyLoss,
+        )
+    except ImportError:
+        return None
+    loss = LigerFusedLinearCrossEntropyLoss(reduction="none")
+    return lambda: loss(weight, hidden, targets)

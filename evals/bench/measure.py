@@ -1,0 +1,124 @@
+"""Interleaved timing: machines are noisy, so only ratios within one run mean anything.
+
+Each round runs every variant once; a variant's ratio is taken to the first variant of the same
+round. On a CPU the clock is the process's CPU time, which other processes disturb least.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Clock = Literal["cpu", "wall", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One variant.
+
+    Args:
+        name: What ran.
+        seconds: Smallest of the rounds.
+        ratio: Smallest time over the baseline's smallest.
+        ratio_low: Smallest ratio within one round.
+        ratio_high: Largest ratio within one round.
+        rounds: How often it ran, warm-up not counted.
+        extra_mb: Peak memory beyond what the process held before; None = not measured.
+    """
+
+    name: str
+    seconds: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    rounds: int
+    extra_mb: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def interleaved(
+    variants: Mapping[str, Callable[[], object]], *, rounds: int, clock: Clock = "cpu"
+) -> list[Timing]:
+    """Run all variants ``rounds`` times after one warm-up; the first one is the baseline."""
+    peaks = {name: _warm_up(run, clock) for name, run in variants.items()}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, run in variants.items():
+            times[name].append(_timed(run, clock))
+    floor = times[next(iter(variants))]
+    timings = []
+    for name, own in times.items():
+        ratios = [t / f for t, f in zip(own, floor, strict=True)]
+        timings.append(
+            Timing(
+                name,
+                min(own),
+                min(own) / min(floor),
+                min(ratios),
+                max(ratios),
+                rounds,
+                peaks[name],
+            )
+        )
+    return timings
+
+
+def median_ratio(slow: list[float], fast: list[float]) -> float:
+    """Median of the rounds' ratios."""
+    return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
+
+
+def _timed(run: Callable[[], object], clock: Clock) -> float:
+    if clock == "cuda":
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+    now = time.process_time if clock == "cpu" else time.perf_counter
+    started = now()
+    run()
+    return now() - started
+
+
+def _warm_up(run: Callable[[], object], clock: Clock) -> float | None:
+    """Run once untimed, then once for its peak memory in MB."""
+    run()
+    if clock == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    if not _reset_peak():
+        return None
+    resident = _status("VmRSS")
+    run()
+    return max(0.0, _status("VmHWM") - resident)
+
+
+def _reset_peak() -> bool:
+    """Linux: make the peak resident size the present one."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(field: str) -> float:
+    """A size of this process in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))

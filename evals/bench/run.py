@@ -1,0 +1,96 @@
+"""All comparisons of one device, in one process and one run."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_guard.evals.bench.end_to_end import NAME as END_TO_END
+from grpo_guard.evals.bench.end_to_end import end_to_end
+from grpo_guard.evals.bench.head import HeadCase, cpu_head, cuda_head
+from grpo_guard.evals.bench.measure import Timing
+from grpo_guard.evals.bench.prompts import NAME as SHARED_PROMPT
+from grpo_guard.evals.bench.prompts import shared_prompt
+from grpo_guard.evals.versions import versions
+
+# The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
+VOCAB, SMALL, LARGE = 151_936, 896, 3584
+
+Say = Callable[[str], None]
+
+
+def bench(
+    device: str,
+    *,
+    rounds: int,
+    model: Path | None,
+    vllm_python: Path | None,
+    quick: bool,
+    say: Say,
+) -> dict[str, Any]:
+    """Run everything that this device and these arguments allow; returns what goes to the file."""
+    tables: list[dict[str, Any]] = []
+
+    def add(name: str, timings: list[Timing], **more: Any) -> None:
+        tables.append({"name": name, "rows": [t.to_dict() for t in timings], **more})
+
+    for case in _cases(device, quick):
+        say(case.name)
+        head = cuda_head if device == "cuda" else cpu_head
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        add(case.name, head(case, rounds=rounds), threads=1)
+        torch.set_num_threads(threads)
+    say(SHARED_PROMPT)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    add(SHARED_PROMPT, shared_prompt(device, rounds=rounds), threads=1)
+    torch.set_num_threads(threads)
+    if model is not None and not quick:
+        say(END_TO_END)
+        timings, notes = end_to_end(model, device, rounds=rounds, vllm_python=vllm_python)
+        add(f"{END_TO_END}, {model.name}", timings, threads=threads, notes=notes)
+    return {
+        "kind": "bench",
+        "device": device,
+        "machine": _machine(device),
+        "versions": versions() | _triton(),
+        "date": datetime.date.today().isoformat(),
+        "rounds": rounds,
+        "tables": tables,
+    }
+
+
+def _cases(device: str, quick: bool) -> list[HeadCase]:
+    if quick:
+        return [HeadCase(32, 8192, 64, torch.float32)]
+    if device == "cuda":
+        sizes = [(4096, SMALL), (8192, SMALL), (4096, LARGE), (8192, LARGE)]
+        return [HeadCase(n, VOCAB, h, torch.bfloat16) for n, h in sizes]
+    return [
+        HeadCase(256, VOCAB, SMALL, torch.float32),
+        HeadCase(256, VOCAB, SMALL, torch.bfloat16),
+        HeadCase(2048, VOCAB, SMALL, torch.float32),
+    ]
+
+
+def _machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    features = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores, {features}"
+
+
+def _triton() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return {"triton": version("triton")}
+    except PackageNotFoundError:
+        return {}
