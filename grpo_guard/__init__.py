@@ -19,10 +19,14 @@ from grpo_guard.verifier import CompletionVerifier, only
 
 if TYPE_CHECKING:
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
+    from grpo_guard.logprob.tail import TailProbabilityVerifier
 
 __version__ = "0.1.0"
 
-_LAZY = {"LogProbBoundVerifier": "grpo_guard.logprob.bounds"}
+_LAZY = {
+    "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
+    "TailProbabilityVerifier": "grpo_guard.logprob.tail",
+}
 
 __all__ = [
     "AbstainError",
@@ -43,6 +47,7 @@ __all__ = [
     "Policy",
     "Review",
     "SamplingSpec",
+    "TailProbabilityVerifier",
     "Usage",
     "Verdict",
     "Vote",
@@ -55,3 +60,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,135 @@
+"""How the false-positive budget is shared among a completion's tokens.
+
+The test of token t is valid at a level that is fixed before the token is drawn, and the levels of
+all tokens that could ever come must add up to the budget. Three things follow:
+
+* The length does not enter. It is the sampler's choice, and the attacker's: with budget / length
+  an attacker would dilute every token's share by padding, and honest work would pay where a rare
+  token ends a completion early (the union bound is over positions that a completion *may* reach).
+* With a declared longest completion every position gets an equal share. Without one, the shares
+  fall with the position and add up to one over all positions: see `falling_shares`.
+* A position that asks for a number may get a larger share, but what stands *before* it must say so.
+  Were it the token itself, the test would look at it twice, and the bound would not hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from grpo_guard.logprob.stats import Floats
+
+# What number and answer positions get of the budget beside their general share.
+NUMBER_SHARE = ANSWER_SHARE = 0.25
+FIRST_BLOCK = 64
+CONTEXT = 64  # characters before a token that say what it answers to
+
+_NUMBER = re.compile(
+    r"""(?: \d[.,]? | [=≈$€£¥#] | [\d)}\]%]\s*[-+*/^×÷·] | \\(?:times|cdot|div|frac\{) )
+        \s*\Z""",
+    re.VERBOSE,
+)
+_ANSWER = re.compile(
+    r"""(?: \#\#\#\# | \\boxed\{ | answer\s*(?:is|:|=) | <answer> )
+        [\s:$*]* [^\s<}]* \Z""",  # up to the end of the first word
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class Place(IntEnum):
+    """What the text before a token asks for."""
+
+    ELSEWHERE = 0
+    NUMBER = 1
+    ANSWER = 2
+
+
+class Places:
+    """Tells number and answer positions from the tokens before them.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
+
+    def __call__(self, ids: Sequence[int]) -> list[Place]:
+        """The place of each of the completion's tokens, [n] -> [n]; reads ids[:t] for token t."""
+        places, before = [], ""
+        for token in ids:
+            places.append(place_after(before))
+            before = (before + self.piece(token))[-CONTEXT:]
+        return places
+
+    def piece(self, token: int) -> str:
+        """The text of one token by itself."""
+        if token not in self._pieces:
+            self._pieces[token] = self.tokenizer.decode(
+                [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        return self._pieces[token]
+
+
+def place_after(text: str) -> Place:
+    """What a text asks for next.
+
+    >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
+    (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)
+    """
+    if _ANSWER.search(text):
+        return Place.ANSWER
+    return Place.NUMBER if _NUMBER.search(text) else Place.ELSEWHERE
+
+
+def shares_of(
+    places: Sequence[Place], longest: int | None, *, numbers: int, answers: int
+) -> Floats:
+    """Each token's share of the budget, shape [n]; over all that could come at most 1.
+
+    The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` beside their general
+    share, the first ``answers`` answer positions one of `ANSWER_SHARE`; an answer position past
+    those counts as a number position, and a number position past those has its general share left.
+
+    Args:
+        places: Of each token, from the text before it.
+        longest: Declared longest completion in tokens; None = not declared.
+        numbers: How many number positions have an extra share; 0 = none.
+        answers: The same for answer positions.
+    """
+    left = {Place.NUMBER: numbers, Place.ANSWER: answers}
+    extra = {Place.NUMBER: NUMBER_SHARE, Place.ANSWER: ANSWER_SHARE}
+    for place in left:
+        if longest is not None:
+            left[place] = min(left[place], longest)
+        extra[place] = extra[place] / left[place] if left[place] else 0.0
+    general = 1.0 - NUMBER_SHARE * (numbers > 0) - ANSWER_SHARE * (answers > 0)
+    n = len(places)
+    if longest is None:
+        shares = general * falling_shares(n)
+    else:
+        shares = np.where(np.arange(n) < longest, general / longest, 0.0)
+    for t, place in enumerate(places):
+        if place is Place.ANSWER and not left[place]:
+            place = Place.NUMBER
+        if place is not Place.ELSEWHERE and left[place]:
+            left[place] -= 1
+            shares[t] += extra[place]
+    return shares
+
+
+def falling_shares(n: int) -> Floats:
+    """Shares of the first n positions that add up to 1 over all positions, shape [n].
+
+    Blocks of 64, 128, 256 ... positions get 1/2, 1/6, 1/12 ... = 1/((j+1)(j+2)) of the budget, and
+    their positions equal parts: 1/128 at first, 1/3072 around position 256. A declared length of
+    512 gives 1/512 everywhere, which is why it pays to declare it.
+    """
+    block = np.floor(np.log2(np.arange(n) / FIRST_BLOCK + 1)).astype(int)
+    shares: Floats = 1.0 / ((block + 1.0) * (block + 2.0) * FIRST_BLOCK * 2.0**block)
+    return shares

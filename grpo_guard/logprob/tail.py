@@ -1,0 +1,152 @@
+"""TailProbabilityVerifier: is there a token that the policy would hardly ever have drawn here?
+
+Let p be the policy's distribution at the declared temperature and u the total probability of all
+tokens no likelier than the chosen one. An honest token comes from p restricted to a top set of
+tokens and renormalised; the set {tokens with tail mass <= a} is a bottom set of mass at most a, and
+restricting p to a top set takes at least as large a share from it as from the rest. So
+P(u <= a) <= a under top-k, top-p, min-p, in any order, or none: no calibration set is needed.
+
+Token t is tested at level alpha * s_t, where the share s_t depends on what stands before the token
+and on nothing else, and the shares of all tokens that could come add up to at most 1 (`shares.py`).
+Then P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
+The p-value is the smallest u_t / s_t, enlarged by e^(tau/T) for numerical drift. Where drift moves
+an honest token's tail mass by more than that, the bound does not speak.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grpo_guard.completion import Completion
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.shares import Place, Places, shares_of
+from grpo_guard.logprob.stats import Floats, TokenStats
+from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Finding, Verdict, accept, reject
+
+MOST_FINDINGS = 3
+_WORDS = {
+    Place.ELSEWHERE: "not a number position",
+    Place.NUMBER: "a number position",
+    Place.ANSWER: "an answer position",
+}
+
+
+class TailProbabilityVerifier(LogProbVerifier):
+    """Rejects completions with a token that honest sampling would hardly ever have drawn.
+
+    Closes much of what a top-k check leaves open where the policy is sure: inside the top-50 there
+    may be 49 tokens that together have one chance in a million. Tighter where the text before asks
+    for a number or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
+
+    Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding in
+    front of the poison dilutes a little. With it, neither length nor padding changes any share;
+    an attacker can only use up the extra shares by writing many numbers first.
+
+    Completions without token ids abstain as UNINFORMATIVE unless ``text_profile`` claims a finite
+    ``tau``: a retokenised token was never drawn, so its tail mass means nothing by itself. Where
+    honest nodes send ids, say ``require_ids=True``, or an attacker leaves them out.
+
+    What it cannot see: poison that the policy finds likely, many tokens each a little improbable
+    (`LogProbBoundVerifier` bets on those), and a choice among honest samples.
+
+    Args:
+        number_positions: How many number positions of a completion, counted from its start, share
+            a quarter of alpha beside their general share; 0 = none; None = an eighth of
+            ``max_new_tokens``, at least 8, or 64 where no length is declared.
+        answer_positions: The same for answer positions, another quarter.
+        **options: As for `LogProbVerifier`.
+
+    Raises:
+        ValueError: a number of positions is negative, or as `LogProbVerifier`.
+    """
+
+    name = "tail_probability"
+
+    def __init__(
+        self,
+        model: Any | None,
+        tokenizer: Any,
+        *,
+        sampling: SamplingSpec,
+        alpha: float = 1e-3,
+        number_positions: int | None = None,
+        answer_positions: int = 8,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, tokenizer, sampling=sampling, alpha=alpha, **options)
+        if number_positions is None:
+            number_positions = max(8, (sampling.max_new_tokens or 512) // 8)
+        for name, value in (("number", number_positions), ("answer", answer_positions)):
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name}_positions: expected an integer >= 0, got {value!r}")
+        self.number_positions = number_positions
+        self.answer_positions = answer_positions
+        self.places = Places(tokenizer)
+
+    def _unable(self, profile: DriftProfile) -> str | None:
+        if np.isfinite(profile.tau):
+            return None
+        return (
+            f"profile {profile.name!r} claims nothing of single tokens (tau is infinite); "
+            "send completion_ids, and refuse completions without them by require_ids=True"
+        )
+
+    def _judge(
+        self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
+    ) -> Verdict:
+        places = self.places(encoded.completion_ids)
+        # Retokenised text may be longer than what was sampled.
+        longest = None if encoded.from_text else self.sampling.max_new_tokens
+        shares = shares_of(
+            places, longest, numbers=self.number_positions, answers=self.answer_positions
+        )
+        p = token_p_values(stats.tail_mass, shares, profile.tau / self.sampling.temperature)
+        notes = self._notes(encoded)
+        p_value = float(p.min())
+        if p_value >= self.alpha:
+            return accept(self.name, p_value=p_value, findings=notes)
+        worst = [int(t) for t in np.argsort(p, kind="stable")[:MOST_FINDINGS] if p[t] < self.alpha]
+        findings = [
+            self._finding(completion, encoded, stats, t, places[t], float(p[t])) for t in worst
+        ]
+        return reject(self.name, p_value=p_value, findings=(*findings, *notes))
+
+    def _finding(
+        self,
+        completion: Completion,
+        encoded: Encoded,
+        stats: TokenStats,
+        t: int,
+        place: Place,
+        p_value: float,
+    ) -> Finding:
+        token = encoded.completion_ids[t]
+        message = (
+            f"token {t} (id {token}, {self.places.piece(token)[:40]!r}, {_WORDS[place]}): log-prob "
+            f"{stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens no likelier have "
+            f"{stats.tail_mass[t]:.1e} together; chance of such a token in honest work at most "
+            f"{p_value:.1e}, drift allowed for"
+        )
+        span = self.encoder.char_span(completion, encoded, t, t + 1)
+        return Finding("improbable_token", message, char_span=span, token_span=(t, t + 1))
+
+
+def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
+    """p-value of a completion if only this token spoke, for each token: [n], [n] -> [n].
+
+    Args:
+        tail_mass: Probability of all tokens no likelier than the chosen one, shape [n].
+        shares: Each token's share of the budget, shape [n].
+        drift: What is allowed for drift, in nats at the declared temperature, finite.
+    """
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # no tail is no chance, no share is no test
+        log_p = np.where(shares > 0, np.log(tail_mass) + drift - np.log(shares), 0.0)
+    p: Floats = np.exp(np.minimum(log_p, 0.0))
+    return p
