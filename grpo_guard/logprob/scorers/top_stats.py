@@ -1,0 +1,279 @@
+"""Token statistics from the likeliest tokens of each position alone, as serving engines list them.
+
+An engine lists, per position, the L likeliest tokens and the actual one with log-probs at
+temperature 1. What lies below the list is known only in sum, and every number here that depends on
+it is a bound on the side where honest work keeps its p-value:
+
+* Differences of log-probs at T = 1 are differences of raw logits, so whatever lives on the declared
+  top-k (k <= L) is exact at every temperature: the support, its edge, the set K of the flattened
+  distributions and their normalisers relative to K.
+* The total of exp(logit / T) over the vocabulary is known at T = 1 and bounded at other
+  temperatures: the unlisted mass r lies on N = V - L tokens of at most c each, c the least listed
+  probability, so sum p^a lies between N (r/N)^a and r c^(a-1), a = 1/T (Jensen, and p <= c;
+  the other way round for a < 1).
+
+Why K may be cut where the list ends: a factor of the e-process in `evidence.py` is Q/P on K and 1
+outside, and its mean under honest sampling is at most 1 for any K that the prefix alone decides, as
+long as the support's share of K is a top set of K. The L listed tokens are decided by the prefix;
+a token that the engine adds to the list only because it was actually there is not counted into K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_guard.logprob.stats import FLATTENINGS, Floats, Ints, TokenStats
+from grpo_guard.sampling import SamplingSpec
+
+# Token id -> (log-prob at T = 1, rank counted from 1).
+Position = Mapping[int, tuple[float, int]]
+
+# fp32 log-probs of a list may add up to this much too much or too little; an unlisted mass that
+# was taken for smaller than it is would make honest tokens look less likely than they are.
+SLACK = 1e-5
+
+
+class TopListError(ValueError):
+    """What the engine answered is not a list of the likeliest tokens with log-probs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopList:
+    """What an engine says of the n positions of a completion.
+
+    Args:
+        top: The L likeliest tokens' log-probs at T = 1, falling, shape [n, L].
+        own: The actual token's, shape [n].
+        listed: Whether the actual token is one of the L, shape [n].
+        own_rank: The engine's rank of an unlisted actual token: how many tokens are at least as
+            likely, itself included; shape [n].
+        eos: Log-probs of the EOS ids, -inf where unlisted, shape [n, E].
+        vocab_size: V.
+    """
+
+    top: Floats
+    own: Floats
+    listed: NDArray[np.bool_]
+    own_rank: Ints
+    eos: Floats
+    vocab_size: int
+
+    @classmethod
+    def of(
+        cls,
+        positions: Sequence[Position],
+        tokens: Sequence[int],
+        *,
+        length: int,
+        vocab_size: int,
+        eos_ids: Sequence[int] = (),
+    ) -> TopList:
+        """Read the engine's answer; ``length`` is L.
+
+        Raises:
+            TopListError: a position lacks its token or is shorter than L, or the numbers are no
+                log-probs (a server that runs with ``--logprobs-mode raw_logits``).
+        """
+        if len(positions) != len(tokens):
+            raise TopListError(f"expected {len(tokens)} positions, got {len(positions)}")
+        top, own, listed, ranks = [], [], [], []
+        for i, (position, token) in enumerate(zip(positions, tokens, strict=True)):
+            if token not in position:
+                raise TopListError(f"position {i}: expected token {token}, got others only")
+            inside = len(position) <= length
+            row = [value for key, (value, _) in position.items() if inside or key != token]
+            if len(row) != length:
+                raise TopListError(f"position {i}: expected {length} log-probs, got {len(row)}")
+            top.append(row)
+            own.append(position[token][0])
+            listed.append(inside)
+            ranks.append(position[token][1])
+        nothing = (-math.inf, 0)
+        eos = [[position.get(e, nothing)[0] for e in eos_ids] for position in positions]
+        table = cls(
+            -np.sort(-np.array(top, dtype=np.float64).reshape(-1, length), axis=-1),
+            np.array(own, dtype=np.float64),
+            np.array(listed, dtype=np.bool_),
+            np.array(ranks, dtype=np.int64),
+            np.array(eos, dtype=np.float64).reshape(len(own), len(eos_ids)),
+            vocab_size,
+        )
+        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN is not greater: the model's own
+            raise TopListError("expected log-probs, got numbers whose exponentials exceed 1 in sum")
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Weights exp((log-prob - the row's largest) / T), and what lies below the list.
+
+    Args:
+        weights: Of the list, shape [n, L].
+        own: Of the actual token, shape [n].
+        least, most: Bounds on the total over the vocabulary, shape [n]; equal at T = 1.
+        rest_least, rest_most: Bounds on the unlisted part of it, shape [n].
+    """
+
+    weights: Floats
+    own: Floats
+    least: Floats
+    most: Floats
+    rest_least: Floats
+    rest_most: Floats
+
+    @classmethod
+    def of(cls, table: TopList, temperature: float) -> _Totals:
+        top, peak, a = table.top, table.top[:, 0], 1.0 / temperature
+        weights = np.exp((top - peak[:, None]) * a)
+        unlisted = table.vocab_size - top.shape[-1]
+        least, most = _unlisted_mass(top, unlisted)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            packed = [np.log(r) + (a - 1) * top[:, -1] - a * peak for r in (least, most)]
+            spread = (
+                [a * np.log(r / unlisted) + math.log(unlisted) - a * peak for r in (least, most)]
+                if unlisted
+                else packed
+            )
+        low, high = (spread[0], packed[1]) if a >= 1 else (packed[0], spread[1])
+        rest_least = np.where(least > 0, np.exp(low), 0.0)
+        rest_most = np.where(most > 0, np.exp(high), 0.0)
+        listed = weights.sum(-1)
+        exact = np.exp(-peak)
+        return cls(
+            weights,
+            np.exp((table.own - peak) * a),
+            exact if temperature == 1 else listed + rest_least,
+            exact if temperature == 1 else listed + rest_most,
+            rest_least,
+            rest_most,
+        )
+
+
+def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
+    """Bounds on the probability at T = 1 of everything below the list, shapes [n]."""
+    missing = 1.0 - np.exp(top).sum(-1)
+    most = np.clip(np.minimum(missing + SLACK, unlisted * np.exp(top[:, -1])), 0.0, 1.0)
+    return np.clip(missing - SLACK, 0.0, most), most
+
+
+def top_stats(
+    table: TopList, spec: SamplingSpec, *, mass_margin: float, largest_logit: float
+) -> TokenStats:
+    """Statistics of each position's actual token, the fields as `VLLMScorer` documents them.
+
+    Args:
+        table: The engine's lists; L >= ``spec.top_k`` >= 1.
+        spec: The declared sampler, without repetition penalty, sglang's top-p excluded.
+        mass_margin: Widening of top-p at which ``edge_gap`` is taken.
+        largest_logit: Stands in for the raw logits, whose level the engine does not tell.
+    """
+    top, own = table.top, table.own
+    total = _Totals.of(table, spec.temperature)
+    log_most = np.log(total.most)
+    above = top > own[:, None]
+    n_above = above.sum(-1)
+    # Two upper bounds on the mass of everything no likelier: the sum, which has no digits left in
+    # the far tail, and the count of such tokens times the most that each can have.
+    by_sum = (np.where(above, 0.0, total.weights).sum(-1) + total.rest_most) / total.most
+    by_count = (table.vocab_size - n_above) * total.own / total.least
+    kth = top[:, spec.top_k - 1, None]
+    members = np.where((top >= kth) & (top > -np.inf), top - top[:, :1], -np.inf)
+    members = members / spec.temperature
+    eos = np.exp((table.eos - top[:, :1]) / spec.temperature).sum(-1) / total.most
+    entropy, varentropy = _spread_bounds(total, table.vocab_size)
+    logprob = (own - top[:, 0]) / spec.temperature - log_most
+    unclear = np.isnan(top).any(-1) | np.isnan(own)
+    return TokenStats(
+        logprob=np.where(unclear, np.nan, logprob),
+        max_logprob=-log_most,
+        rank=np.where(own < top[:, -1], np.maximum(table.own_rank - 1, n_above), n_above),
+        mass_above=np.where(above, total.weights, 0.0).sum(-1) / total.most,
+        tail_mass=np.minimum(1.0, np.minimum(by_sum, by_count)),
+        ties=np.maximum(0, (top == own[:, None]).sum(-1) - table.listed),
+        entropy=entropy,
+        varentropy=varentropy,
+        eos_mass=np.minimum(1.0, eos),
+        log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
+        log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
+        in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
+        logit=np.full(len(own), largest_logit),
+        edge_gap=np.maximum(0.0, _edge(table, spec, total, mass_margin) - own),
+    )
+
+
+def _log_flat_mass(members: Floats) -> Floats:
+    """log sum p^b over the members, where -inf is outside also for b = 0, [n, L] -> [n, 3]."""
+    inside = members > -np.inf
+    finite = np.where(inside, members, 0.0)
+    sums = [np.exp(b * finite).sum(-1, where=inside) for b in FLATTENINGS]
+    # Without a single member, which only NaN can cause, nothing is known.
+    return np.stack([np.log(np.where(s > 0, s, np.nan)) for s in sums], axis=-1)
+
+
+def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float) -> Floats:
+    """The least log-prob at T = 1 that the declared sampler keeps, shape [n]."""
+    top, k = table.top, spec.top_k
+    in_top_k = top >= top[:, k - 1, None]
+    scaled = (top - top[:, :1]) / spec.temperature
+    min_p = scaled >= (math.log(spec.min_p) if spec.min_p > 0 else -math.inf)
+    kept = in_top_k & min_p & (top > -np.inf)
+    if spec.top_p < 1:
+        eligible = in_top_k & min_p if spec.engine == "vllm" else in_top_k
+        # Tokens tied with the k-th may go on below the list. Then the mass that top-p counts is
+        # larger than listed and the nucleus wider: assume as many as the unlisted mass allows.
+        cut = eligible[:, -1] & (table.vocab_size > top.shape[-1])
+        weights = np.where(eligible, total.weights, 0.0)
+        tied = np.where(cut, _most_tied(table, total), 0.0)
+        whole = (weights.sum(-1) + tied)[:, None]
+        top_p = spec.top_p + min(mass_margin, (1 - spec.top_p) / 2)
+        kept &= np.cumsum(weights, -1) - weights < top_p * whole
+    edge: Floats = np.where(kept, top, np.inf).min(-1)
+    return np.where(np.isnan(top).any(-1), np.nan, edge)
+
+
+def _most_tied(table: TopList, total: _Totals) -> Floats:
+    """Largest weight of unlisted tokens that are as likely as the last listed one, shape [n]."""
+    unlisted = table.vocab_size - table.top.shape[-1]
+    _, mass = _unlisted_mass(table.top, unlisted)
+    each = np.exp(table.top[:, -1])
+    count = np.minimum(np.divide(mass, each, out=np.zeros_like(mass), where=each > 0), unlisted)
+    tied: Floats = count * total.weights[:, -1]
+    return tied
+
+
+def _spread_bounds(total: _Totals, vocab_size: int) -> tuple[Floats, Floats]:
+    """Upper bounds on entropy and varentropy over all that may lie below the list, shapes [n].
+
+    With a share x below the list, spread evenly at the worst, the entropy is that of the split plus
+    (1 - x) H + x log N. The variance of the surprise s is at most its mean square around any m; m
+    is chosen so that p (log p + m)^2 is concave below the list and an even spread is the worst.
+    """
+    listed = total.weights.sum(-1)
+    n = max(1, vocab_size - total.weights.shape[-1])
+    low, high = (rest / (listed + rest) for rest in (total.rest_least, total.rest_most))
+    share = total.weights / listed[:, None]
+    with np.errstate(divide="ignore"):
+        surprise = np.where(share > 0, -np.log(share), 0.0)
+    inner = (share * surprise).sum(-1)
+    x = np.clip(n / (n + np.exp(inner)), low, high)
+    entropy = (1 - x) * (inner - np.log1p(-x)) + x * math.log(n) + _surprises(x)
+    last = np.where(share[:, -1] > 0, surprise[:, -1], np.inf)
+    m = np.minimum(inner, last - 1)
+    squares = [
+        (share * (surprise - np.log1p(-y)[:, None] - m[:, None]) ** 2).sum(-1) for y in (low, high)
+    ]
+    y = np.clip(n * np.exp(-m - 2), low, high)
+    below = y * (math.log(n) - np.log(np.where(y > 0, y, 1.0)) - m) ** 2
+    varentropy: Floats = (1 - low) * np.maximum(*squares) + below
+    return entropy, varentropy
+
+
+def _surprises(x: Floats) -> Floats:
+    """-x log x, 0 at 0."""
+    surprises: Floats = -x * np.log(np.where(x > 0, x, 1.0))
+    return surprises

@@ -1,0 +1,277 @@
+"""Scores completions with vLLM's ``prompt_logprobs``, without the weights in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.scorers.top_stats import TopList, TopListError, top_stats
+from grpo_guard.logprob.scorers.vllm_backends import (
+    Backend,
+    EngineBackend,
+    EngineUnavailableError,
+    ServerBackend,
+)
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Cause
+
+__all__ = ["EngineUnavailableError", "VLLMScorer"]
+
+
+class VLLMScorer:
+    """Per-token statistics under the policy that a vLLM engine serves.
+
+    The engine must hold the very weights that the completions are declared to come from: load each
+    round's before scoring. vLLM lists, per position, log-probs at T = 1 of the ``n_logprobs``
+    likeliest tokens and of the actual one, whatever the temperature (vllm 0.32 and 0.33;
+    `top_stats.py` has the arithmetic). From that, with p at the declared temperature:
+
+    ===================  =========================================================================
+    field                value
+    ===================  =========================================================================
+    edge_gap             exact; under top-p at most the true one where tokens tied with the k-th
+                         may continue below the list, so always with n_logprobs = top_k
+    in_set, and the      exact for K = the listed tokens of the top-k with their ties; any K that
+    differences of       the prefix alone decides keeps the e-process valid
+    logprob,
+    log_set_mass,
+    log_flat_mass
+    logprob,             exact at T = 1, else lower bounds: the normaliser is at its largest
+    max_logprob,
+    log_set_mass,
+    mass_above,
+    log_flat_mass        (b = 0 exact, else as above); mass_above, of an unlisted token: a lower
+                         bound at every T
+    tail_mass            upper bound, at T = 1 of listed tokens up to 1e-5
+    rank                 exact for listed tokens; else at most the number of tokens that are at
+                         least as likely, which is vLLM's own rank: ties count as above
+    ties                 those in the list
+    entropy, varentropy  upper bounds
+    eos_mass             lower bound, 0 where EOS is not listed
+    logit                ``largest_logit``: vLLM does not tell the level of the logits
+    replay_margin        None
+    ===================  =========================================================================
+
+    What it can feed: `LogProbBoundVerifier` within the limits of `check`; tests on tail masses,
+    conservatively (above T = 1 hardly at all, because the unlisted mass may weigh anything); seed
+    replay not at all.
+
+    Args:
+        backend: Where the lists come from.
+        model: Name of the policy, for `identity`.
+        vocab_size: Rows of the model's embedding.
+        window: Longest sequence that the policy takes, in tokens, the very one the nodes may fill:
+            a longer completion is its author's fault. None = unknown. The engine needs
+            max_model_len >= window + 1, since it insists on generating a token; what is too long
+            for the engine alone raises ValueError.
+        dtype: What the engine computes in, as declared; it is not asked.
+        largest_logit: Bound on the raw logits' size; margins grow with it under profiles with
+            ``ulps``. Below 32 it does not widen the built-in profiles.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: str,
+        *,
+        vocab_size: int,
+        window: int | None = None,
+        dtype: str = "unknown",
+        largest_logit: float = 31.0,
+    ) -> None:
+        if not 1 <= backend.n_logprobs <= vocab_size:
+            raise ValueError(
+                f"n_logprobs: expected an integer from 1 to vocab_size = {vocab_size}, "
+                f"got {backend.n_logprobs!r}"
+            )
+        if window is not None and window < 2:
+            raise ValueError(f"window: expected an integer >= 2 or None, got {window!r}")
+        if not largest_logit >= 0:
+            raise ValueError(f"largest_logit: expected a number >= 0, got {largest_logit!r}")
+        self.backend = backend
+        self.model = model
+        self._vocab_size = vocab_size
+        self._window = window
+        self._dtype = dtype
+        self._largest_logit = float(largest_logit)
+
+    @classmethod
+    def server(
+        cls,
+        base_url: str,
+        model: str,
+        *,
+        config: str | Path | None = None,
+        vocab_size: int | None = None,
+        window: int | None = None,
+        n_logprobs: int = 20,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        concurrency: int = 8,
+        attempts: int = 4,
+        **options: Any,
+    ) -> VLLMScorer:
+        """Ask a vLLM server; needs the ``openai`` package.
+
+        Args:
+            base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
+            model: The served model name.
+            config: Local model folder whose config.json tells ``vocab_size`` and ``window``
+                where they are not given. Nothing is downloaded.
+            vocab_size: Rows of the model's embedding.
+            window: As for the constructor.
+            n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
+                declared top-k; the longer, the tighter the bounds and the larger the answers.
+            api_key: Of the server; the environment's OPENAI_API_KEY is never sent.
+            timeout: Seconds for one call of `score` together, retries included.
+            concurrency: Requests under way at one time.
+            attempts: Per sequence, for errors that may pass.
+            **options: As for the constructor.
+
+        Raises:
+            ValueError: an argument is out of range, or the vocabulary's size is not known.
+            ImportError: the ``openai`` package is missing.
+        """
+        known = _read_config(config)
+        size = vocab_size if vocab_size is not None else known.get("vocab_size")
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"vocab_size: expected an integer >= 1 or a config, got {size!r}")
+        backend = ServerBackend(
+            base_url,
+            model,
+            n_logprobs=n_logprobs,
+            api_key=api_key,
+            timeout=timeout,
+            concurrency=concurrency,
+            attempts=attempts,
+        )
+        length = window if window is not None else known.get("max_position_embeddings")
+        return cls(backend, model, vocab_size=size, window=length, **options)
+
+    @classmethod
+    def engine(
+        cls, llm: Any, *, window: int | None = None, n_logprobs: int = 20, **options: Any
+    ) -> VLLMScorer:
+        """Use a ``vllm.LLM`` of this process.
+
+        Args:
+            llm: Built with ``max_logprobs >= n_logprobs``.
+            window: As for the constructor; default: the model's max_position_embeddings.
+            n_logprobs: Tokens per list, at least the declared top-k.
+            **options: As for the constructor.
+
+        Raises:
+            ValueError: ``n_logprobs`` is more than the engine allows.
+        """
+        config = llm.llm_engine.model_config
+        if n_logprobs > config.max_logprobs >= 0:
+            raise ValueError(
+                f"n_logprobs: expected at most the engine's max_logprobs {config.max_logprobs}, "
+                f"got {n_logprobs!r}"
+            )
+        if window is None:
+            window = getattr(config.hf_text_config, "max_position_embeddings", None)
+        options.setdefault("dtype", str(config.dtype).removeprefix("torch."))
+        return cls(
+            EngineBackend(llm, n_logprobs=n_logprobs),
+            str(config.model),
+            vocab_size=int(config.get_vocab_size()),
+            window=window,
+            **options,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def window(self) -> int | None:
+        return self._window
+
+    def identity(self) -> dict[str, str]:
+        """Engine, model name, and the declared dtype."""
+        return {"engine": "vllm", "architecture": self.model, "dtype": self._dtype}
+
+    def check(self, spec: SamplingSpec) -> None:
+        """Refuse what a list of the likeliest tokens cannot decide.
+
+        Raises:
+            ValueError: top-k off or longer than the list, a repetition penalty (it needs the logits
+                of all seen tokens), or sglang's top-p (it counts the whole distribution).
+        """
+        n = self.backend.n_logprobs
+        if not 1 <= spec.top_k <= n:
+            raise ValueError(
+                f"SamplingSpec.top_k: VLLMScorer expects 1 to n_logprobs = {n}, got {spec.top_k}. "
+                "Raise n_logprobs and the engine's max_logprobs, or score with the weights"
+            )
+        if spec.repetition_penalty != 1.0:
+            raise ValueError(
+                "SamplingSpec.repetition_penalty: VLLMScorer expects 1 (off), "
+                f"got {spec.repetition_penalty}"
+            )
+        if spec.engine == "sglang" and spec.top_p < 1:
+            raise ValueError(
+                "SamplingSpec.top_p: VLLMScorer expects 1 (off) with engine 'sglang', "
+                f"got {spec.top_p}"
+            )
+
+    def score(
+        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+    ) -> list[TokenStats]:
+        """Statistics of each completion's tokens, in the order of ``sequences``.
+
+        Raises:
+            ValueError: see `check`; or a sequence is longer than the window or the engine's.
+            EngineUnavailableError: no usable answer in time; its ``cause`` says why.
+        """
+        self.check(spec)
+        rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
+        # Before anything is sent: one sequence that is too long must not cost the others a pass.
+        for i, row in enumerate(rows):
+            if self._window is not None and len(row) > self._window:
+                raise ValueError(
+                    f"sequences[{i}]: expected at most window = {self._window} tokens, "
+                    f"got {len(row)}"
+                )
+        lists = self.backend.lists(rows, [len(s.prompt_ids) for s in sequences])
+        return [
+            top_stats(
+                self._table(positions, sequence, spec),
+                spec,
+                mass_margin=mass_margin,
+                largest_logit=self._largest_logit,
+            )
+            for positions, sequence in zip(lists, sequences, strict=True)
+        ]
+
+    def _table(self, positions: Any, sequence: Encoded, spec: SamplingSpec) -> TopList:
+        try:
+            return TopList.of(
+                positions,
+                sequence.completion_ids,
+                length=self.backend.n_logprobs,
+                vocab_size=self._vocab_size,
+                eos_ids=spec.eos_token_ids,
+            )
+        except TopListError as error:
+            raise EngineUnavailableError(Cause.PROVIDER, f"{self.model}: {error}") from error
+
+
+def _read_config(folder: str | Path | None) -> dict[str, Any]:
+    """vocab_size and max_position_embeddings of a model folder; {} without one."""
+    if folder is None:
+        return {}
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(f"config: expected a model folder with config.json, got {folder!s}")
+    config: dict[str, Any] = json.loads(path.read_text())
+    # Models with several modalities keep the language model's numbers one level down.
+    return {**config, **config.get("text_config", {})}

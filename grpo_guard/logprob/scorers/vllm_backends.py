@@ -1,0 +1,270 @@
+"""Where `VLLMScorer` gets its lists from: a server over HTTP, or the engine in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any, Protocol
+
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from grpo_guard.logprob.scorers.top_stats import Position
+from grpo_guard.verdict import Cause
+
+# JSON has no -inf; vLLM's server sends this instead.
+MINUS_INFINITY = -9999.0
+
+
+class EngineUnavailableError(RuntimeError):
+    """The engine gave no usable answer, through no fault of any completion's author.
+
+    Args:
+        cause: TIMEOUT, RATE_LIMITED or PROVIDER: what the abstention is to be called.
+        transient: Whether asking again may help.
+    """
+
+    def __init__(self, cause: Cause, message: str, *, transient: bool = False) -> None:
+        self.cause = cause
+        self.transient = transient
+        super().__init__(message)
+
+
+class Backend(Protocol):
+    """Lists of the likeliest tokens, from wherever. May be called from several threads."""
+
+    @property
+    def n_logprobs(self) -> int:
+        """Tokens that a list holds; the actual one comes on top where it is not among them."""
+
+    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
+        """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
+
+        Raises:
+            ValueError: the engine refuses a sequence, such as one longer than its window.
+            EngineUnavailableError: no usable answer in time.
+        """
+
+
+Lists = list[Position]
+
+
+class ServerBackend:
+    """vLLM's OpenAI-compatible server, asked through completions with token-id prompts.
+
+    One request per sequence, at most ``concurrency`` at once. Connection errors, time-outs, 429 and
+    5xx are tried again, with growing random pauses, until ``attempts`` or ``timeout`` is spent.
+
+    Args: as `VLLMScorer.server`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        n_logprobs: int,
+        api_key: str | None,
+        timeout: float,
+        concurrency: int,
+        attempts: int,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url: expected http:// or https://..., got {base_url!r}")
+        for name, value in (("concurrency", concurrency), ("attempts", attempts)):
+            if value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+        if not (math.isfinite(timeout) and timeout > 0):
+            raise ValueError(f"timeout: expected seconds > 0, got {timeout!r}")
+        import openai  # noqa: F401  # a missing package is to be found now, not in training
+
+        self.base_url = base_url
+        self.model = model
+        self.n_logprobs = n_logprobs
+        self.timeout = timeout
+        self.concurrency = concurrency
+        self.attempts = attempts
+        # Never None: the client would send OPENAI_API_KEY, a stranger's secret, to this server.
+        self._api_key = api_key or "none"
+
+    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
+        """As `Backend.lists`; ``timeout`` bounds the whole call."""
+        return _run(lambda: self._all(sequences, starts))
+
+    async def _all(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
+        import openai
+
+        slots = asyncio.Semaphore(self.concurrency)
+        last: list[EngineUnavailableError] = []
+        try:
+            async with (
+                asyncio.timeout(self.timeout),
+                openai.AsyncOpenAI(
+                    base_url=self.base_url,
+                    api_key=self._api_key,
+                    max_retries=0,
+                    timeout=self.timeout,
+                ) as client,
+                asyncio.TaskGroup() as group,
+            ):
+                tasks = [
+                    group.create_task(self._one(client, ids, start, slots, last))
+                    for ids, start in zip(sequences, starts, strict=True)
+                ]
+        except TimeoutError:
+            # A server that was refusing until the end was not slow.
+            cause = last[-1].cause if last else Cause.TIMEOUT
+            reason = f"; last: {last[-1]}" if last else ""
+            raise EngineUnavailableError(
+                cause, f"no answer to {len(sequences)} sequences within {self.timeout} s{reason}"
+            ) from None
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _one(
+        self,
+        client: Any,
+        ids: Sequence[int],
+        start: int,
+        slots: asyncio.Semaphore,
+        last: list[EngineUnavailableError],
+    ) -> Lists:
+        async with slots:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception(lambda e: getattr(e, "transient", False)),
+                stop=stop_after_attempt(self.attempts),
+                wait=wait_random_exponential(multiplier=0.5, max=10),
+                reraise=True,
+            ):
+                with attempt:
+                    try:
+                        return await self._request(client, ids, start)
+                    except EngineUnavailableError as error:
+                        last.append(error)
+                        raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _request(self, client: Any, ids: Sequence[int], start: int) -> Lists:
+        import openai
+
+        try:
+            answer = await client.completions.create(
+                model=self.model,
+                prompt=list(ids),  # never a string: the server would tokenise what it is sent
+                max_tokens=1,
+                temperature=0,
+                extra_body={"prompt_logprobs": self.n_logprobs, "return_token_ids": True},
+            )
+        except openai.APIStatusError as error:
+            raise _of_status(error.status_code, str(error)) from None
+        except openai.APITimeoutError:
+            raise EngineUnavailableError(
+                Cause.TIMEOUT, "the request timed out", transient=True
+            ) from None
+        except openai.APIConnectionError as error:
+            raise EngineUnavailableError(
+                Cause.PROVIDER, f"no connection: {error.__cause__!s:.200}", transient=True
+            ) from None
+        except (openai.OpenAIError, ValueError) as error:  # a body that is no JSON, for one
+            raise _nonsense(error) from None
+        return _parse(answer, ids, start)
+
+
+def _of_status(status: int, message: str) -> Exception:
+    text = f"HTTP {status}: {message:.300}"
+    if status in (400, 413, 422):
+        return ValueError(f"the vLLM server refuses the sequence: {text}")
+    if status in (408, 504):
+        return EngineUnavailableError(Cause.TIMEOUT, text, transient=True)
+    if status == 429:
+        return EngineUnavailableError(Cause.RATE_LIMITED, text, transient=True)
+    return EngineUnavailableError(Cause.PROVIDER, text, transient=status >= 500)
+
+
+def _nonsense(error: object) -> EngineUnavailableError:
+    return EngineUnavailableError(
+        Cause.PROVIDER, f"expected a completion with prompt_logprobs: {error!s:.200}"
+    )
+
+
+def _parse(answer: Any, ids: Sequence[int], start: int) -> Lists:
+    """The lists in a completion object, whose vLLM fields are untyped extras."""
+    try:
+        (choice,) = answer.choices
+        raw = choice.prompt_logprobs
+        echoed = choice.prompt_token_ids
+        # A server that cuts or changes the prompt would score something else.
+        if len(raw) != len(ids) or (echoed is not None and list(echoed) != list(ids)):
+            raise ValueError(f"{len(raw)} positions for {len(ids)} tokens, or other tokens")
+        return [
+            {int(i): (_logprob(e["logprob"]), int(e["rank"] or 1)) for i, e in position.items()}
+            for position in raw[start:]
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _nonsense(f"{type(error).__name__}: {error}") from None
+
+
+def _logprob(value: float | None) -> float:
+    if value is None:  # NaN, from a server whose JSON has none
+        return math.nan
+    return -math.inf if value <= MINUS_INFINITY else float(value)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, list[Lists]]]) -> list[Lists]:
+    """Run it to the end, also where the caller's thread already runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()
+
+
+class EngineBackend:
+    """A ``vllm.LLM`` of this process. Calls are serialised: an LLM takes one at a time.
+
+    Args: as `VLLMScorer.engine`.
+    """
+
+    def __init__(self, llm: Any, *, n_logprobs: int) -> None:
+        self.llm = llm
+        self.n_logprobs = n_logprobs
+        self.max_model_len = int(llm.llm_engine.model_config.max_model_len)
+        self._lock = threading.Lock()
+
+    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
+        """As `Backend.lists`. There is no deadline: a call into the engine cannot be cut short."""
+        longest = max(map(len, sequences), default=0)
+        # Asked here, since a refusal half way through would leave the rest in the engine's queue.
+        if longest >= self.max_model_len:
+            raise ValueError(
+                f"sequences: expected fewer tokens than the engine's max_model_len "
+                f"{self.max_model_len}, got {longest}"
+            )
+        params = import_module("vllm").SamplingParams(
+            max_tokens=1, temperature=0.0, prompt_logprobs=self.n_logprobs, detokenize=False
+        )
+        prompts = [{"prompt_token_ids": list(ids)} for ids in sequences]
+        with self._lock:
+            try:
+                outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            except Exception as error:
+                if type(error).__name__ not in ("EngineDeadError", "EngineGenerateError"):
+                    raise
+                raise EngineUnavailableError(Cause.PROVIDER, f"the engine died: {error}") from None
+        return [
+            [
+                {i: (float(e.logprob), int(e.rank or 1)) for i, e in position.items()}
+                for position in output.prompt_logprobs[start:]
+            ]
+            for output, start in zip(outputs, starts, strict=True)
+        ]

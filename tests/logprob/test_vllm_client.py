@@ -1,0 +1,222 @@
+"""What the client of a vLLM server makes of a server that misbehaves."""
+
+import asyncio
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from fake_top_list import positions_of
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Cause
+
+SPEC = SamplingSpec("vllm", 1.0, 5, 1.0)
+
+
+def answer(prompt, vocab=60, length=8):
+    logits = np.random.default_rng(len(prompt)).normal(size=(len(prompt), vocab))
+    lists = positions_of(logits, prompt, length)
+    raw = [None] + [
+        {str(i): {"logprob": value, "rank": rank} for i, (value, rank) in p.items()}
+        for p in lists[1:]
+    ]
+    choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": raw}
+    return {"id": "x", "object": "text_completion", "created": 0, "model": "m",
+            "choices": [choice | {"prompt_token_ids": prompt}]}  # fmt: skip
+
+
+@contextmanager
+def http_server(respond):
+    """``respond(body, n)`` gives (status, JSON) for the n-th request, or seconds to sleep first."""
+    seen = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                seen.append((body, dict(self.headers)))
+                n = len(seen)
+            status, reply = respond(body, n)
+            data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+            try:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except OSError:
+                pass  # the client has gone
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def client(url, **options):
+    options = {"vocab_size": 60, "n_logprobs": 8, "attempts": 2, "timeout": 20, **options}
+    return VLLMScorer.server(url, "m", **options)
+
+
+SEQUENCES = [Encoded((1, 2), (3, 4, 5)[:n], False) for n in (1, 2, 3)]
+
+
+def test_a_request_holds_ids_and_no_secret_of_somebody_else(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-somebody-else")
+    with http_server(lambda body, n: (200, answer(body["prompt"]))) as (url, seen):
+        stats = client(url).score(SEQUENCES, SPEC)
+    assert [len(s) for s in stats] == [1, 2, 3]
+    assert all(s.finite for s in stats)
+    for body, headers in seen:
+        assert all(isinstance(i, int) for i in body["prompt"])
+        assert body["prompt_logprobs"] == 8
+        assert body["max_tokens"] == 1
+        assert "somebody-else" not in str(headers)
+
+
+def test_scores_also_inside_a_running_event_loop():
+    async def inside(url):
+        return client(url).score(SEQUENCES, SPEC)
+
+    with http_server(lambda body, n: (200, answer(body["prompt"]))) as (url, _):
+        assert len(asyncio.run(inside(url))) == 3
+
+
+def test_what_passes_is_tried_again():
+    def respond(body, n):
+        return (503, {}) if n == 1 else (200, answer(body["prompt"]))
+
+    with http_server(respond) as (url, seen):
+        assert len(client(url).score(SEQUENCES, SPEC)) == 3
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "requests"),
+    [
+        (429, Cause.RATE_LIMITED, 2),
+        (500, Cause.PROVIDER, 2),
+        (504, Cause.TIMEOUT, 2),
+        (401, Cause.PROVIDER, 1),
+        (404, Cause.PROVIDER, 1),
+    ],
+)
+def test_the_engines_failures_have_a_cause(status, cause, requests):
+    with (
+        http_server(lambda body, n: (status, {"error": {"message": "no"}})) as (url, seen),
+        pytest.raises(EngineUnavailableError) as caught,
+    ):
+        client(url, concurrency=1).score(SEQUENCES[:1], SPEC)
+    assert caught.value.cause is cause
+    assert len(seen) == requests
+
+
+def test_no_server_at_all():
+    with http_server(lambda body, n: (500, {})) as (url, _):
+        pass
+    with pytest.raises(EngineUnavailableError, match="no connection") as caught:
+        client(url).score(SEQUENCES, SPEC)
+    assert caught.value.cause is Cause.PROVIDER
+
+
+def test_a_server_that_sleeps_is_cut_off_in_time():
+    def respond(body, n):
+        time.sleep(3)
+        return 200, answer(body["prompt"])
+
+    started = time.monotonic()
+    with http_server(respond) as (url, _):
+        with pytest.raises(EngineUnavailableError) as caught:
+            client(url, timeout=0.5, attempts=5).score(SEQUENCES, SPEC)
+        assert time.monotonic() - started < 2.5
+    assert caught.value.cause is Cause.TIMEOUT
+
+
+def test_a_server_that_refuses_until_the_deadline_was_not_slow():
+    with (
+        http_server(lambda body, n: (429, {})) as (url, _),
+        pytest.raises(EngineUnavailableError) as caught,
+    ):
+        client(url, timeout=1.5, attempts=1000).score(SEQUENCES[:1], SPEC)
+    assert caught.value.cause is Cause.RATE_LIMITED
+
+
+def test_a_sequence_that_the_server_refuses():
+    with (
+        http_server(lambda body, n: (400, {"error": {"message": "too long"}})) as (url, seen),
+        pytest.raises(ValueError, match="too long"),
+    ):
+        client(url).score(SEQUENCES[:1], SPEC)
+    assert len(seen) == 1
+
+
+def mangled(change):
+    def respond(body, n):
+        reply = answer(body["prompt"])
+        return 200, change(reply) or reply
+
+    return respond
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: b"<html>",
+        lambda r: {"choices": []},
+        lambda r: r["choices"][0].pop("prompt_logprobs") and None,
+        lambda r: r["choices"][0]["prompt_logprobs"].pop() and None,
+        lambda r: r["choices"][0].update(prompt_token_ids=[9, 9, 9]),
+        lambda r: r["choices"][0]["prompt_logprobs"].__setitem__(2, {"3": {"logprob": -1}}),
+        lambda r: r["choices"][0]["prompt_logprobs"].__setitem__(2, None),
+    ],
+)
+def test_an_answer_of_another_shape(change):
+    with (
+        http_server(mangled(change)) as (url, _),
+        pytest.raises(EngineUnavailableError) as caught,
+    ):
+        client(url).score(SEQUENCES[:1], SPEC)
+    assert caught.value.cause is Cause.PROVIDER
+
+
+def test_json_has_no_infinity():
+    def change(reply):
+        entry = reply["choices"][0]["prompt_logprobs"][2]["3"]
+        reply["choices"][0]["prompt_logprobs"][2] |= {"3": entry | {"logprob": -9999.0}}
+
+    with http_server(mangled(change)) as (url, _):
+        (stats,) = client(url).score(SEQUENCES[:1], SPEC)
+    assert stats.logprob[0] == -np.inf
+
+
+def test_requests_under_way_are_bounded():
+    now = most = 0
+    lock = threading.Lock()
+
+    def respond(body, n):
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.02)
+        with lock:
+            now -= 1
+        return 200, answer(body["prompt"])
+
+    with http_server(respond) as (url, _):
+        client(url, concurrency=3).score(SEQUENCES * 5, SPEC)
+    assert most == 3
