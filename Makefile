@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure bench docs package clean
+.PHONY: demo test check models measure drift bench docs package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,10 @@ models: $(READY)
 #: make measure  the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+
+#: make drift    what the sender's number format costs honest work; resumes where it stopped
+drift: $(READY) models
+	$(BIN)/python -m grpo_guard.evals.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make bench    pytest-benchmark under tests/bench
 bench: $(READY)
