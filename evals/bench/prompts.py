@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -13,8 +15,8 @@ PROMPT, GROUP, COMPLETION = 512, 8, 128
 NAME = f"body, shared prompt, P={PROMPT} G={GROUP} R={COMPLETION}"
 
 
-def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
-    """An 8-layer Qwen2 of width 512; the ratio of plain rows is the gain."""
+def group_of_one_prompt(device: str) -> tuple[Any, list[Encoded]]:
+    """The body of an 8-layer Qwen2 of width 512, and a group of random completions."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=32_000,
@@ -32,6 +34,12 @@ def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
         Encoded(prompt, tuple(torch.randint(0, 32_000, (COMPLETION,)).tolist()), False)
         for _ in range(GROUP)
     ]
+    return body, group
+
+
+def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
+    """The ratio of plain rows is the gain."""
+    body, group = group_of_one_prompt(device)
     where = torch.device(device)
     clock: Clock = "cuda" if device == "cuda" else "cpu"
     with torch.no_grad():

@@ -1,0 +1,103 @@
+"""Benchmark results as a page of the docs: a table and a plot per comparison.
+
+python -m grpo_guard.evals.bench.page docs/benchmarks/cpu.json -o docs/benchmarks/index.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.evals.results import write_text
+
+INTRO = """# Benchmarks
+
+Written by `python -m grpo_guard.evals.bench.page` from the JSON files in this folder, which
+`grpo-guard bench` made. Each table is one run in one process: every round ran every line once, and
+a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
+within single rounds. Seconds are CPU seconds where one thread is named, otherwise wall time; they
+belong to that machine on that day, the ratios travel better. Extra memory is the peak beyond what
+the process held before. Nothing is written here that was not measured.
+"""
+BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
+
+
+def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
+    """(Markdown, SVG files by name) for results of `grpo_guard.evals.bench.run.bench`."""
+    parts, plots = [INTRO], {}
+    for file in files:
+        results = json.loads(file.read_text(encoding="utf-8"))
+        versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items() if k != "machine")
+        parts.append(
+            f"## {results['device'].upper()}\n\n{results['machine']}; {versions}; "
+            f"{results['date']}; {results['rounds']} rounds; `{file.name}`.\n"
+        )
+        for i, table in enumerate(results["tables"]):
+            name = f"{file.stem}-{i}.svg"
+            plots[name] = plot(table)
+            parts.append(section(table, name))
+    return "\n".join(parts), plots
+
+
+def section(table: Mapping[str, Any], plot_name: str) -> str:
+    """One comparison."""
+    threads = table.get("threads")
+    lines = [
+        f"### {table['name']}",
+        "",
+        f"{threads} thread{'s' if threads != 1 else ''}.\n" if threads else "",
+        "| | seconds | ratio | range | extra memory |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in table["rows"]:
+        memory = "" if row["extra_mb"] is None else f"{row['extra_mb']:.0f} MB"
+        lines.append(
+            f"| {row['name']} | {row['seconds']:.3g} | {row['ratio']:.2f} | "
+            f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f} | {memory} |"
+        )
+    lines += ["", f"![{table['name']}: ratios]({plot_name})", ""]
+    lines += [f"{name}: {value:.2g}.\n" for name, value in table.get("notes", {}).items()]
+    return "\n".join(lines)
+
+
+def plot(table: Mapping[str, Any]) -> str:
+    """Ratios as horizontal bars: an SVG that carries its own numbers."""
+    rows = table["rows"]
+    most = max(row["ratio"] for row in rows)
+    height = ROW * len(rows) + 8
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + BAR + RIGHT}" '
+        f'height="{height}" font-family="sans-serif" font-size="13" fill="#888">'
+    ]
+    for i, row in enumerate(rows):
+        y, width = 4 + i * ROW, max(1.0, BAR * row["ratio"] / most)
+        name = html.escape(row["name"])
+        colour = "#2f7d4f" if "ours" in name or name.startswith("grpo-guard") else "#8899aa"
+        bar = f'x="{LEFT}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"'
+        parts += [
+            f'<text x="{LEFT - 8}" y="{y + 17}" text-anchor="end">{name}</text>',
+            f'<rect {bar} fill="{colour}"/>',
+            f'<text x="{LEFT + width + 6:.1f}" y="{y + 17}">{row["ratio"]:.2f}</text>',
+        ]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Benchmark results as a page of the docs.")
+    parser.add_argument("files", type=Path, nargs="+", help="JSON of grpo-guard bench")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="Markdown file")
+    args = parser.parse_args()
+    text, plots = page(args.files)
+    write_text(args.out, text)
+    for name, svg in plots.items():
+        write_text(args.out.parent / name, svg)
+    print(f"wrote {args.out} and {len(plots)} plots")
+
+
+if __name__ == "__main__":
+    main()
