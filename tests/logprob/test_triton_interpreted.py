@@ -12,9 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from triton_cases import CASES
 
+from grpo_guard.logprob.kernels import head_stats as head_stats_module
+from grpo_guard.logprob.kernels import triton_stats
+from grpo_guard.logprob.kernels.head import ForeignHead, Head
+from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.triton_stats import MeasuredRoutes
+from grpo_guard.sampling import SamplingSpec
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -41,6 +47,51 @@ def test_interpreted(name, results):
     failure = results[name]["failure"]
     if failure:
         pytest.fail(failure, pytrace=False)
+
+
+def test_an_implementation_that_cannot_be_had_is_refused_in_words():
+    hidden, targets = torch.randn(3, 8), torch.tensor([1, 2, 3])
+    head, spec = Head(torch.randn(20, 8)), SamplingSpec("transformers", 1.0, 5, 1.0)
+    with pytest.raises(ValueError, match="one of auto, tiled, triton, got 'cuda'"):
+        head_stats(hidden, head, targets, spec, implementation="cuda")
+    foreign = ForeignHead(torch.nn.Linear(8, 20), 20)
+    with pytest.raises(ValueError, match=r"plain linear head .*, got ForeignHead"):
+        head_stats(hidden, foreign, targets, spec, implementation="triton")
+
+
+def test_without_triton_the_error_names_the_package(monkeypatch):
+    monkeypatch.setattr(triton_stats, "triton_available", lambda: False)
+    with pytest.raises(ImportError, match="the package triton"):
+        triton_stats.triton_row_stats(
+            torch.randn(3, 8), Head(torch.randn(20, 8)), torch.tensor([1, 2, 3]), temperature=1.0
+        )
+
+
+def test_kernels_that_fail_give_way_to_tiles_with_one_warning(monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(head_stats_module, "triton_row_stats", broken)
+    monkeypatch.setattr(head_stats_module, "supported", lambda device: True)
+    monkeypatch.setattr(head_stats_module, "_triton_failed", False)
+    arguments = torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9)
+    spec = SamplingSpec("transformers", 1.0, 5, 1.0)
+    with pytest.warns(RuntimeWarning, match=r"C compiler.*by tiles") as warned:
+        stats, _ = head_stats(*arguments, spec, rows_at_once=4)
+    assert len(warned) == 1
+    expected, _ = head_stats(*arguments, spec, implementation="tiled")
+    torch.testing.assert_close(stats.logprob, expected.logprob)
+
+
+def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(head_stats_module, "triton_row_stats", full)
+    monkeypatch.setattr(head_stats_module, "supported", lambda device: True)
+    spec = SamplingSpec("transformers", 1.0, 5, 1.0)
+    with pytest.raises(torch.OutOfMemoryError):
+        head_stats(torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9), spec)
 
 
 def test_the_faster_route_is_measured_once_per_kind_of_call():

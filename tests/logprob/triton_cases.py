@@ -337,6 +337,23 @@ def _():
             triton_row_stats(*arguments, **{"temperature": 1.0, **options})
 
 
+@case("head_stats by the kernels and by tiles")
+def _():
+    from grpo_guard.logprob.kernels.head_stats import head_stats
+
+    hidden, head, targets = integers(21)
+    spec = SamplingSpec("transformers", 0.5, 5, 0.9)
+    options = {"eos_ids": (3,), "rows_at_once": 4}
+    by = {}
+    for implementation in ("triton", "tiled"):
+        stats, gaps = head_stats(
+            hidden, head, targets, spec, implementation=implementation, **options
+        )
+        by[implementation] = (*stats, gaps)
+    for one, other in zip(by["triton"], by["tiled"], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
 @case("any integer-valued case")
 def _():
     @settings(deadline=None, max_examples=12, database=None, derandomize=True)

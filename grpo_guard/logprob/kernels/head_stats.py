@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -13,10 +15,23 @@ from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
 from grpo_guard.logprob.kernels.support import edge_gaps
 from grpo_guard.logprob.kernels.tiled import row_stats
+from grpo_guard.logprob.kernels.triton_stats import (
+    FLOATS,
+    WORKSPACE_BYTES,
+    supported,
+    triton_row_stats,
+)
 from grpo_guard.sampling import SamplingSpec
 
+Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
+
+# Workspace of the GPU's kernels: 16,384 products, which for 512 rows stay in the cache of a large
+# GPU. A multiple of the rows, so that halving these after an out-of-memory error halves it too.
+WORKSPACE_PER_ROW = 4 * 16_384
 # Rows of full logits that exist at one time where a head or a trainer gives no less.
 FULL_ROWS = 64
+
+_triton_failed = False
 
 
 def head_stats(
@@ -29,6 +44,7 @@ def head_stats(
     mass_margin: float = 0.0,
     eos_ids: Sequence[int] = (),
     rows_at_once: int = 512,
+    implementation: Implementation = "auto",
 ) -> tuple[RowStats, Tensor]:
     """Statistics and gaps to the support's edge.
 
@@ -41,7 +57,28 @@ def head_stats(
         mass_margin: Widening of top-p at which the gap is taken.
         eos_ids: Tokens that end a completion.
         rows_at_once: Rows that share a tile of scores; bounds memory.
+        implementation: "auto" takes Triton kernels for a plain head without penalty on an NVIDIA
+            GPU, and tiles elsewhere and, after a warning, where the kernels fail.
+
+    Raises:
+        ImportError, ValueError: ``"triton"`` was demanded and cannot be had for these arguments.
     """
+    if implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation: expected one of {', '.join(get_args(Implementation))}, "
+            f"got {implementation!r}"
+        )
+    statistics: Callable[..., RowStats] = row_stats
+    plain = isinstance(head, Head) and penalty is None
+    if implementation == "triton":
+        if not plain:
+            raise ValueError(
+                "implementation='triton': expected a plain linear head and no repetition penalty, "
+                f"got {type(head).__name__} and penalty {penalty and penalty.penalty}"
+            )
+        statistics = _by_triton
+    elif implementation == "auto" and plain and _triton_suits(hidden):
+        statistics = _by_triton_or_tiles
     if isinstance(head, ForeignHead):
         foreign, rows_at_once = head, min(rows_at_once, FULL_ROWS)
 
@@ -54,7 +91,7 @@ def head_stats(
             own = penalty.rows(rows) if penalty else None
             return HeadScores(hidden[rows], head, spec.temperature, own)
 
-    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, rows_at_once)
+    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, statistics)
 
 
 def logit_stats(
@@ -82,13 +119,50 @@ def blockwise(
     mass_margin: float,
     eos_ids: Sequence[int],
     rows_at_once: int,
+    statistics: Callable[..., RowStats] = row_stats,
 ) -> tuple[RowStats, Tensor]:
     """Statistics and gaps of all rows, ``rows_at_once`` at a time."""
     blocks = []
     for rows in torch.split(torch.arange(len(targets), device=targets.device), rows_at_once):
         scores, own = scores_of(rows), targets[rows]
-        stats = row_stats(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
+        stats = statistics(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
         gaps = edge_gaps(scores, own, stats, spec, mass_margin=mass_margin)
         blocks.append((stats, gaps))
     stats = RowStats(*(torch.cat(column) for column in zip(*(s for s, _ in blocks), strict=True)))
     return stats, torch.cat([gaps for _, gaps in blocks])
+
+
+def _triton_suits(hidden: Tensor) -> bool:
+    """Whether the GPU's kernels take these states, and have not failed before."""
+    fits = len(hidden) > 0 and hidden.dtype in FLOATS and supported(hidden.device)
+    return fits and not _triton_failed
+
+
+def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
+    return triton_row_stats(
+        scores.hidden,
+        scores.head,
+        targets,
+        temperature=scores.temperature,
+        workspace_bytes=min(WORKSPACE_BYTES, len(targets) * WORKSPACE_PER_ROW),
+        **options,
+    )
+
+
+def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
+    """The GPU's kernels; tiles, once and for all, where those cannot be built or launched."""
+    global _triton_failed
+    if not _triton_failed:
+        try:
+            return _by_triton(scores, targets, **options)
+        except (ValueError, torch.cuda.OutOfMemoryError):
+            raise  # about the arguments and the batch, not about the kernels
+        except Exception as error:
+            _triton_failed = True
+            warnings.warn(
+                f"the Triton kernels failed ({type(error).__name__}: {str(error)[:200]}); scoring "
+                "goes on by tiles",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return row_stats(scores, targets, **options)
