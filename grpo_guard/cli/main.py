@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from grpo_guard import __version__
+from grpo_guard.cli.calibrate import calibrate
 from grpo_guard.cli.verify import verify
 
 app = typer.Typer(
@@ -42,4 +43,5 @@ _eval.command("report")(importlib.import_module("grpo_guard.evals.report_cli").r
 app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
 app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
+app.command()(calibrate)
 app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

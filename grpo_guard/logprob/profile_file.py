@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_guard.logprob.profile import DriftProfile, Origin
 from grpo_guard.sampling import Engine, SamplingSpec
 
-FORMAT = 1
+FORMAT: Final = 1
 MAX_BYTES = 1024 * 1024  # a profile is a few kilobytes; a file that is not one must not be parsed
 
 Source = Literal["measured", "count", "inherited"]
@@ -102,6 +102,34 @@ class SamplingRecord(_Strict):
         return SamplingSpec(**self.model_dump())
 
 
+class Numbers(_Strict):
+    """The numbers of a `DriftProfile`, each with where it comes from."""
+
+    rates: tuple[GapRate, ...]
+    ulps: Setting
+    mass_margin: Setting
+    least_tail: Setting
+    floor_tail: Setting
+    tau: Setting
+
+    def build(self, name: str, origin: Origin | None = None) -> DriftProfile:
+        """The drift profile.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        return DriftProfile(
+            name,
+            rates=tuple((rate.gap, rate.rate) for rate in self.rates),
+            ulps=_number(self.ulps),
+            mass_margin=_number(self.mass_margin),
+            least_tail=_number(self.least_tail),
+            floor_tail=_number(self.floor_tail),
+            tau=_number(self.tau),
+            origin=origin,
+        )
+
+
 class ProfileFile(_Strict):
     """The whole file. ``method`` says in words how the numbers came about."""
 
@@ -114,36 +142,20 @@ class ProfileFile(_Strict):
     identity: dict[str, str]
     completions: int
     tokens: int
-    rates: tuple[GapRate, ...]
-    ulps: Setting
-    mass_margin: Setting
-    least_tail: Setting
-    floor_tail: Setting
-    tau: Setting
+    profile: Numbers
     edge_gaps: EdgeGaps
     drift: Drift | None
     tail_counts: tuple[TailCount, ...]
     false_positives: tuple[FalsePositives, ...]
 
-    def profile(self, path: str | None = None) -> DriftProfile:
+    def build(self, path: str) -> DriftProfile:
         """The drift profile, tied to what it was measured on.
 
         Raises:
             ValueError: a number is out of range.
         """
-        origin = Origin(
-            path or self.name, self.sampling.build(), tuple(sorted(self.identity.items()))
-        )
-        return DriftProfile(
-            self.name,
-            rates=tuple((rate.gap, rate.rate) for rate in self.rates),
-            ulps=_number(self.ulps),
-            mass_margin=_number(self.mass_margin),
-            least_tail=_number(self.least_tail),
-            floor_tail=_number(self.floor_tail),
-            tau=_number(self.tau),
-            origin=origin,
-        )
+        identity = tuple(sorted(self.identity.items()))
+        return self.profile.build(self.name, Origin(path, self.sampling.build(), identity))
 
 
 def read_profile(path: Path) -> DriftProfile:
@@ -164,7 +176,7 @@ def read_profile(path: Path) -> DriftProfile:
     if version and int(version[1]) != FORMAT:
         raise ValueError(f"{path}: format: expected {FORMAT}, got {int(version[1])}")
     try:
-        return ProfileFile.model_validate_json(data).profile(str(path))
+        return ProfileFile.model_validate_json(data).build(str(path))
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"]) or "(file)"

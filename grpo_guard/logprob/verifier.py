@@ -149,6 +149,8 @@ class LogProbVerifier(CompletionVerifier):
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
         """The verdict that the statistics of one completion's tokens lead to."""
+        if reason := self._unable(profile):
+            return abstain(self.name, Cause.UNINFORMATIVE, reason)
         if not stats.finite:
             return abstain(self.name, Cause.FAULT, "the model computed NaN")
         return self._judge(completion, encoded, stats, profile)

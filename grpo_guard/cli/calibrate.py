@@ -1,0 +1,192 @@
+"""``grpo-guard calibrate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.logprob.profile_file import ProfileFile
+    from grpo_guard.logprob.verifier import LogProbVerifier
+
+
+def calibrate(
+    source: Annotated[
+        Path, typer.Argument(metavar="HONEST.jsonl", help="Honest completions with token ids.")
+    ],
+    config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The profile, as JSON.")],
+    base: Annotated[
+        Literal["bfloat16", "float32"],
+        typer.Option(help="Built-in profile for what the data say nothing about."),
+    ] = "bfloat16",
+) -> None:
+    """Measure a drift profile on honest completions. Exit 2 on bad input."""
+    from rich.console import Console
+
+    from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.jsonl import InputError
+    from grpo_guard.logprob.calibrate import CalibrationError
+    from grpo_guard.logprob.calibrate import calibrate as measure
+    from grpo_guard.logprob.profile import PROFILES
+    from grpo_guard.logprob.scorers.base import OutOfMemoryError
+
+    numbers: list[int] = []
+    try:
+        completions = []
+        for number, completion in _numbered(source):
+            numbers.append(number)
+            completions.append(completion)
+        verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
+        result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
+    except CalibrationError as error:
+        place = source if error.index is None else f"{source}:{numbers[error.index]}"
+        typer.echo(f"{place}: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (InputError, ConfigError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    except OutOfMemoryError as error:
+        typer.echo(f"{source}: {error}; a larger memory_budget may help", err=True)
+        raise typer.Exit(1) from None
+    _write(out, result)
+    Console().print(table(result))
+    for warning in warnings(result):
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"wrote {out}")
+
+
+def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
+    """The log-prob verifiers of a guard, with one copy of the weights.
+
+    Their ``profile`` is left out: it may be the very file that is to be written.
+
+    Raises:
+        ConfigError: there is none, one is malformed, or they differ in sampler or scorer.
+    """
+    from grpo_guard.config import ConfigError, build_verifier
+    from grpo_guard.logprob.calibrate import require_same
+    from grpo_guard.logprob.verifier import LogProbVerifier
+    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
+
+    chosen: list[LogProbVerifier] = []
+    for leaf in _leaves(config.verifier):
+        try:
+            kind = load(VERIFIERS, str(leaf["type"]))
+        except UnknownNameError as error:
+            raise ConfigError(f"{where}: verifier.type: {error}") from None
+        if not (isinstance(kind, type) and issubclass(kind, LogProbVerifier)):
+            continue
+        options = {name: value for name, value in leaf.items() if name != "profile"}
+        verifier = build_verifier(options, config.alpha)
+        assert isinstance(verifier, LogProbVerifier)
+        if chosen:
+            try:
+                require_same(chosen[0], verifier)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from None
+            verifier.scorer = chosen[0].scorer  # its own copy of the weights is dropped
+        chosen.append(verifier)
+    if not chosen:
+        raise ConfigError(
+            f"{where}: verifier: expected one that reads log-probs, such as logprob_bound; "
+            "got none, so there is nothing to calibrate"
+        )
+    return chosen
+
+
+def table(result: ProfileFile) -> Table:
+    """What a person wants to know first."""
+    from rich.table import Table
+
+    shown = Table(title=f"{result.name}: {result.tokens:,} tokens")
+    for heading in ("what", "value", "from"):
+        shown.add_column(heading, no_wrap=heading == "value")
+    for rate in result.profile.rates:
+        shown.add_row(
+            f">= {rate.gap:g} logits outside",
+            f"<= {rate.rate:.1e} ({rate.seen:,} seen)",
+            rate.source,
+        )
+    for name in ("ulps", "mass_margin", "least_tail", "floor_tail", "tau"):
+        setting = getattr(result.profile, name)
+        value = "infinite" if setting.value is None else f"{setting.value:.3g}"
+        shown.add_row(name, value, setting.source)
+    if result.drift is not None:
+        d = result.drift
+        shown.add_row(
+            "|sampler - ours|, nats",
+            f"p50 {d.p50:.1g}, p95 {d.p95:.1g}, max {d.max:.2g}",
+            f"{d.tokens:,} tokens",
+        )
+    for fpr in result.false_positives:
+        share = fpr.rejected / fpr.completions
+        shown.add_row(
+            f"{fpr.verifier}: false positives, alpha {fpr.alpha:g}",
+            f"{fpr.rejected} / {fpr.completions:,} = {share:.2%} ({fpr.low:.2%}-{fpr.high:.2%})",
+            "cross-fit",
+        )
+    return shown
+
+
+def warnings(result: ProfileFile) -> Iterator[str]:
+    """What speaks against the data or the declared sampler."""
+    too_many = [count for count in result.tail_counts if count.exceeds]
+    if too_many:
+        worst = max(too_many, key=lambda count: count.seen)
+        yield (
+            f"{worst.seen:,} of {result.tokens:,} tokens have a tail mass of {worst.at_most:g} or "
+            "less, more than honest sampling allows: look at the declared temperature, penalties "
+            "and weights"
+        )
+    for fpr in result.false_positives:
+        if fpr.low > fpr.alpha:
+            yield f"{fpr.verifier}: more false positives than alpha = {fpr.alpha:g} allows"
+    if result.drift is not None and not result.drift.used_for_tau:
+        yield (
+            f"sampler_logprobs typically differ by {result.drift.p50:.2g} nats: they are of "
+            "another kind (raw, or renormalised after truncation) and were not used for tau"
+        )
+
+
+def _numbered(source: Path) -> Iterator[tuple[int, Any]]:
+    from grpo_guard.completion import Completion, CompletionError
+    from grpo_guard.jsonl import InputError, read_objects
+
+    for number, data in read_objects(source):
+        try:
+            yield number, Completion.from_dict(data)
+        except CompletionError as error:
+            raise InputError(f"{source}:{number}: {error.field}: {error.problem}") from None
+
+
+def _leaves(node: Any) -> Iterator[dict[str, Any]]:
+    """The nodes with a type, whatever the combinators around them."""
+    if isinstance(node, dict) and "type" in node:
+        yield node
+    elif isinstance(node, dict):
+        for inner in node.values():
+            yield from _leaves(inner)
+    elif isinstance(node, list):
+        for inner in node:
+            yield from _leaves(inner)
+
+
+def _progress(done: int, total: int) -> None:
+    typer.echo(f"scored {done} / {total}", err=True)
+
+
+def _write(out: Path, result: ProfileFile) -> None:
+    partial = out.with_name(out.name + ".part")
+    try:
+        partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        partial.replace(out)  # a complete file or none
+    except OSError as error:
+        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,167 @@
+"""From the statistics of honest tokens to the numbers of a drift profile.
+
+What the data can bound replaces the base profile's number, in both directions. What they never
+showed they bound only by their count, about 3 / tokens; there the smaller of that and the base
+profile's number is taken, unless the data contradict the base where they can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpo_guard.logprob.intervals import lower_bound, upper_bound
+from grpo_guard.logprob.profile import FLOAT32, DriftProfile
+from grpo_guard.logprob.profile_file import (
+    Drift,
+    EdgeGaps,
+    GapRate,
+    Numbers,
+    Setting,
+    Source,
+    TailCount,
+)
+from grpo_guard.logprob.stats import Floats
+
+GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
+TAILS = tuple(10.0**-k for k in range(1, 9))
+# Beyond this share a gap is not drift, and its rate would be useless in a test.
+MOST_OUTSIDE = 0.5
+# The built-in bfloat16 profile stands as far above the largest drift that it rests on.
+TAU_FACTOR = 1.5
+# A typical difference above this is not drift but another kind of log-prob: raw ones where ours
+# are at the declared temperature, or ones renormalised after truncation.
+MOST_TYPICAL_DRIFT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class HonestTokens:
+    """Statistics of all honest tokens, one after the other.
+
+    Args:
+        edge_gap: Raw logits outside the support, shape [N], N >= 1.
+        tail_mass: Probability of all tokens no likelier, shape [N].
+        drift: Sampler log-prob minus ours at the declared temperature, nats, shape [M], M <= N.
+    """
+
+    edge_gap: Floats
+    tail_mass: Floats
+    drift: Floats
+
+
+def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
+    """The numbers of a profile, each with its source.
+
+    Raises:
+        ValueError: half of the tokens or more lie outside the declared support.
+    """
+    contradicted = [c.at_most for c in tail_counts(tokens.tail_mass) if c.exceeds]
+    floor_seen = bool((tokens.tail_mass < base.floor_tail).any())
+    return Numbers(
+        rates=gap_rates(tokens.edge_gap, base),
+        # A count over all tokens cannot tell the two margins apart, and gaps are taken after
+        # widening top-p by mass_margin: the rates cover what it leaves.
+        ulps=_inherited(base.ulps),
+        mass_margin=_inherited(base.mass_margin),
+        least_tail=(
+            Setting(value=min(1.0, 10 * max(contradicted)), source="measured")
+            if contradicted and 10 * max(contradicted) > base.least_tail
+            else _inherited(base.least_tail)
+        ),
+        floor_tail=(
+            Setting(value=0.0, source="measured") if floor_seen else _inherited(base.floor_tail)
+        ),
+        tau=_tau(tokens.drift, base, temperature),
+    )
+
+
+def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
+    """95 % upper bounds of the share of honest tokens beyond each gap, falling.
+
+    Raises:
+        ValueError: half of the tokens or more lie outside the declared support.
+    """
+    n = len(edge_gap)
+    gaps = np.array(sorted({*GAPS, *(gap for gap, _ in base.rates)}))
+    built_in = base.rate(gaps)
+    seen = [int((edge_gap >= gap).sum()) for gap in gaps]
+    # Where honest tokens go further outside than the base allows, its far rates are no guide.
+    guide = not any(lower_bound(k, n) > rate for k, rate in zip(seen, built_in, strict=True))
+    rates: list[GapRate] = []
+    for gap, k, inherited in zip(gaps.tolist(), seen, built_in.tolist(), strict=True):
+        rate = upper_bound(k, n)
+        source: Source = "measured" if k else "count"
+        if not k and guide and inherited < rate:
+            rate, source = inherited, "inherited"
+        if rate < MOST_OUTSIDE:
+            # Farther out is rarer: each bound holds for all larger gaps.
+            rate = min(rate, rates[-1].rate) if rates else rate
+            rates.append(GapRate(gap=gap, rate=rate, seen=k, source=source))
+    outside = int((edge_gap > 0).sum())
+    if not rates or outside >= MOST_OUTSIDE * n:
+        raise ValueError(
+            f"sampling: {outside} of {n} tokens lie outside the declared support; expected honest "
+            "completions of this sampler and policy"
+        )
+    return tuple(rates)
+
+
+def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
+    """How many tail masses lie below each power of ten, against what honest sampling allows.
+
+    ``exceeds`` at 99.9 %, since there are several comparisons.
+    """
+    n = len(tail_mass)
+    seen = [(tail, int((tail_mass <= tail).sum())) for tail in TAILS]
+    return tuple(
+        TailCount(at_most=tail, seen=k, exceeds=lower_bound(k, n, 0.999) > tail) for tail, k in seen
+    )
+
+
+def edge_gaps(edge_gap: Floats) -> EdgeGaps:
+    """Distribution of the gaps that are not 0."""
+    outside = edge_gap[edge_gap > 0]
+    quantiles = _quantiles(outside) if len(outside) else dict.fromkeys(("p50", "p95", "p99", "max"))
+    return EdgeGaps(outside=len(outside), **quantiles)
+
+
+def drift_of(drift: Floats) -> Drift | None:
+    """Distribution of sampler log-prob minus ours; None where no log-probs were sent."""
+    if not len(drift):
+        return None
+    return Drift(
+        tokens=len(drift),
+        **_quantiles(np.abs(drift)),
+        lowest=float(drift.min()),
+        highest=float(drift.max()),
+        used_for_tau=_comparable(drift),
+    )
+
+
+def _tau(drift: Floats, base: DriftProfile, temperature: float) -> Setting:
+    if not _comparable(drift):
+        return _inherited(base.tau)
+    largest = TAU_FACTOR * float(np.abs(drift).max()) * temperature
+    # Rare tokens drift most, and few were seen: never below the smallest built-in allowance.
+    return Setting(value=max(FLOAT32.tau, largest), source="measured")
+
+
+def _comparable(drift: Floats) -> bool:
+    return bool(len(drift)) and float(np.median(np.abs(drift))) <= MOST_TYPICAL_DRIFT
+
+
+def _quantiles(values: Floats) -> dict[str, float]:
+    p50, p95, p99, largest = np.quantile(values, (0.5, 0.95, 0.99, 1.0)).tolist()
+    return {"p50": p50, "p95": p95, "p99": p99, "max": largest}
+
+
+def _inherited(value: float) -> Setting:
+    return Setting(value=value if math.isfinite(value) else None, source="inherited")
+
+
+def joined(parts: Sequence[Floats]) -> Floats:
+    """Arrays one after the other; also none of them."""
+    return np.concatenate(parts) if parts else np.zeros(0)

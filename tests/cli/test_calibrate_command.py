@@ -1,0 +1,142 @@
+"""``grpo-guard calibrate``: a profile that ``verify`` then takes, or refuses."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from grpo_guard.cli.main import app
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
+from grpo_guard.evals.swarm.generate import sample
+from grpo_guard.evals.tasks.word_problems import WordProblems
+
+SAMPLING = "{engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0, max_new_tokens: 64}"
+LEAF = f"model: {WORD_PROBLEMS}, sampling: {SAMPLING}"
+CONFIG = f"""
+verifier:
+  all:
+    - {{type: logprob_bound, {LEAF}}}
+    - {{type: tail_probability, {LEAF}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def lines():
+    model, tokenizer = load_bundled()
+    rng, task = random.Random(7), WordProblems()
+    prompts = [task.sample(rng).prompt for _ in range(32)]
+    generator = torch.Generator().manual_seed(7)
+    return [
+        {
+            "prompt": prompts[s.prompt],
+            "text": s.text,
+            "prompt_ids": s.prompt_ids,
+            "completion_ids": s.ids,
+        }
+        for s in sample(model, tokenizer, prompts, 4, generator=generator)
+    ]
+
+
+def calibrate(folder, lines, config=CONFIG, *options):
+    (folder / "guard.yaml").write_text(config)
+    text = "\n".join("" if line is None else json.dumps(line) for line in lines)
+    (folder / "honest.jsonl").write_text(text + "\n")
+    command = ["calibrate", "-c", folder / "guard.yaml", folder / "honest.jsonl"]
+    command += ["-o", folder / "profile.json", *options]
+    return CliRunner().invoke(app, [str(part) for part in command])
+
+
+def verify(folder, config):
+    (folder / "guard.yaml").write_text(config)
+    command = ["verify", "-c", folder / "guard.yaml", folder / "honest.jsonl"]
+    return CliRunner().invoke(app, [str(part) for part in [*command, "-o", folder / "out.jsonl"]])
+
+
+def test_from_honest_completions_to_a_guard_that_uses_the_profile(tmp_path, lines):
+    result = calibrate(tmp_path, lines, CONFIG, "--base", "float32")
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "profile.json").read_text())
+    assert data["base"] == "float32"
+    assert data["completions"] == 128
+    for fpr in data["false_positives"]:
+        assert (fpr["rejected"], fpr["abstained"], fpr["completions"]) == (0, 0, 128)
+    assert "0 / 128 = 0.00% (0.00%-2.91%)" in result.stdout
+    assert not (tmp_path / "profile.json.part").exists()
+    used = CONFIG.replace("model:", f"profile: {tmp_path / 'profile.json'}, model:")
+    verified = verify(tmp_path, used)
+    assert verified.exit_code == 0, verified.output
+    assert "accept 128/128" in verified.output
+    # Calibrating again does not need the file that it is about to write.
+    (tmp_path / "profile.json").unlink()
+    assert calibrate(tmp_path, lines, used).exit_code == 0
+
+
+def test_a_profile_of_another_sampler_is_refused_by_verify(tmp_path, lines):
+    assert calibrate(tmp_path, lines).exit_code == 0
+    other = CONFIG.replace("top_k: 50", "top_k: 20").replace(
+        "model:", f"profile: {tmp_path / 'profile.json'}, dtype: bfloat16, model:"
+    )
+    result = verify(tmp_path, other)
+    assert result.exit_code == 2
+    assert "sampling.top_k: expected 50, got 20" in result.stderr
+    assert "identity.dtype: expected 'float32', got 'bfloat16'" in result.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_the_line_to_blame_is_named_past_blank_ones(tmp_path, lines):
+    broken = {**lines[1], "completion_ids": None}
+    result = calibrate(tmp_path, [lines[0], None, broken, *lines[2:]])
+    assert result.exit_code == 2
+    assert "honest.jsonl:3: completion_ids: expected token ids, got none" in result.stderr
+    result = calibrate(tmp_path, [lines[0], {**lines[1], "text": 7}])
+    assert result.exit_code == 2
+    assert "honest.jsonl:2: text: expected a string, got 7" in result.stderr
+    result = calibrate(tmp_path, lines[:4])
+    assert result.exit_code == 2
+    assert "honest.jsonl: expected at least 2000 tokens, got" in result.stderr
+    assert not (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ("verifier: {type: logprob_bond}", "did you mean 'logprob_bound'?"),
+        (
+            CONFIG.replace("top_k: 50", "top_k: 20", 1),
+            "tail_probability: sampling: expected that of logprob_bound",
+        ),
+        (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: top_k: Field required"),
+        ("verifier: {all: []}", "nothing to calibrate"),
+    ],
+)
+def test_a_configuration_that_cannot_be_calibrated_is_named(tmp_path, lines, config, complaint):
+    result = calibrate(tmp_path, lines, config)
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+
+
+def test_log_probs_of_another_kind_are_reported_and_not_used(tmp_path, lines):
+    sent = [{**line, "sampler_logprobs": [-9.0] * len(line["completion_ids"])} for line in lines]
+    result = calibrate(tmp_path, sent)
+    assert result.exit_code == 0, result.output
+    assert "were not used for tau" in result.stderr
+    data = json.loads((tmp_path / "profile.json").read_text())
+    assert data["profile"]["tau"]["source"] == "inherited"
+    assert data["drift"]["used_for_tau"] is False
+
+
+def test_help_loads_no_torch():
+    probe = (
+        "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
+        "r = CliRunner().invoke(app, ['calibrate', '--help']); assert r.exit_code == 0, r.output;"
+        "heavy = {'torch', 'transformers', 'datasets', 'trl'} & set(sys.modules);"
+        "assert not heavy, heavy; print(r.output)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    ).stdout
+    assert "HONEST.jsonl" in shown
