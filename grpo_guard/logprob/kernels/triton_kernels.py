@@ -166,6 +166,50 @@ def chunk_sums_kernel(
 
 
 @triton.jit
+def _folded(
+    m, above, below, weighted, squared, half, tq, rank, ties,
+    dot, first, bias, target, z_target, margin,
+    leaders, r, live, vocab, leaders_per_row, scale, cap,
+    HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
+    BLOCK: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """The running sums with the products of columns [first, first + BV) added; stores leaders."""
+    column = first + tl.arange(0, BV)
+    b = tl.zeros((BV,), tl.float32)
+    if HAS_BIAS:
+        b = tl.load(bias + column, mask=column < vocab, other=0.0).to(tl.float32)
+    z = _scores(dot, b[None, :], scale, cap, CAPPED)
+    z = tl.where(column[None, :] == target[:, None], z_target[:, None], z)
+    z = tl.where((column < vocab)[None, :], z, float("-inf"))
+    if RANKS:
+        best = tl.max(tl.reshape(z, (BN, BV // BLOCK, BLOCK)), 2)
+        block = first // BLOCK + tl.arange(0, BV // BLOCK)
+        to = leaders + r.to(tl.int64)[:, None] * leaders_per_row + block[None, :]
+        tl.store(to, best, mask=live[:, None] & (block < leaders_per_row)[None, :])
+    m2, above2, below2, weighted2, squared2, half2, tq2, rank2, ties2 = _tile_sums(
+        z, z_target, margin, FLAT
+    )
+    both = tl.maximum(m, m2)
+    above, below, weighted, squared, half, tq = _moved(
+        both, m, above, below, weighted, squared, half, tq
+    )
+    above2, below2, weighted2, squared2, half2, tq2 = _moved(
+        both, m2, above2, below2, weighted2, squared2, half2, tq2
+    )
+    return (
+        both,
+        above + above2,
+        below + below2,
+        weighted + weighted2,
+        squared + squared2,
+        half + half2,
+        tq + tq2,
+        rank + rank2,
+        ties + ties2,
+    )
+
+
+@triton.jit
 def fused_sums_kernel(
     hidden, weight, bias, targets, target_scores, margins, sums, counts, leaders,
     rows, vocab, width, stride_h, stride_v, leaders_per_row, scale, cap,
@@ -216,36 +260,16 @@ def fused_sums_kernel(
                 x = x.to(tl.float32)
                 y = y.to(tl.float32)
             dot = tl.dot(x, y, dot, input_precision="ieee")  # TF32 would cost three digits
-        b = tl.zeros((BV,), tl.float32)
-        if HAS_BIAS:
-            b = tl.load(bias + column, mask=column < vocab, other=0.0).to(tl.float32)
-        z = _scores(dot, b[None, :], scale, cap, CAPPED)
-        z = tl.where(column[None, :] == target[:, None], z_target[:, None], z)
-        z = tl.where((column < vocab)[None, :], z, NEG)
-        m2, above2, below2, weighted2, squared2, half2, tq2, rank2, ties2 = _tile_sums(
-            z, z_target, margin, FLAT
-        )
-        both = tl.maximum(m, m2)
-        above, below, weighted, squared, half, tq = _moved(
-            both, m, above, below, weighted, squared, half, tq
-        )
-        above2, below2, weighted2, squared2, half2, tq2 = _moved(
-            both, m2, above2, below2, weighted2, squared2, half2, tq2
-        )
-        m = both
-        above += above2
-        below += below2
-        weighted += weighted2
-        squared += squared2
-        half += half2
-        tq += tq2
-        rank += rank2
-        ties += ties2
-        if RANKS:
-            best = tl.max(tl.reshape(z, (BN, BV // BLOCK, BLOCK)), 2)
-            block = v // BLOCK + tl.arange(0, BV // BLOCK)
-            to = leaders + safe.to(tl.int64)[:, None] * leaders_per_row + block[None, :]
-            tl.store(to, best, mask=live[:, None] & (block < leaders_per_row)[None, :])
+        # The sums hold several numbers per score: a half of the tile at a time spares registers.
+        halves = tl.permute(tl.reshape(dot, (BN, 2, BV // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        for i in tl.static_range(2):
+            m, above, below, weighted, squared, half, tq, rank, ties = _folded(
+                m, above, below, weighted, squared, half, tq, rank, ties,
+                left if i == 0 else right, v + i * (BV // 2), bias, target, z_target, margin,
+                leaders, safe, live, vocab, leaders_per_row, scale, cap,
+                HAS_BIAS, CAPPED, FLAT, RANKS, BLOCK, BN, BV // 2,
+            )  # fmt: skip
     _store(
         sums, counts, part, r, live, rows,
         m, above, below, weighted, squared, half, tq, rank, ties,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.rows import RowStats, finish
-from grpo_guard.logprob.stats import LARGEST_TOP_K, leader_block
+from grpo_guard.logprob.stats import LARGEST_TOP_K, MOST_LEADERS, leader_block
 
 Route: TypeAlias = Literal["auto", "fused", "workspace"]
 T = TypeVar("T")
@@ -197,9 +197,9 @@ def _fused_obstacle(head: Head) -> str | None:
 
     if head.weight.stride(1) != 1 and head.weight.shape[1] > 1:
         return f"head.weight: expected contiguous rows, got strides {tuple(head.weight.stride())}"
-    narrowest = 32 if launch.INTERPRETED else 128
-    if leader_block(head.vocab_size) > narrowest:
-        return f"head.weight: expected at most {narrowest * 8192} rows, got {head.vocab_size}"
+    if leader_block(head.vocab_size) > launch.LARGEST_BLOCK:
+        most = launch.LARGEST_BLOCK * MOST_LEADERS
+        return f"head.weight: expected at most {most} rows, got {head.vocab_size}"
     return None
 
 
