@@ -9,8 +9,11 @@ P(u <= a) <= a under top-k, top-p, min-p, in any order, or none: no calibration 
 Token t is tested at level alpha * s_t, where the share s_t depends on what stands before the token
 and on nothing else, and the shares of all tokens that could come add up to at most 1 (`shares.py`).
 Then P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
-The p-value is the smallest u_t / s_t, enlarged by e^(tau/T) for numerical drift. Where drift moves
-an honest token's tail mass by more than that, the bound does not speak.
+The p-value is the smallest u_t / s_t, enlarged by e^d for numerical drift, d = tau / T: where no
+token's probability in the sampler's numbers is more than e^d times ours, no set of tokens is, so
+P(u <= a) <= e^d a. Under truncation the two orders of tokens may differ near the edge; at worst
+that costs another factor 1 / (probability of what the sampler keeps), 1.25 for top-p 0.8, which
+``tau`` should leave room for. Where drift is larger than that, the bound does not speak.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_guard import Cause, Completion, SamplingSpec, TailProbabilityVerifier
 from grpo_guard.evals.stats import wilson
 from grpo_guard.logprob.kernels.reference import reference_stats
-from grpo_guard.logprob.profile import FLOAT32, TEXT
+from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
@@ -115,6 +115,21 @@ def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes
         found += token_p_values(masses, shares, FLOAT32.tau).min() < alpha
     assert found == total
     assert wilson(false, total, 0.999).low <= alpha
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_drift_within_the_allowance_does_not_break_the_promise(spec):
+    """The sampler's logits differ from ours by up to a half, so its log-probs by up to 1."""
+    rng = np.random.default_rng(4)
+    alpha, total, n = 0.1, 2000, 24
+    ours = rng.standard_normal((total * n, 40)) * rng.choice([1.0, 3.0, 6.0], size=(total * n, 1))
+    theirs = ours + rng.uniform(-0.5, 0.5, ours.shape)
+    masses = reference_stats(ours, drawn(rng, theirs, spec), spec).tail_mass.reshape(total, n)
+    shares = shares_with_numbers(rng, n, n)
+    rejected = sum(
+        token_p_values(row, shares, BFLOAT16.tau / spec.temperature).min() < alpha for row in masses
+    )
+    assert wilson(rejected, total, 0.999).low <= alpha
 
 
 @given(
