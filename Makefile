@@ -7,7 +7,7 @@ VLLM   := .venv-vllm
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure drift bench docs package vllm clean
+.PHONY: demo test check models measure drift bench gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -51,6 +51,14 @@ vllm: $(VLLM)/.ready
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
+
+#: make gpu      on an NVIDIA GPU: kernels against float64, then times into docs/benchmarks/cuda.json
+# Its own Python, which brings torch with CUDA, triton, transformers and pytest.
+PYTHON_GPU ?= python3
+gpu: export PYTHONPATH := .$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu:
+	$(PYTHON_GPU) -m pytest tests/gpu -q
+	$(PYTHON_GPU) -m grpo_guard bench --device cuda -o docs/benchmarks/cuda.json
 
 #: make docs     the documentation as HTML in site/
 docs: $(READY)

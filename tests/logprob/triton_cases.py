@@ -16,11 +16,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.reference import reference_stats
+from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.sampling import SamplingSpec
 
 ROUTES = ("fused", "workspace")
@@ -37,6 +38,25 @@ TOLERANCES = {
     "logit": 1e-4,
 }
 CASES: dict[str, Callable[[], object]] = {}
+
+
+# Where the kernels run; `tests/gpu` runs the same cases on a GPU.
+DEVICE = "cpu"
+
+
+def moved(hidden, head, targets):
+    bias = None if head.bias is None else head.bias.to(DEVICE)
+    head = Head(head.weight.to(DEVICE), bias, head.scale, head.softcap)
+    return hidden.to(DEVICE), head, targets.to(DEVICE)
+
+
+def triton_row_stats(hidden, head, targets, tie_margin=0.0, **options):
+    if isinstance(tie_margin, torch.Tensor):
+        tie_margin = tie_margin.to(DEVICE)
+    stats = triton_stats.triton_row_stats(
+        *moved(hidden, head, targets), tie_margin=tie_margin, **options
+    )
+    return RowStats(*(column.cpu() for column in stats))
 
 
 def case(name):
@@ -56,8 +76,6 @@ def logits_of(hidden, head):
 
 def errors(hidden, head, targets, *, route, temperature=1.0, top_k=0, exact=True, **options):
     """Largest difference from float64 of every statistic."""
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     stats = triton_row_stats(
         hidden, head, targets, temperature=temperature, top_k=top_k, route=route, **options
     )
@@ -169,8 +187,6 @@ def _():
     hidden, head, targets = reals(8)
     head.weight[5] = head.weight[200]
     targets[:] = 5
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     for route in ROUTES:
         stats = triton_row_stats(
             hidden, head, targets, temperature=1.0, tie_margin=1e-4, route=route
@@ -223,8 +239,6 @@ def _():
 
 @case("a target at -inf has log-probability -inf and no NaN anywhere")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     hidden, head, targets = integers(13)
     head = Head(head.weight, masked(300, [7, 200]), head.scale)
     for route in ROUTES:
@@ -240,8 +254,6 @@ def _():
 
 @case("NaN in the states of a row is NaN in its log-probability, and nowhere else")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     hidden, head, targets = integers(14)
     hidden[4, 3] = torch.nan
     for route in ROUTES:
@@ -251,8 +263,6 @@ def _():
 
 @case("one NaN in the weight, far from the target, is NaN in every log-probability")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     hidden, head, targets = integers(15)
     head.weight[299, 0] = torch.nan
     for route in ROUTES:
@@ -268,8 +278,6 @@ def _():
         hidden, head, targets = reals(16, bias=bias, scale=scale, softcap=softcap)
         if softcap != 0.01:  # so far beyond the cap, logits are equal in fp32 alone
             worst = check(hidden, head, targets, temperature=0.7, exact=False)
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     stats = triton_row_stats(hidden * 1e6, head, targets, temperature=1.0, route="fused")
     assert stats.logit.abs().max() <= 0.0100001  # saturated, no overflow
     return worst
@@ -277,8 +285,6 @@ def _():
 
 @case("a soft-cap near 0 keeps equal logits equal")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     hidden, head, targets = integers(17, softcap=30.0)
     expected = logits_of(hidden, head)
     own = expected.gather(1, targets[:, None])
@@ -291,8 +297,6 @@ def _():
 
 @case("a tail of 1e-12 keeps its digits")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     weight = torch.zeros(1000, 1)
     weight[3] = 34.5388  # exp(-34.5388) = 1e-15, times 999 tokens
     for route in ROUTES:
@@ -318,8 +322,6 @@ def _():
 
 @case("arguments that are refused")
 def _():
-    from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
-
     hidden, head, targets = integers(20)
     transposed = Head(head.weight.T.contiguous().T)
     for expected, arguments, options in (
@@ -339,9 +341,7 @@ def _():
 
 @case("head_stats by the kernels and by tiles")
 def _():
-    from grpo_guard.logprob.kernels.head_stats import head_stats
-
-    hidden, head, targets = integers(21)
+    hidden, head, targets = moved(*integers(21))
     spec = SamplingSpec("transformers", 0.5, 5, 0.9)
     options = {"eos_ids": (3,), "rows_at_once": 4}
     by = {}
@@ -356,6 +356,9 @@ def _():
 
 @case("any integer-valued case")
 def _():
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
     @settings(deadline=None, max_examples=12, database=None, derandomize=True)
     @given(
         seed=st.integers(0, 10**6),
@@ -374,6 +377,9 @@ def _():
 
 @case("any real-valued case")
 def _():
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
     @settings(deadline=None, max_examples=8, database=None, derandomize=True)
     @given(
         seed=st.integers(0, 10**6),
