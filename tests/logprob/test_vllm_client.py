@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -86,6 +88,15 @@ def test_a_request_holds_ids_and_no_secret_of_somebody_else(monkeypatch):
         assert body["prompt_logprobs"] == 8
         assert body["max_tokens"] == 1
         assert "somebody-else" not in str(headers)
+
+
+def test_neither_openai_nor_vllm_is_loaded_before_it_is_used():
+    code = (
+        "import sys, grpo_guard.logprob.scorers.vllm as v;"
+        "v.VLLMScorer.server('http://localhost/v1', 'm', vocab_size=50);"
+        "assert not {'openai', 'vllm', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_scores_also_inside_a_running_event_loop():

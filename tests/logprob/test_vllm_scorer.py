@@ -46,7 +46,7 @@ cases = given(
     temperature=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]),  # powers of two: ties stay ties
     top_k=st.integers(1, 9),
     top_p=st.sampled_from([1.0, 0.9, 0.5]),
-    min_p=st.sampled_from([0.0, 0.05]),
+    min_p=st.sampled_from([0.0, 0.05, 0.4]),
     engine=st.sampled_from(["transformers", "vllm"]),
     ties=st.booleans(),
 )
@@ -198,6 +198,17 @@ def test_margin_widens_top_p_as_in_the_reference_scorer():
     spec = spec_of(top_k=4, top_p=0.78)
     assert scored(logits, [2], spec, length=5).edge_gap[0] == pytest.approx(np.log(2))
     assert scored(logits, [2], spec, length=5, mass_margin=0.05).edge_gap[0] == 0
+
+
+def test_engines_differ_in_what_top_p_counts():
+    logits = np.log([[0.5, 0.2, 0.16, 0.1, 0.04]])
+    order = {"top_k": 4, "top_p": 0.75, "min_p": 0.3}
+    # transformers: 0.75 of the top four's 0.96 is 0.72 > 0.5 + 0.2; vllm drops 0.1 before counting.
+    for engine, gap in (("transformers", 0.0), ("vllm", np.log(0.2 / 0.16))):
+        spec = spec_of(engine=engine, **order)
+        got = scored(logits, [2], spec, length=5).edge_gap[0]
+        assert got == pytest.approx(reference_stats(logits, np.array([2]), spec).edge_gap[0])
+        assert got == pytest.approx(gap)
 
 
 def test_honest_work_passes_and_random_tokens_do_not():

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from tenacity import (
@@ -84,7 +85,8 @@ class ServerBackend:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
         if not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout: expected seconds > 0, got {timeout!r}")
-        import openai  # noqa: F401  # a missing package is to be found now, not in training
+        if find_spec("openai") is None:  # to be found now, not in the middle of training
+            raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
 
         self.base_url = base_url
         self.model = model
