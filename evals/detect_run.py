@@ -27,6 +27,8 @@ from grpo_guard.verifier import CompletionVerifier
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from grpo_guard.logprob.verifier import LogProbVerifier
+
 ATTACKS: Final[dict[str, Callable[[], Poisoner]]] = {
     "text": TextAttack,
     "math": MathAttack,
@@ -207,44 +209,52 @@ def cases_of(
 
 
 def verifiers_of(config: DetectConfig, sampler: Loaded) -> list[CompletionVerifier]:
-    """Return the verifiers that ``config`` names, those of other packages without options."""
+    """Return the verifiers that ``config`` names, in its order.
+
+    Those that read log-probs are made once per profile, the others without options.
+    """
+    from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.registry import VERIFIERS
     from grpo_guard.registry import load as load_class
 
+    classes = {name: load_class(VERIFIERS, name) for name in config.verifiers}
+    reading = [c for c in classes.values() if issubclass(c, LogProbVerifier)]
+    made = logprob_verifiers(config, sampler, reading) if reading else {}
     chosen: list[CompletionVerifier] = []
-    for name in config.verifiers:
-        own = name == "logprob_bound"
-        chosen += default_verifiers(config, sampler) if own else [load_class(VERIFIERS, name)()]
+    for cls in classes.values():
+        chosen += made[cls] if cls in made else [cls()]
     return chosen
 
 
-def default_verifiers(config: DetectConfig, sampler: Loaded) -> list[CompletionVerifier]:
-    """Return the log-prob bound check under each of ``config.profiles``, the default one first.
+def logprob_verifiers(
+    config: DetectConfig, sampler: Loaded, classes: Sequence[type[LogProbVerifier]]
+) -> dict[type[LogProbVerifier], list[LogProbVerifier]]:
+    """Return verifiers of each class under each of ``config.profiles``, the default one first.
 
-    They share one set of weights, and the sampler's where the number formats agree.
+    They share one set of weights and one pass, and the sampler's weights where the number formats
+    agree.
     """
     from grpo_guard.evals.shared_scores import SharedScores
-    from grpo_guard.logprob.bounds import LogProbBoundVerifier
-    from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
-    known = {"bfloat16": BFLOAT16, "float32": FLOAT32}
     same = config.dtype == config.score_dtype
-    scorer = sampler if same else load(config.model, config.score_dtype)
-    verifiers = [
-        LogProbBoundVerifier(
-            scorer.model,
-            scorer.tokenizer,
-            sampling=replace(config.spec, max_new_tokens=None),
-            alpha=config.alpha,
-            profile=known[name],
-            name="logprob_bound" if name == "bfloat16" else f"logprob_bound ({name})",
-        )
-        for name in config.profiles
-    ]
-    shared = SharedScores(verifiers[0].scorer)
-    for verifier in verifiers:
-        verifier.scorer = shared
-    return list(verifiers)
+    loaded = sampler if same else load(config.model, config.score_dtype)
+    shared = SharedScores(TransformersScorer(loaded.model))
+    return {
+        cls: [
+            cls(
+                None,
+                loaded.tokenizer,
+                scorer=shared,
+                sampling=replace(config.spec, max_new_tokens=None),
+                alpha=config.alpha,
+                profile=profile,
+                name=cls.name if profile == "bfloat16" else f"{cls.name} ({profile})",
+            )
+            for profile in config.profiles
+        ]
+        for cls in classes
+    }
 
 
 def run(

@@ -40,6 +40,7 @@ class Measurement:
     attacks: tuple[str, ...]
     profiles: tuple[str, ...]
     control_count: int
+    verifiers: tuple[str, ...] = ("logprob_bound", "tail_probability")
 
 
 BOTH: Final = ("bfloat16", "float32")
@@ -69,6 +70,7 @@ def measure(measurement: Measurement, data: Path | None, *, out: Path = RESULTS)
         data=data,
         attacks=measurement.attacks,
         profiles=measurement.profiles,
+        verifiers=measurement.verifiers,
         n=measurement.n,
         dtype=measurement.dtype,
         control_count=measurement.control_count,
