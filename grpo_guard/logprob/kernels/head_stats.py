@@ -13,7 +13,7 @@ from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
-from grpo_guard.logprob.kernels.support import edge_gaps
+from grpo_guard.logprob.kernels.support import edge_gaps, full_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.logprob.kernels.triton_stats import (
     FLOATS,
@@ -28,8 +28,6 @@ Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 # Workspace of the GPU's kernels: 16,384 products, which for 512 rows stay in the cache of a large
 # GPU. A multiple of the rows, so that halving these after an out-of-memory error halves it too.
 WORKSPACE_PER_ROW = 4 * 16_384
-# Rows of full logits that exist at one time where a head or a trainer gives no less.
-FULL_ROWS = 64
 
 _triton_failed = False
 
@@ -80,7 +78,7 @@ def head_stats(
     elif implementation == "auto" and plain and _triton_suits(hidden):
         statistics = _by_triton_or_tiles
     if isinstance(head, ForeignHead):
-        foreign, rows_at_once = head, min(rows_at_once, FULL_ROWS)
+        foreign, rows_at_once = head, min(rows_at_once, full_rows(head.vocab_size))
 
         def scores_of(rows: Tensor) -> Scores:
             own = penalty.rows(rows) if penalty else None
@@ -109,7 +107,7 @@ def logit_stats(
         own = penalty.rows(rows) if penalty else None
         return LogitScores(logits[rows], spec.temperature, own)
 
-    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, FULL_ROWS)
+    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, full_rows(logits.shape[-1]))
 
 
 def blockwise(

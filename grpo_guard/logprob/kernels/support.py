@@ -17,8 +17,14 @@ from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.kernels.tiled import TILE
 from grpo_guard.sampling import SamplingSpec
 
-# Rows of full logits that exist at one time: 64 x 152k x 4 bytes = 39 MB.
-ROWS_AT_ONCE = 64
+# What rows of full logits may take; sorting one with its masses needs about 40 bytes a token.
+FULL_ROWS_BYTES = 2**26
+BYTES_PER_SCORE = 40
+
+
+def full_rows(vocab_size: int) -> int:
+    """Rows of full logits that may exist at one time."""
+    return max(1, FULL_ROWS_BYTES // (BYTES_PER_SCORE * vocab_size))
 
 
 def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
@@ -64,7 +70,7 @@ def edge_gaps(
     gaps = torch.zeros_like(stats.logit)
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
     top_p = spec.top_p + min(mass_margin, (1 - spec.top_p) / 2)
-    for rows in torch.split(unclear, ROWS_AT_ONCE):
+    for rows in torch.split(unclear, full_rows(scores.vocab_size)):
         z = whole_rows(scores.rows(rows), rows)
         own = stats.logit[rows] / spec.temperature
         # As in the streaming pass: a target that is itself the edge must not miss it by rounding.
