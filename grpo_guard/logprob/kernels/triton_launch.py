@@ -25,11 +25,11 @@ INTERPRETED = not isinstance(kernels.fused_sums_kernel, triton.JITFunction)
 
 # Columns per program of the fused kernel: a multiple of every tile, so that tuning the tile does
 # not change the shape of the partial sums.
-SPLIT = 64 if INTERPRETED else 1024
+SPLIT = 128 if INTERPRETED else 1024
 # Columns per program of the kernel that reads a stored chunk. Chunks are multiples of it.
 SEGMENT = 128 if INTERPRETED else 4096
 # (BN, BV, BH) under the interpreter: small, so that tests of small shapes have several tiles.
-INTERPRETED_TILE = (16, 32, 16)
+INTERPRETED_TILE = (16, 64, 16)
 # The fused kernel folds half a tile at a time, and a block of leaders must not be cut.
 LARGEST_BLOCK = INTERPRETED_TILE[1] // 2 if INTERPRETED else 64
 # Triton changes the default from one version to the next; the kernels are right either way.
@@ -145,7 +145,7 @@ def workspace_sums(
     columns = chunk_columns(job, workspace_bytes - spent)
     hidden = job.hidden if _mixed(job) else job.hidden.float()
     for first in range(0, vocab_size, columns):
-        tile = job.head.weight[first : first + columns]
+        tile = job.head.weight.detach()[first : first + columns]
         if _mixed(job):
             products = torch.mm(hidden, tile.T, out_dtype=torch.float32)
         else:
