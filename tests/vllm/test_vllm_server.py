@@ -116,7 +116,7 @@ def test_numbers_are_those_of_transformers(name, server, folder, policy, honest)
     sequences = encoded(tokenizer, honest(name))
     # Besides honest tokens some that lie far outside every list.
     noise = random.Random(0)
-    foreign = tuple(noise.randrange(300, model.config.vocab_size) for _ in range(60))
+    foreign = tuple(noise.randrange(20, model.config.vocab_size) for _ in range(60))
     sequences.append(Encoded(sequences[0].prompt_ids, foreign, False))
     got = scorer_of(server, folder).score(sequences, spec)
     pairs = list(zip(got, references(model, sequences, spec), strict=True))
@@ -189,7 +189,7 @@ def test_honest_work_passes_and_foreign_tokens_do_not(
     noise = random.Random(1)
     foreign = []
     for c in honest(name)[:4]:
-        ids = [noise.randrange(300, len(tokenizer)) for _ in range(40)]
+        ids = [noise.randrange(20, len(tokenizer)) for _ in range(40)]
         foreign.append(Completion(c.prompt, tokenizer.decode(ids), completion_ids=ids))
     verifier = LogProbBoundVerifier(None, tokenizer, check_text=False, **options)
     assert all(v.rejected for v in verifier.verify(foreign))
@@ -209,7 +209,10 @@ def test_verdicts_agree_with_those_from_the_weights(server, folder, policy, hone
 def test_one_prompt_beyond_the_servers_window_costs_only_itself(server, folder, policy, honest):
     _, tokenizer = policy
     good = honest("plain")[:3]
-    long = Completion("word " * MAX_MODEL_LEN, good[0].text, completion_ids=good[0].completion_ids)
+    prompt = PROMPTS[3]  # to be too long for the server and not for the model itself
+    while len(tokenizer(prompt)["input_ids"]) < MAX_MODEL_LEN:
+        prompt += " " + PROMPTS[3]
+    long = Completion(prompt, good[0].text, completion_ids=good[0].completion_ids)
     scorer = scorer_of(server, folder)
     sequences = encoded(tokenizer, [long])
     with pytest.raises(ValueError, match=r"400.*length"):
@@ -222,7 +225,7 @@ def test_one_prompt_beyond_the_servers_window_costs_only_itself(server, folder, 
 
 def test_the_window_itself_fits_when_the_engine_has_one_token_more(server, folder):
     scorer = scorer_of(server, folder)
-    ids = tuple(range(300, 300 + MAX_MODEL_LEN - 1))
+    ids = tuple(range(20, 20 + MAX_MODEL_LEN - 1))
     (stats,) = scorer.score([Encoded(ids[:1], ids[1:], False)], SPECS["plain"])
     assert len(stats) == MAX_MODEL_LEN - 2
     with pytest.raises(ValueError, match="400"):
@@ -232,12 +235,12 @@ def test_the_window_itself_fits_when_the_engine_has_one_token_more(server, folde
 def test_more_log_probs_than_the_server_allows(server, folder):
     with pytest.raises(ValueError, match="400"):
         scorer_of(server, folder, n_logprobs=41).score(
-            [Encoded((300,), (301,), False)], SPECS["plain"]
+            [Encoded((30,), (31,), False)], SPECS["plain"]
         )
 
 
 def test_wrong_key_and_wrong_model(server, folder, policy, honest):
-    sequence = Encoded((300,), (301,), False)
+    sequence = Encoded((30,), (31,), False)
     with pytest.raises(EngineUnavailableError, match="401") as caught:
         scorer_of(server, folder, api_key="wrong").score([sequence], SPECS["plain"])
     assert caught.value.cause is Cause.PROVIDER
