@@ -42,9 +42,11 @@ _WORDS = {
 class TailProbabilityVerifier(LogProbVerifier):
     """Rejects completions with a token that honest sampling would hardly ever have drawn.
 
-    Closes much of what a top-k check leaves open where the policy is sure: inside the top-50 there
-    may be 49 tokens that together have one chance in a million. Tighter where the text before asks
-    for a number or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
+    For what a top-k check leaves open where the policy is sure: inside the top-50 there may be 49
+    tokens that together have one chance in a million. Run it beside `LogProbBoundVerifier`, which
+    finds more where the policy is less sure; measured figures stand in ``docs/calibration.md``.
+    Tighter where the text before asks for a number or an answer (after ``=``, an operator, a digit,
+    ``####``, ``\\boxed{`` ...).
 
     Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding in
     front of the poison dilutes a little. With it, neither length nor padding changes any share;
