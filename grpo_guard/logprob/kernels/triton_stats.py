@@ -74,18 +74,11 @@ def triton_row_stats(
     from grpo_guard.logprob.kernels import triton_launch as launch
 
     _check(hidden, head, targets, temperature, eos_ids, launch.INTERPRETED)
-    n = len(targets)
-    margins = torch.as_tensor(tie_margin, device=hidden.device).float() / temperature
-    job = launch.Job(
-        hidden=hidden.detach() if hidden.stride(-1) == 1 else hidden.detach().contiguous(),
-        head=head,
-        targets=targets.contiguous(),
-        temperature=temperature,
-        margins=margins.expand(n).contiguous(),
-        ranks=0 < top_k <= LARGEST_TOP_K,
-    )
+    job = _job(hidden, head, targets, temperature, tie_margin, top_k)
     z_target = launch.token_scores(job, job.targets[:, None])[:, 0].contiguous()
-    tokens = torch.tensor(list(eos_ids), dtype=torch.long, device=hidden.device).expand(n, -1)
+    tokens = torch.tensor(list(eos_ids), dtype=torch.long, device=hidden.device).expand(
+        len(targets), -1
+    )
     ways: dict[str, Callable[[], Any]] = {
         "workspace": lambda: launch.workspace_sums(job, z_target, workspace_bytes),
         "fused": lambda: launch.fused_sums(job, z_target),
@@ -100,6 +93,28 @@ def triton_row_stats(
         vocab_size=head.vocab_size,
         leaders=leaders,
         top_k=top_k,
+    )
+
+
+def _job(
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    temperature: float,
+    tie_margin: Tensor | float,
+    top_k: int,
+) -> Any:
+    """The arguments as the kernels read them."""
+    from grpo_guard.logprob.kernels import triton_launch as launch
+
+    margins = torch.as_tensor(tie_margin, device=hidden.device).float() / temperature
+    return launch.Job(
+        hidden=hidden.detach() if hidden.stride(-1) == 1 else hidden.detach().contiguous(),
+        head=head,
+        targets=targets.contiguous(),
+        temperature=temperature,
+        margins=margins.expand(len(targets)).contiguous(),
+        ranks=0 < top_k <= LARGEST_TOP_K,
     )
 
 
