@@ -319,3 +319,16 @@ def test_weights_of_any_layout_are_read_as_they_are(layout):
     stats, _ = head_stats(hidden, Head(weight), targets, spec_of(top_k=5))
     expected = reference_of(hidden, Head(weight), targets, spec_of(top_k=5))
     np.testing.assert_allclose(stats.logprob.numpy(), expected.logprob, atol=1e-4)
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_masked_tokens_are_the_same_to_the_reference(top_k):
+    generator = torch.Generator().manual_seed(0)
+    bias = torch.zeros(300)
+    bias[::3] = -torch.inf
+    head = Head(torch.randn(300, 8, generator=generator), bias)
+    hidden = torch.randn(6, 8, generator=generator)
+    targets = torch.tensor([1, 2, 4, 5, 7, 8])
+    stats = tiled(hidden, head, targets, temperature=1.0, top_k=top_k, tile=64)
+    logits = (hidden.double() @ head.weight.double().T + bias).numpy()
+    assert_matches(stats, reference_stats(logits, targets.numpy(), spec_of(top_k=top_k)))

@@ -63,10 +63,8 @@ def reference_stats(
         entropy=entropy,
         varentropy=(p * (surprise - entropy[:, None]) ** 2).sum(-1),
         eos_mass=p[:, list(eos_ids)].sum(-1),
-        log_set_mass=np.logaddexp.reduce(members, axis=-1),
-        log_flat_mass=np.stack(
-            [np.logaddexp.reduce(_scaled(members, b), axis=-1) for b in FLATTENINGS], axis=-1
-        ),
+        log_set_mass=_log_sum(members, 1.0),
+        log_flat_mass=np.stack([_log_sum(members, b) for b in FLATTENINGS], axis=-1),
         in_set=in_set,
         logit=logit,
         edge_gap=np.maximum(0.0, kept.min(-1) - logit),
@@ -74,7 +72,7 @@ def reference_stats(
 
 
 def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Floats, np.ndarray]:
-    """log p on K and -inf elsewhere, and whether the target belongs to K."""
+    """log p on K and NaN elsewhere, and whether the target belongs to K."""
     if not 0 < top_k <= LARGEST_TOP_K:
         return log_p, np.ones(len(targets), dtype=bool)
     block = leader_block(log_p.shape[-1])
@@ -84,9 +82,13 @@ def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Flo
     k = min(top_k, leaders.shape[-1])
     edge = np.sort(leaders, axis=-1)[:, -k]
     in_set = (leaders[np.arange(len(targets)), targets // block] == own) & (own >= edge)
-    return np.where(leaders >= edge[:, None], leaders, -np.inf), in_set
+    member = (leaders >= edge[:, None]) & (leaders > -np.inf)
+    return np.where(member, leaders, np.nan), in_set
 
 
-def _scaled(log_p: Floats, b: float) -> Floats:
-    """b * log p, where -inf stays outside the set also for b = 0."""
-    return np.where(log_p > -np.inf, b * np.where(log_p > -np.inf, log_p, 0.0), -np.inf)
+def _log_sum(log_p: Floats, b: float) -> Floats:
+    """log sum p^b over K, where p^0 = 1: [n, V] with NaN outside K -> [n]."""
+    members = np.zeros_like(log_p) if b == 0 else b * log_p
+    terms = np.where(np.isnan(log_p), -np.inf, members)
+    summed: Floats = np.logaddexp.reduce(terms, axis=-1)
+    return summed

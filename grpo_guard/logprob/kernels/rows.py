@@ -72,7 +72,7 @@ def finish(
         in_set = (own == z_target) & (z_target >= edge)
         set_mass, flat = _set_masses(leaders, ranked, log_normaliser)
     return RowStats(
-        logprob=z_target - log_normaliser,
+        logprob=(z_target - sums.m) - log_total,  # at low temperatures both are large
         max_logprob=-log_total,
         rank=sums.rank,
         mass_above=sums.above / sums.total,

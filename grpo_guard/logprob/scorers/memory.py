@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from grpo_guard.logprob.kernels.head_stats import WORKSPACE_PER_ROW
 from grpo_guard.logprob.kernels.tiled import TILE
 from grpo_guard.logprob.stats import MOST_LEADERS
 
 LARGEST_DEFAULT = 4 * 2**30
 FEWEST_HEAD_ROWS = 16
-MOST_HEAD_ROWS = 512  # more rows make the product no faster and the tile larger
+MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more make the product no faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,13 @@ class MemoryPlan:
         # Input, residual, normalised, attention's four projections and its result; the MLP's three.
         activations = size * (8 * hidden + 3 * inner)
         row = 4 * (TILE + MOST_LEADERS + 2 * hidden)
+        if weight.is_cuda:
+            row += WORKSPACE_PER_ROW
+        most_rows = MOST_HEAD_ROWS.get(weight.device.type, MOST_HEAD_ROWS["cpu"])
         return cls(
             forward_tokens=max(1, total // 2 // activations),
             cache_tokens=max(1, total // 4 // _cache_bytes(config, size)),
-            head_rows=max(1, min(MOST_HEAD_ROWS, total // 4 // row)),
+            head_rows=max(1, min(most_rows, total // 4 // row)),
             strict=budget is not None,
         )
 
