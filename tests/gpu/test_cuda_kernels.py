@@ -24,6 +24,7 @@ if not torch.cuda.is_available():
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "logprob"))
 import triton_cases
+import triton_checks
 
 VOCAB = 151_936
 ROWS = 512
@@ -58,7 +59,7 @@ def one_tile(monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreted_cases_hold_on_the_gpu(name, one_tile, monkeypatch):
-    monkeypatch.setattr(triton_cases, "DEVICE", "cuda")
+    monkeypatch.setattr(triton_checks, "DEVICE", "cuda")
     triton_cases.CASES[name]()
 
 
