@@ -45,8 +45,9 @@ bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
 
 #: make vllm     a real vLLM server and engine on the CPU, in an environment of their own
+# One thread each: server and tests spin against each other on few cores.
 vllm: $(VLLM)/.ready
-	$(VLLM)/bin/python -m pytest tests/vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
 
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
