@@ -6,14 +6,37 @@ attention takes its fast causal path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
+
+# Eval mode is a property of the model, not of a scorer: with a lock each, one of two scorers would
+# put the model back into training mode under the other, and dropout would reject honest work.
+_model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
+_model_locks_lock = threading.Lock()
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """The model for one thread alone, in eval mode and without gradients; modes are restored."""
+    with _model_locks_lock:
+        lock = _model_locks.setdefault(model, threading.Lock())
+    with lock, torch.no_grad():
+        training = [module for module in model.modules() if module.training]
+        model.eval()
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
 
 def body_of(model: Any) -> Any:

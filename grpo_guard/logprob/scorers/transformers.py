@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
@@ -18,7 +16,7 @@ from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
-from grpo_guard.logprob.scorers.forward import body_of, row_states
+from grpo_guard.logprob.scorers.forward import body_of, eval_mode, row_states
 from grpo_guard.logprob.scorers.jobs import Job, plan_jobs
 from grpo_guard.logprob.scorers.memory import (
     FEWEST_HEAD_ROWS,
@@ -50,7 +48,8 @@ class TransformersScorer:
 
     Raises:
         HeadError: the model has no output head.
-        ValueError: the budget is too small to be meant.
+        ValueError: the budget is too small to be meant, or the model is a PEFT model with prompt
+            learning.
     """
 
     def __init__(
@@ -61,10 +60,11 @@ class TransformersScorer:
                 f"memory_budget: expected bytes >= 1048576 or None, got {memory_budget!r}"
             )
         # A PEFT model injects its adapters into the base model, which scores like any other.
+        _refuse_prompt_learning(model)
+        self._given = model
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.memory_budget = memory_budget
         self._shared = SharedPrompts(shared_prompts)
-        self._lock = threading.Lock()  # eval mode is a property of the shared model
         head_of(self.model)
         self._head_checked = False
 
@@ -75,7 +75,8 @@ class TransformersScorer:
     @property
     def window(self) -> int | None:
         """Longest sequence in tokens, from the model's config."""
-        length = getattr(self.model.config, "max_position_embeddings", None)
+        config = self.model.config.get_text_config()
+        length = getattr(config, "max_position_embeddings", None)
         return int(length) if length else None
 
     def identity(self) -> dict[str, str]:
@@ -96,9 +97,13 @@ class TransformersScorer:
 
         Raises:
             OutOfMemoryError: one of them does not fit, even by itself.
+            HeadError: the model's logits are not those of its output head, or not numbers (a
+                ValueError; found by the first call).
+            ValueError: prompt learning has become the PEFT model's active adapter.
         """
         results: dict[int, TokenStats] = {}
-        with self._lock, _eval_mode(self.model), torch.no_grad():
+        with eval_mode(self.model):
+            _refuse_prompt_learning(self._given)  # the active adapter may have been changed
             if not self._head_checked:
                 self._check_head()
             plan = MemoryPlan.of(self.model, self.memory_budget)
@@ -202,9 +207,11 @@ class TransformersScorer:
             own = head.logits(states).float()
         else:
             own = whole_rows(HeadScores(states, head, 1.0), rows)
-        error = (own - expected).abs().max().item()
-        scale = expected.abs().max().item()
-        if error > HEAD_TOLERANCE * max(1.0, scale):
+        # Equal infinities (tokens closed by their bias) are no difference; NaN always is one. Were
+        # it let through, a single closed token would hide any transform of all the others.
+        error = (own - expected).abs().masked_fill(own == expected, 0.0).max().item()
+        scale = expected.masked_fill(~expected.isfinite(), 0.0).abs().max().item()
+        if not error <= HEAD_TOLERANCE * max(1.0, scale):
             raise HeadError(
                 f"{type(self.model).__name__}: its logits are not those of its output head "
                 f"(largest difference {error:.3g} at scale {scale:.3g}); this architecture "
@@ -242,13 +249,12 @@ def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
         )
 
 
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for the time of a call, restored module by module."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def _refuse_prompt_learning(model: Any) -> None:
+    """Virtual tokens are added by the PEFT model's own forward, which scoring never calls: the
+    numbers would be the base model's, and honest completions would look forged."""
+    config = getattr(model, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False):
+        raise ValueError(
+            f"{type(config).__name__}: expected an adapter inside the model (as LoRA), got prompt "
+            "learning, which is not supported"
+        )
