@@ -56,6 +56,15 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
     )
 
 
+def forget_lengths(body: Any, device: torch.device) -> None:
+    """Put "dynamic" rotary frequencies back: they stay as a long pass has left them.
+
+    A pass below the original length resets them, one of exactly that length or more does not, so a
+    long completion would change the numbers of whoever is scored after it.
+    """
+    body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
+
+
 def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
     """The same for completions of one prompt, which is run once and its cache shared.
 

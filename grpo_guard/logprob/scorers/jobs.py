@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.memory import MemoryPlan
@@ -35,8 +36,50 @@ class Job:
         return tuple(Job(part, self.shared and len(part) > 1) for part in parts if part)
 
 
-def plan_jobs(sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool) -> list[Job]:
-    """Batches of similar length, within the plan."""
+def unscaled_length(config: Any) -> int | None:
+    """Length up to which rotary frequencies are fixed; None where they are at every length.
+
+    "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. One
+    long hostile completion would so change the numbers of every honest one beside it.
+    """
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    lengths = [getattr(config, "max_position_embeddings", None)]
+    depends = False
+    for one in _rope_entries(parameters):
+        kind = str(one.get("rope_type", one.get("type", "")))
+        if "dynamic" in kind or kind in ("longrope", "su"):  # "su": longrope's first name
+            depends = True
+            lengths.append(one.get("original_max_position_embeddings"))
+    lengths.append(getattr(config, "original_max_position_embeddings", None))
+    # The least of them: what is longer runs alone, which is never wrong.
+    return min((int(n) for n in lengths if n), default=1) if depends else None
+
+
+def _rope_entries(parameters: Any) -> list[dict[str, Any]]:
+    """The settings, or those of each type of layer where they are nested."""
+    if not isinstance(parameters, dict):
+        return []
+    return [parameters, *(p for p in parameters.values() if isinstance(p, dict))]
+
+
+def plan_jobs(
+    sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool, together: int | None = None
+) -> list[Job]:
+    """Batches of similar length, within the plan.
+
+    Args:
+        sequences: The completions and their prompts.
+        plan: Sizes.
+        share: Whether groups may share their prompt's pass.
+        together: Where frequencies depend on the length (`unscaled_length`): the longest sequence
+            that may stand beside others. Longer ones run alone, and no prompt is shared, because
+            its keys would carry frequencies of another length.
+    """
+    if together is not None:
+        lengths = {i: len(s.prompt_ids) + len(s.completion_ids) for i, s in enumerate(sequences)}
+        short = {i: length for i, length in lengths.items() if length <= together}
+        lone = [Job((i,), False) for i in lengths if i not in short]
+        return lone + [Job(part, False) for part in _batches(short, plan, 0)]
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
         groups[sequence.prompt_ids].append(i)

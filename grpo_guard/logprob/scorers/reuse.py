@@ -115,7 +115,10 @@ class ForwardReuse:
             completion_length: C.
         """
         self._captured.clear()
-        if not self.enabled or _drops_out(self.own.model):
+        # Frequencies chosen by the batch's length would make an honest completion's states depend
+        # on the longest one beside it.
+        by_length = self.own.unscaled_length is not None
+        if not self.enabled or by_length or _drops_out(self.own.model):
             yield
             return
         parts: list[Tensor] = []

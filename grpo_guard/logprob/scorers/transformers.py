@@ -16,8 +16,8 @@ from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
-from grpo_guard.logprob.scorers.forward import body_of, eval_mode, row_states
-from grpo_guard.logprob.scorers.jobs import Job, plan_jobs
+from grpo_guard.logprob.scorers.forward import body_of, eval_mode, forget_lengths, row_states
+from grpo_guard.logprob.scorers.jobs import Job, plan_jobs, unscaled_length
 from grpo_guard.logprob.scorers.memory import (
     FEWEST_HEAD_ROWS,
     MemoryPlan,
@@ -79,6 +79,11 @@ class TransformersScorer:
         length = getattr(config, "max_position_embeddings", None)
         return int(length) if length else None
 
+    @property
+    def unscaled_length(self) -> int | None:
+        """Longest sequence whose numbers cannot depend on its batch; None = all."""
+        return unscaled_length(self.model.config.get_text_config())
+
     def identity(self) -> dict[str, str]:
         """Architecture, engine and dtype; not the weights, which training changes."""
         config = self.model.config.get_text_config()
@@ -108,7 +113,8 @@ class TransformersScorer:
                 self._check_head()
             plan = MemoryPlan.of(self.model, self.memory_budget)
             _require_room(sequences, plan)
-            jobs = plan_jobs(sequences, plan, share=self._shared.enabled)
+            together = self.unscaled_length
+            jobs = plan_jobs(sequences, plan, share=self._shared.enabled, together=together)
             while jobs:
                 job = jobs.pop()
                 results.update(self._run(job, sequences, spec, mass_margin, plan))
@@ -150,8 +156,11 @@ class TransformersScorer:
         mass_margin: float,
         plan: MemoryPlan,
     ) -> list[TokenStats]:
+        body, device = body_of(self.model), self.device
+        if self.unscaled_length is not None:
+            forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
-        hidden = states_of(body_of(self.model), sequences, self.device)
+        hidden = states_of(body, sequences, device)
         return self.stats_of(hidden, sequences, spec, mass_margin, plan.head_rows)
 
     def stats_of(
