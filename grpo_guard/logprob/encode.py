@@ -14,6 +14,10 @@ from grpo_guard.completion import Completion
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause
 
+# Trainers pad a batch to its longest completion, to the declared length, or on to a multiple of
+# some power of two; what is longer than the limit by more than this was never an honest batch's.
+PADDING = 1024
+
 
 class EncodeError(Exception):
     """A completion that cannot be scored, with the cause that its verdict gets."""
@@ -142,10 +146,21 @@ class Encoder:
         ids = completion.completion_ids or ()
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
+        limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
+        if limits and len(ids) > max(limits) + PADDING:  # before anything looks at each of them
+            raise EncodeError(
+                Cause.OVERLONG,
+                f"{len(ids)} completion_ids, where {max(limits)} tokens are possible",
+            )
         self._require_known("completion_ids", ids)
         pad = self.tokenizer.pad_token_id
-        while len(ids) > 1 and ids[-1] == pad and pad not in self.eos_ids:
-            ids = ids[:-1]
+        if pad not in self.eos_ids:
+            # The end first, then one slice: a slice per pad would take hours for a million of them,
+            # and with the time-out one node would switch the check off for the whole batch.
+            end = len(ids)
+            while end > 1 and ids[end - 1] == pad:
+                end -= 1
+            ids = ids[:end]
         ids = self._of_declared_length(self._until_eos(ids), retokenised=False)
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison.
@@ -199,8 +214,10 @@ class Encoder:
         if given is not None:
             self._require_known("prompt_ids", given)
             pad = self.tokenizer.pad_token_id
-            while len(given) > 1 and given[0] == pad:  # trainers pad prompts on the left
-                given = given[1:]
+            start = 0
+            while start < len(given) - 1 and given[start] == pad:  # trainers pad on the left
+                start += 1
+            given = given[start:]  # one slice, as in `_checked_ids`
             if self.trust_prompt_ids and given:
                 return given
         own = self._own_prompt_ids(completion)
