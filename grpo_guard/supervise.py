@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grpo_guard.completion import Completion
-from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.verdict import Cause, Outcome, Verdict, abstain
 from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
@@ -28,6 +28,9 @@ MAX_HUNG_CALLS = 2
 # completions that went through. Halving level by level clears the good parts first, so that
 # culprits who are fewer than a third of a batch can never make it stop.
 MAX_ISOLATED_FAILURES = 8
+
+# Failures of a whole service. Each part of a batch would meet the same one, after all its retries.
+ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 
 # Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive.
 _hung: dict[int, int] = {}
@@ -42,28 +45,45 @@ class _CircuitOpenError(Exception):
     """Earlier calls are still hanging."""
 
 
+class _GivenUpError(RuntimeError):
+    """Not tried, because too much else failed; for the cause of the last failure."""
+
+    def __init__(self, cause: Cause | None) -> None:
+        self.cause = cause
+        super().__init__("too many failures in this batch; the rest was not tried")
+
+
 def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> list[Verdict]:
     """One verdict per completion, in order, whatever the verifier does.
 
     When a batch raises, it is halved until the completions that cause it stand alone. Otherwise
     one node could write a single completion that breaks the verifier and so switch the check off
     for everybody else's.
+
+    An exception may say what the abstention is to be called, by an attribute ``cause``, and whether
+    it befell the engine as a whole, by a bool ``engine_wide``; then halving is left out. Without
+    the latter, a time-out, a rate limit and an open circuit are engine-wide, and nothing else is.
     """
     batch = tuple(batch)
     deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
     verdicts: list[Verdict | None] = [None] * len(batch)
     parts = deque([(0, len(batch))] if batch else [])
     failed = done = 0
+    last: Cause | None = None
     while parts:
         start, end = parts.popleft()
         started = time.monotonic()
         try:
             if failed > max(MAX_ISOLATED_FAILURES, done):
-                raise RuntimeError("too many failures in this batch; the rest was not tried")
+                raise _GivenUpError(last)
             part = _checked(verifier, _call(verifier, batch[start:end], deadline), end - start)
         except Exception as error:
-            splittable = not isinstance(error, _HungError | _CircuitOpenError)
-            if end - start > 1 and splittable and failed <= max(MAX_ISOLATED_FAILURES, done):
+            last = _cause_of(error)
+            if (
+                end - start > 1
+                and not _engine_wide(error)
+                and failed <= max(MAX_ISOLATED_FAILURES, done)
+            ):
                 middle = (start + end) // 2
                 parts += [(start, middle), (middle, end)]
                 continue
@@ -97,8 +117,29 @@ def _failure(verifier: CompletionVerifier, error: Exception) -> Verdict:
         return abstain(
             verifier.name, Cause.OUT_OF_MEMORY, f"{type(error).__name__}: {error!s:.200}"
         )
-    logger.warning("verifier %s failed", verifier.name, exc_info=error)
-    return abstain(verifier.name, Cause.FAULT, f"{type(error).__name__}: {error!s:.200}")
+    reason = f"{type(error).__name__}: {error!s:.200}"
+    cause = _cause_of(error)
+    if cause is None:
+        logger.warning("verifier %s failed", verifier.name, exc_info=error)
+        return abstain(verifier.name, Cause.FAULT, reason)
+    logger.warning("verifier %s: %s (%s)", verifier.name, reason, cause)
+    return abstain(verifier.name, cause, reason)
+
+
+def _cause_of(error: Exception) -> Cause | None:
+    """What the exception itself calls the abstention, if it may."""
+    cause = getattr(error, "cause", None)
+    if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
+        return None  # a failure is nobody's verdict: an author's cause would reject for it
+    # Combinators skip NOT_APPLICABLE, so that a failing member would silently be none at all.
+    return None if cause is Cause.NOT_APPLICABLE else cause
+
+
+def _engine_wide(error: Exception) -> bool:
+    if isinstance(error, _HungError | _CircuitOpenError):
+        return True
+    said = getattr(error, "engine_wide", None)
+    return said if isinstance(said, bool) else _cause_of(error) in ENGINE_WIDE
 
 
 def _call(

@@ -185,3 +185,53 @@ def test_an_exit_in_the_verifier_is_a_fault_at_once():
     (verdict,) = supervised(Leaves(), completions("a"))
     assert verdict.cause is Cause.FAULT
     assert "SystemExit" in verdict.reason
+
+
+class Unavailable(RuntimeError):
+    """As scorers raise it; the class attributes are set per test."""
+
+
+def failing(cause, **attributes):
+    return Fragile(type("Unavailable", (Unavailable,), {"cause": cause, **attributes}))
+
+
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NOT_APPLICABLE}))
+def test_an_exceptions_cause_is_the_abstentions_unless_it_is_an_authors(cause):
+    (verdict,) = supervised(failing(cause), completions("x"))
+    may_abstain = Outcome.ABSTAIN in cause.outcomes
+    assert verdict.outcome is Outcome.ABSTAIN
+    assert verdict.cause is (cause if may_abstain else Cause.FAULT)
+    assert "boom" in verdict.reason
+
+
+def test_an_exception_cannot_make_combinators_skip_a_verifier():
+    (verdict,) = supervised(failing(Cause.NOT_APPLICABLE), completions("x"))
+    assert verdict.cause is Cause.FAULT
+    (verdict,) = supervised(failing("timeout"), completions("x"))  # a word, and no Cause
+    assert verdict.cause is Cause.FAULT
+
+
+@pytest.mark.parametrize("cause", [Cause.TIMEOUT, Cause.RATE_LIMITED])
+def test_what_befalls_the_whole_engine_is_not_tried_on_each_part(cause):
+    verifier = failing(cause)
+    verdicts = supervised(verifier, completions("x", *"a" * 63))
+    assert {v.cause for v in verdicts} == {cause}
+    assert len(verifier.batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "attributes"), [(Cause.PROVIDER, {}), (Cause.TIMEOUT, {"engine_wide": False})]
+)
+def test_a_completion_that_makes_the_provider_fail_takes_only_itself_out(cause, attributes):
+    verifier = failing(cause, **attributes)
+    verdicts = supervised(verifier, completions("x", *"a" * 63))
+    assert verdicts[0].cause is cause
+    assert all(v.accepted for v in verdicts[1:])
+    assert len(verifier.batches) == 1 + 2 * 6
+
+
+def test_an_outage_is_called_by_its_cause_to_the_last_completion():
+    verifier = failing(Cause.PROVIDER)
+    verdicts = supervised(verifier, completions(*["x"] * 64))
+    assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
+    assert len(verifier.batches) <= 64 + 10

@@ -133,6 +133,7 @@ def test_the_engines_failures_have_a_cause(status, cause, requests):
     ):
         client(url, concurrency=1).score(SEQUENCES[:1], SPEC)
     assert caught.value.cause is cause
+    assert caught.value.engine_wide is (cause is Cause.RATE_LIMITED)
     assert len(seen) == requests
 
 
@@ -155,6 +156,27 @@ def test_a_server_that_sleeps_is_cut_off_in_time():
             client(url, timeout=0.5, attempts=5).score(SEQUENCES, SPEC)
         assert time.monotonic() - started < 2.5
     assert caught.value.cause is Cause.TIMEOUT
+    assert caught.value.engine_wide
+
+
+@pytest.mark.parametrize("hangs", ["sleeps", "504"])
+def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
+    """Were it, one crafted completion would make everybody else's abstain."""
+    gate = threading.Event()
+
+    def respond(body, n):
+        if body["prompt"] == [1, 2, 3]:
+            if hangs == "504":
+                return 504, {}
+            gate.wait(20)
+        return 200, answer(body["prompt"])
+
+    with http_server(respond) as (url, _):
+        with pytest.raises(EngineUnavailableError) as caught:
+            client(url, timeout=2.0, attempts=1).score(SEQUENCES, SPEC)
+        gate.set()
+    assert caught.value.cause is Cause.TIMEOUT
+    assert not caught.value.engine_wide
 
 
 def test_a_server_that_refuses_until_the_deadline_was_not_slow():

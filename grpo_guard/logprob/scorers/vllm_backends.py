@@ -31,11 +31,16 @@ class EngineUnavailableError(RuntimeError):
     Args:
         cause: TIMEOUT, RATE_LIMITED or PROVIDER: what the abstention is to be called.
         transient: Whether asking again may help.
+        engine_wide: Every sequence would fail alike. False where one alone may be the reason: then
+            it is looked for by halving, or one crafted completion would abstain for all.
     """
 
-    def __init__(self, cause: Cause, message: str, *, transient: bool = False) -> None:
+    def __init__(
+        self, cause: Cause, message: str, *, transient: bool = False, engine_wide: bool = False
+    ) -> None:
         self.cause = cause
         self.transient = transient
+        self.engine_wide = engine_wide
         super().__init__(message)
 
 
@@ -106,6 +111,7 @@ class ServerBackend:
 
         slots = asyncio.Semaphore(self.concurrency)
         last: list[EngineUnavailableError] = []
+        tasks: list[asyncio.Task[Lists]] = []
         try:
             async with (
                 asyncio.timeout(self.timeout),
@@ -117,7 +123,7 @@ class ServerBackend:
                 ) as client,
                 asyncio.TaskGroup() as group,
             ):
-                tasks = [
+                tasks += [
                     group.create_task(self._one(client, ids, start, slots, last))
                     for ids, start in zip(sequences, starts, strict=True)
                 ]
@@ -125,8 +131,13 @@ class ServerBackend:
             # A server that was refusing until the end was not slow.
             cause = last[-1].cause if last else Cause.TIMEOUT
             reason = f"; last: {last[-1]}" if last else ""
+            # A server that answered some is up, so that the others may be what it hangs on.
+            answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
-                cause, f"no answer to {len(sequences)} sequences within {self.timeout} s{reason}"
+                cause,
+                f"no answer to {len(sequences) - answered} of {len(sequences)} sequences "
+                f"within {self.timeout} s{reason}",
+                engine_wide=cause is Cause.RATE_LIMITED or not answered,
             ) from None
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
@@ -188,7 +199,7 @@ def _of_status(status: int, message: str) -> Exception:
     if status in (408, 504):
         return EngineUnavailableError(Cause.TIMEOUT, text, transient=True)
     if status == 429:
-        return EngineUnavailableError(Cause.RATE_LIMITED, text, transient=True)
+        return EngineUnavailableError(Cause.RATE_LIMITED, text, transient=True, engine_wide=True)
     return EngineUnavailableError(Cause.PROVIDER, text, transient=status >= 500)
 
 
