@@ -14,16 +14,24 @@ Ints = NDArray[np.int64]
 FLATTENINGS = (0.0, 0.5, 0.75)
 # Up to this top-k the normalisers are over about the top-k, beyond it over the vocabulary.
 LARGEST_TOP_K = 256
-# A row keeps at most this many block leaders, so that they cost little beside a tile of scores.
+# A row keeps about this many block leaders at most, so that they cost little beside a tile.
 MOST_LEADERS = 8192
+# Tokens of one block stand this far apart. Tokenizers number digits, operators and the letters of
+# an alphabet in a row: as neighbours of one block, all but the likeliest would be out of sight.
+LEADER_STRIDE = 32
 
 
 def leader_block(vocab_size: int) -> int:
-    """Neighbouring tokens that share one leader: the smallest power of two that is allowed."""
+    """Tokens that share one leader: the smallest power of two that is allowed."""
     block = 1
     while vocab_size > block * MOST_LEADERS:
         block *= 2
     return block
+
+
+def leader_count(vocab_size: int) -> int:
+    """Leaders of a row, the last ones perhaps of blocks without tokens."""
+    return -(-vocab_size // (LEADER_STRIDE * leader_block(vocab_size))) * LEADER_STRIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,11 @@ class TokenStats:
         eos_mass: Probability of ending here, that is of the known EOS ids; 0 where none is known;
             shape [n].
         log_set_mass: log sum p over the set K that the flattened distributions live on, shape [n].
-            With a declared top-k, K is the k likeliest *leaders* (and ties with the last): the
-            likeliest token of each block of `leader_block` neighbours, so that a pass over the
-            vocabulary needs no ranking. Up to 8192 tokens a block is one token and K the top-k.
-            Where top-k is off or large, K is the whole vocabulary.
+            With a declared top-k, K is the k likeliest *leaders* (and ties with the last), so that
+            a pass over the vocabulary needs no ranking. A leader is the likeliest token of a block
+            (of equals, the one with the lowest id); the `leader_block` tokens of a block have ids
+            `LEADER_STRIDE` apart. Up to 8192 tokens a block is one token and K the top-k. Where
+            top-k is off or large, K is the whole vocabulary.
         log_flat_mass: log sum p^b over K for each b of `FLATTENINGS`, shape [n, 3].
         in_set: Whether the token belongs to K, boolean, shape [n].
         logit: The token's raw logit, after penalties and before temperature, shape [n].

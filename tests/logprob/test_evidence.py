@@ -105,6 +105,22 @@ def stats_with_gaps(gaps):
     )
 
 
+@pytest.mark.parametrize("vocab", [8192, 49_152, 151_936])
+def test_wrong_digits_are_seen_although_tokenizers_number_digits_in_a_row(vocab):
+    """Ten neighbouring ids, one right at 95 %: the nine others must not hide behind it."""
+    logits = np.full((100, vocab), -30.0)
+    logits[:, 15:25] = np.log(0.05 / 9)
+    logits[:, 18] = np.log(0.95)
+    rng = np.random.default_rng(0)
+    logits[:, rng.integers(100, vocab, 60)] = -9.0
+    spec = SamplingSpec("transformers", 1.0, 50, 1.0)
+    right = np.full(100, 18)
+    wrong = right.copy()
+    wrong[:25] = rng.choice([15, 16, 17, 19, 20, 21, 22, 23, 24], 25)
+    assert weigh(reference_stats(logits, right, spec), FLOAT32).p_value > 0.1
+    assert weigh(reference_stats(logits, wrong, spec), FLOAT32).p_value < 1e-3
+
+
 def test_one_token_just_outside_is_drift_and_several_are_not():
     one = weigh(stats_with_gaps([0.3] + [0] * 99), BFLOAT16)
     assert one.p_value > 0.1

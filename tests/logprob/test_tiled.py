@@ -332,3 +332,35 @@ def test_masked_tokens_are_the_same_to_the_reference(top_k):
     stats = tiled(hidden, head, targets, temperature=1.0, top_k=top_k, tile=64)
     logits = (hidden.double() @ head.weight.double().T + bias).numpy()
     assert_matches(stats, reference_stats(logits, targets.numpy(), spec_of(top_k=top_k)))
+
+
+@pytest.mark.parametrize("vocab", [300, 8193, 9000, 20_000])
+def test_the_set_k_counts_each_of_its_members_once(vocab):
+    """Fairness of the bets: the tokens that belong to K weigh what the normaliser says, no more.
+
+    Integer logits tie everywhere, also within a block.
+    """
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randint(-3, 3, (1, vocab), generator=generator).float()
+    logits[0, torch.randint(0, vocab, (40,), generator=generator)] = 4.0
+    targets = torch.arange(vocab)
+    parts = []
+    for rows in torch.split(targets, 2000):
+        scores = LogitScores(logits.expand(len(rows), -1), 1.0)
+        parts.append(row_stats(scores, rows, top_k=50, mode="eager"))
+    in_set = torch.cat([p.in_set for p in parts])
+    weight = torch.cat([p.logprob for p in parts])[in_set].double().exp().sum()
+    assert weight.item() == pytest.approx(parts[0].log_set_mass[0].double().exp().item(), rel=1e-4)
+    assert in_set.sum().item() == pytest.approx(
+        parts[0].log_flat_mass[0, 0].double().exp().item(), rel=1e-4
+    )
+
+
+def test_a_token_that_cannot_be_drawn_is_outside_every_support():
+    bias = torch.zeros(20)
+    bias[7] = -torch.inf
+    head, hidden, targets = Head(torch.ones(20, 4), bias), torch.ones(1, 4), torch.tensor([7])
+    for options in ({}, {"top_k": 20}, {"top_p": 0.9}):
+        stats, gaps = head_stats(hidden, head, targets, spec_of(**options))
+        assert gaps.item() == np.inf
+        assert not any(torch.isnan(column).any() for column in stats)

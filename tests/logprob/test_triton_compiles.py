@@ -37,7 +37,7 @@ DIVISIBLE = {"width", "stride_h", "stride_v", "stride_p"}
 PLAIN = {"HAS_BIAS": False, "CAPPED": False}
 FUSED = {**PLAIN, "UPCAST": False, "EVEN": True, "SPLIT": 1024}
 LEADERS = {"FLAT": False, "RANKS": True, "BLOCK": 32}
-WHOLE = {"FLAT": True, "RANKS": False, "BLOCK": 32}
+WHOLE = {"FLAT": True, "RANKS": False, "BLOCK": 1}
 
 
 @cache
@@ -101,8 +101,7 @@ def assert_sound(compiled, tmp_path, allowed=0):
 @pytest.mark.parametrize("sums", [LEADERS, WHOLE], ids=["leaders", "whole"])
 @pytest.mark.parametrize(
     ("bn", "bv", "warps", "allowed"),
-    # The largest tile fills the registers with its accumulators alone.
-    [(64, 128, 4, 0), (64, 128, 8, 0), (128, 128, 8, 0), (128, 256, 8, 128)],
+    [(64, 128, 4, 0), (64, 128, 8, 0), (128, 128, 8, 0)],
 )
 def test_the_fused_kernel_keeps_its_registers_and_three_stages_on_hopper(
     bn, bv, warps, allowed, sums, tmp_path
@@ -126,7 +125,7 @@ def test_every_tile_that_is_tuned_over_is_one_of_those_above():
     from grpo_guard.logprob.kernels.triton_launch import SPLIT, tile_configs
 
     tiles = {(c["BN"], c["BV"], c["num_warps"]) for wide in (0, 1) for c in tile_configs(wide)}
-    assert tiles == {(64, 128, 4), (64, 128, 8), (128, 128, 8), (128, 256, 8)}
+    assert tiles == {(64, 128, 4), (64, 128, 8), (128, 128, 8)}
     assert all(SPLIT % bv == 0 for _, bv, _ in tiles)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from grpo_guard.logprob.kernels.partial import Partial
+from grpo_guard.logprob.stats import LEADER_STRIDE
 
 Mode: TypeAlias = Literal["auto", "eager", "compiled"]
 
@@ -34,14 +35,14 @@ _compiler_failed = False
 def tile_sums(
     z: Tensor, z_target: Tensor, tie_margin: Tensor, block: int, flat: bool
 ) -> tuple[Partial, Tensor]:
-    """Sums over one tile, and the largest score of each block of neighbours.
+    """Sums over one tile, and the largest score of each block of tokens.
 
     Args:
         z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
-            shape [N, W], W a multiple of ``block``.
+            shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
         z_target: Shape [N].
         tie_margin: In units of z, shape [N].
-        block: Neighbouring tokens per leader.
+        block: Tokens per leader.
         flat: Whether the sums of e^0.5 and e^0.75 are wanted.
 
     Returns:
@@ -66,7 +67,8 @@ def tile_sums(
         rank=above.sum(-1),
         ties=near.sum(-1),
     )
-    return sums, z.view(z.shape[0], -1, block).amax(-1)
+    blocks = z.view(z.shape[0], -1, block, LEADER_STRIDE)
+    return sums, blocks.amax(2).view(z.shape[0], -1)
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from grpo_guard.logprob.stats import (
     FLATTENINGS,
     LARGEST_TOP_K,
+    LEADER_STRIDE,
     Floats,
     Ints,
     TokenStats,
@@ -75,13 +76,17 @@ def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Flo
     """log p on K and NaN elsewhere, and whether the target belongs to K."""
     if not 0 < top_k <= LARGEST_TOP_K:
         return log_p, np.ones(len(targets), dtype=bool)
-    block = leader_block(log_p.shape[-1])
-    padding = -log_p.shape[-1] % block
+    block, stride = leader_block(log_p.shape[-1]), LEADER_STRIDE
+    padding = -log_p.shape[-1] % (block * stride)
     padded = np.pad(log_p, ((0, 0), (0, padding)), constant_values=-np.inf)
-    leaders = padded.reshape(len(log_p), -1, block).max(-1)
+    blocks = padded.reshape(len(log_p), -1, block, stride)
+    leaders = blocks.max(2).reshape(len(log_p), -1)
     k = min(top_k, leaders.shape[-1])
     edge = np.sort(leaders, axis=-1)[:, -k]
-    in_set = (leaders[np.arange(len(targets)), targets // block] == own) & (own >= edge)
+    rows = np.arange(len(targets))
+    span, column = targets // (block * stride), targets % stride
+    lowest = blocks[rows, span, :, column].argmax(-1)  # of equals, the first
+    in_set = (lowest == targets // stride % block) & (own >= edge)
     member = (leaders >= edge[:, None]) & (leaders > -np.inf)
     return np.where(member, leaders, np.nan), in_set
 

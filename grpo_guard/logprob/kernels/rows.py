@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grpo_guard.logprob.kernels.partial import Partial
-from grpo_guard.logprob.stats import FLATTENINGS, leader_block
+from grpo_guard.logprob.stats import FLATTENINGS, LEADER_STRIDE, leader_block
 
 
 class RowStats(NamedTuple):
@@ -40,6 +41,7 @@ def finish(
     vocab_size: int,
     leaders: Tensor | None,
     top_k: int,
+    score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> RowStats:
     """Statistics of N rows.
 
@@ -50,8 +52,10 @@ def finish(
         targets: Token ids, shape [N].
         temperature: Of the scores.
         vocab_size: V.
-        leaders: Largest score of each block, shape [N, blocks]; None = K is the whole vocabulary.
+        leaders: Largest score of each block, shape [N, leader_count(V)]; None = K is the whole
+            vocabulary.
         top_k: The declared one.
+        score_of: Score of one token in each of a few rows, (rows [R], tokens [R]) -> [R].
     """
     log_total = sums.total.log()
     log_normaliser = sums.m + log_total
@@ -67,9 +71,8 @@ def finish(
         in_set = torch.ones_like(sums.rank, dtype=torch.bool)
     else:
         ranked = leaders.topk(min(top_k, leaders.shape[-1]), -1).values
-        edge = ranked[:, -1]
-        own = leaders.gather(-1, (targets // leader_block(vocab_size))[:, None])[:, 0]
-        in_set = (own == z_target) & (z_target >= edge)
+        in_set = _leads(leaders, ranked[:, -1], z_target, targets, leader_block(vocab_size))
+        in_set = _without_later_equals(in_set, sums.ties, z_target, targets, vocab_size, score_of)
         set_mass, flat = _set_masses(leaders, ranked, log_normaliser)
     return RowStats(
         logprob=(z_target - sums.m) - log_total,  # at low temperatures both are large
@@ -88,11 +91,49 @@ def finish(
     )
 
 
+def _leads(leaders: Tensor, edge: Tensor, z_target: Tensor, targets: Tensor, block: int) -> Tensor:
+    """Whether each target has the score of a leader in K, boolean, [N]."""
+    index = targets // (block * LEADER_STRIDE) * LEADER_STRIDE + targets % LEADER_STRIDE
+    own = leaders.gather(-1, index[:, None])[:, 0]
+    return (own == z_target) & (z_target >= edge) & (z_target > -torch.inf)
+
+
+def _without_later_equals(
+    in_set: Tensor,
+    ties: Tensor,
+    z_target: Tensor,
+    targets: Tensor,
+    vocab_size: int,
+    score_of: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Of equals in one block only the lowest id leads, as the normalisers count only one.
+
+    Otherwise honest tokens that tie, which in bf16 logits is common, would pay for each other.
+    """
+    block = leader_block(vocab_size)
+    rows = torch.nonzero(in_set & (ties > 1))[:, 0]
+    if block == 1 or not len(rows):
+        return in_set
+    mine = targets[rows]
+    mate = mine // (block * LEADER_STRIDE) * (block * LEADER_STRIDE) + mine % LEADER_STRIDE
+    for _ in range(block):
+        lower = mate < mine
+        equal = score_of(rows, torch.where(lower, mate, mine)) == z_target[rows]
+        in_set[rows] &= ~(lower & equal)
+        mate = mate + LEADER_STRIDE
+    return in_set
+
+
 def _set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
     """log sum p and log sum p^b over the leaders from the last ranked one on, [N] and [N, 3]."""
     edge = ranked[:, -1:]
     # Leaders that tie with the last one belong to the set too; -inf is never a member.
-    tied = ((leaders >= edge).sum(-1, keepdim=True) - ranked.shape[-1]).clamp_min(0)
+    # In parts, because counting booleans makes integers of them first.
+    at_least = [
+        (part >= low).sum(-1, keepdim=True)
+        for part, low in zip(torch.split(leaders, 64), torch.split(edge, 64), strict=True)
+    ]
+    tied = (torch.cat(at_least) - ranked.shape[-1]).clamp_min(0)
     log_p = torch.cat([ranked, edge], -1) - log_normaliser[:, None]
     log_count = torch.cat([torch.zeros_like(ranked), tied.to(ranked.dtype).log()], -1)
     member = log_p > -torch.inf

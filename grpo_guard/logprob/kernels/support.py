@@ -33,7 +33,7 @@ def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
     Uses S >= mass_above + p for the mass S of the set that top-p renormalises over: exact where
     S is 1, sufficient elsewhere.
     """
-    inside = torch.ones_like(stats.rank, dtype=torch.bool)
+    inside = stats.logprob > -torch.inf  # a token that cannot be drawn is in no support
     if spec.top_k > 0:
         inside &= stats.rank < spec.top_k
     if spec.min_p > 0:
@@ -75,7 +75,8 @@ def edge_gaps(
         own = stats.logit[rows] / spec.temperature
         # As in the streaming pass: a target that is itself the edge must not miss it by rounding.
         z[torch.arange(len(rows), device=z.device), targets[rows]] = own
-        gaps[rows] = (support_edge(z, spec, top_p) - own).clamp_min(0.0) * spec.temperature
+        gap = (support_edge(z, spec, top_p) - own).clamp_min(0.0) * spec.temperature
+        gaps[rows] = torch.where(own == -torch.inf, torch.inf, gap)  # -inf - -inf is NaN
     return gaps
 
 
@@ -90,7 +91,9 @@ def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
-    """The lowest score that the sampler keeps, for scores (logits / temperature) [R, V] -> [R].
+    """The score from which on the sampler keeps, for scores (logits / temperature) [R, V] -> [R].
+
+    Under min-p that may lie between two tokens; under the others it is the lowest one kept.
 
     Every filter keeps a top set, so a support is a threshold, and thresholds combine by maximum.
     """

@@ -12,7 +12,12 @@ from grpo_guard.logprob.kernels.epilogue import Mode, epilogue, tile_sums
 from grpo_guard.logprob.kernels.partial import Partial, merge
 from grpo_guard.logprob.kernels.rows import RowStats, finish
 from grpo_guard.logprob.kernels.scores import Scores
-from grpo_guard.logprob.stats import LARGEST_TOP_K, leader_block
+from grpo_guard.logprob.stats import (
+    LARGEST_TOP_K,
+    LEADER_STRIDE,
+    leader_block,
+    leader_count,
+)
 
 # Compiled, a tile is read once, and larger products are faster. Eager sums read it a dozen times,
 # so it has to stay in a CPU's cache beside the rows.
@@ -43,7 +48,7 @@ def row_stats(
         tie_margin: In raw logits, a number or one per row, shape [N].
         eos_ids: Tokens that end a completion.
         observer: Sees every tile of scores that passes, for statistics of its own.
-        tile: Tokens per tile, rounded up to whole blocks of leaders; None = by device and mode.
+        tile: Tokens per tile, rounded up to whole blocks; None = by device and mode.
         mode: How the sums of a tile are computed; see `epilogue.py`.
     """
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
@@ -51,14 +56,15 @@ def row_stats(
     if tile is None:
         tile = EAGER_CPU_TILE if sums_of is tile_sums and device.type == "cpu" else TILE
     block = leader_block(vocab_size)
-    tile = -(-min(tile, vocab_size) // block) * block
+    span = block * LEADER_STRIDE
+    tile = -(-min(tile, vocab_size) // span) * span
     # The target first: its score is written into its own column below. Computed by another route
     # it may differ in the last bit, and a token must never outrank itself.
     z_target = scores.of(targets)
     margin = torch.as_tensor(tie_margin, device=device) / scores.temperature
     margin = margin.to(z_target.dtype).expand(n).contiguous()
     ranks = 0 < top_k <= LARGEST_TOP_K
-    leaders = z_target.new_empty(n, -(-vocab_size // block)) if ranks else None
+    leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
     order, bounds = _by_tile(targets, tile, vocab_size)
     buffer = z_target.new_empty(n, tile)
     sums: Partial | None = None
@@ -73,8 +79,9 @@ def row_stats(
         part, best = sums_of(z, z_target, margin, block, not ranks)
         sums = part if sums is None else merge(sums, part)
         if leaders is not None:
-            blocks = -(-(stop - start) // block)
-            leaders[:, start // block : start // block + blocks] = best[:, :blocks]
+            first = start // block
+            own = leaders[:, first : first + tile // block]
+            own.copy_(best[:, : own.shape[-1]])
     assert sums is not None
     return finish(
         sums,
@@ -85,6 +92,7 @@ def row_stats(
         vocab_size=vocab_size,
         leaders=leaders,
         top_k=top_k,
+        score_of=lambda rows, tokens: scores.rows(rows).of(tokens),
     )
 
 

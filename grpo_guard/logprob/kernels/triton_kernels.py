@@ -20,6 +20,10 @@ Arguments are pointers and machine scalars, which Python's types do not describe
 import triton
 import triton.language as tl
 
+from grpo_guard.logprob.stats import LEADER_STRIDE
+
+STRIDE = tl.constexpr(LEADER_STRIDE)
+
 
 @triton.jit
 def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
@@ -159,10 +163,19 @@ def chunk_sums_kernel(
         m, above, below, weighted, squared, half, tq, rank, ties,
     )  # fmt: skip
     if RANKS:
-        best = tl.max(tl.reshape(z, (BV // BLOCK, BLOCK)), 1)
+        best = tl.max(tl.reshape(z, (BV // (BLOCK * STRIDE), BLOCK, STRIDE)), 1)
+        best = tl.reshape(best, (BV // BLOCK,))
         block = (first + part * BV) // BLOCK + tl.arange(0, BV // BLOCK)
         to = leaders + r.to(tl.int64) * leaders_per_row + block
         tl.store(to, best, mask=block < leaders_per_row)
+
+
+@triton.jit
+def _token(place, BLOCK: tl.constexpr):
+    """The token at a place: the blocks one after the other, their tokens STRIDE apart."""
+    SPAN: tl.constexpr = BLOCK * STRIDE
+    q = place % SPAN
+    return place - q + (q % BLOCK) * STRIDE + q // BLOCK
 
 
 @triton.jit
@@ -173,8 +186,8 @@ def _folded(
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
     BLOCK: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """The running sums with the products of columns [first, first + BV) added; stores leaders."""
-    column = first + tl.arange(0, BV)
+    """The running sums with the products of places [first, first + BV) added; stores leaders."""
+    column = _token(first + tl.arange(0, BV), BLOCK)
     b = tl.zeros((BV,), tl.float32)
     if HAS_BIAS:
         b = tl.load(bias + column, mask=column < vocab, other=0.0).to(tl.float32)
@@ -245,8 +258,10 @@ def fused_sums_kernel(
     rank = tl.zeros((BN,), tl.int32)
     ties = tl.zeros((BN,), tl.int32)
     first = part * SPLIT
-    for v in range(first, tl.minimum(first + SPLIT, vocab), BV):
-        column = v + tl.arange(0, BV)
+    # Places, not tokens: a tile takes its columns in such an order that it holds whole blocks.
+    places = tl.cdiv(vocab, BLOCK * STRIDE) * (BLOCK * STRIDE)
+    for v in range(first, tl.minimum(first + SPLIT, places), BV):
+        column = _token(v + tl.arange(0, BV), BLOCK)
         w = weight + tl.minimum(column, vocab - 1).to(tl.int64)[None, :] * stride_v + k[:, None]
         dot = tl.zeros((BN, BV), tl.float32)
         for start in range(0, width, BH):

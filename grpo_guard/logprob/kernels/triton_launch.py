@@ -18,7 +18,7 @@ from torch import Tensor
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.partial import Partial, merge
-from grpo_guard.logprob.stats import leader_block
+from grpo_guard.logprob.stats import LEADER_STRIDE, leader_block, leader_count
 
 # With TRITON_INTERPRET=1 the decorator makes something else than a JITFunction.
 INTERPRETED = not isinstance(kernels.fused_sums_kernel, triton.JITFunction)
@@ -30,8 +30,8 @@ SPLIT = 128 if INTERPRETED else 1024
 SEGMENT = 128 if INTERPRETED else 4096
 # (BN, BV, BH) under the interpreter: small, so that tests of small shapes have several tiles.
 INTERPRETED_TILE = (16, 64, 16)
-# The fused kernel folds half a tile at a time, and a block of leaders must not be cut.
-LARGEST_BLOCK = INTERPRETED_TILE[1] // 2 if INTERPRETED else 64
+# No program of either kernel may see only a part of a block of leaders.
+LARGEST_BLOCK = min(SPLIT, SEGMENT) // LEADER_STRIDE
 # Triton changes the default from one version to the next; the kernels are right either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 
@@ -79,10 +79,8 @@ class Job:
 
     def new_leaders(self) -> Tensor:
         """Room for the leaders, [N, blocks]; a single number where nobody asks."""
-        shape = (
-            (len(self.targets), -(-self.head.vocab_size // self.block)) if self.ranks else (1, 1)
-        )
-        return torch.empty(shape, dtype=torch.float32, device=self.hidden.device)
+        shape = (len(self.targets), leader_count(self.head.vocab_size)) if self.ranks else (1, 1)
+        return torch.full(shape, -torch.inf, dtype=torch.float32, device=self.hidden.device)
 
 
 def token_scores(job: Job, tokens: Tensor) -> Tensor:
@@ -103,7 +101,9 @@ def token_scores(job: Job, tokens: Tensor) -> Tensor:
 def fused_sums(job: Job, target_scores: Tensor) -> tuple[Partial, Tensor | None]:
     """Sums and leaders by the fused kernel."""
     n, vocab_size, width = len(job.targets), job.head.vocab_size, job.hidden.shape[1]
-    parts = -(-vocab_size // SPLIT)
+    # Blocks are taken whole; without leaders a block is one token.
+    places = leader_count(vocab_size) * job.block if job.ranks else vocab_size
+    parts = -(-places // SPLIT)
     sums, counts = _new_parts(parts, n, job.hidden.device)
     leaders = job.new_leaders()
     unlike = job.hidden.dtype != job.head.weight.dtype
@@ -111,7 +111,7 @@ def fused_sums(job: Job, target_scores: Tensor) -> tuple[Partial, Tensor | None]
         **job.flags,
         "FLAT": not job.ranks,
         "RANKS": job.ranks,
-        "BLOCK": job.block,
+        "BLOCK": job.block if job.ranks else 1,
         "UPCAST": unlike or (INTERPRETED and job.hidden.dtype != torch.float32),
         "SPLIT": SPLIT,
     }
@@ -199,7 +199,7 @@ def tile_configs(wide: bool) -> list[dict[str, int]]:
     """
     tiles = [(64, 128, 8), (128, 128, 8)]
     if not wide:
-        tiles += [(64, 128, 4), (128, 256, 8)]
+        tiles += [(64, 128, 4)]
     return [
         {"BN": bn, "BV": bv, "BH": tile_widths(wide), "num_warps": warps, "num_stages": 3}
         for bn, bv, warps in tiles

@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import torch
@@ -93,6 +94,9 @@ def triton_row_stats(
         vocab_size=head.vocab_size,
         leaders=leaders,
         top_k=top_k,
+        score_of=lambda rows, tokens: launch.token_scores(
+            replace(job, hidden=job.hidden[rows]), tokens[:, None]
+        )[:, 0],
     )
 
 
