@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head_stats import logit_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.scorers.forward import body_of, row_states
-from grpo_guard.logprob.scorers.memory import MemoryPlan
-from grpo_guard.logprob.scorers.shared_prompt import LOW_PRECISION_TOLERANCE
+from grpo_guard.logprob.scorers.forward import body_of
+from grpo_guard.logprob.scorers.memory import MemoryPlan, ran_out_of_memory
+from grpo_guard.logprob.scorers.shared_prompt import computed_low, disagreement
 from grpo_guard.logprob.scorers.transformers import TransformersScorer, split
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
@@ -68,12 +69,32 @@ def stats_from_logits(
     return split(stats, gaps, [len(ids)])[0]
 
 
+@dataclass(slots=True)
+class _Batch:
+    """What one capture has kept.
+
+    Args:
+        states: Hidden states that predict the tokens, by prompt and completion.
+        version: Of the weights, when they were captured.
+        low_precision: They carry the rounding of low precision, whatever their dtype is.
+        checked: They were compared with a pass of the scorer's own.
+    """
+
+    states: dict[Key, Tensor]
+    version: int
+    low_precision: bool
+    checked: bool = False
+
+
 class ForwardReuse:
     """A scorer that takes a trainer's hidden states where there are any, and runs the rest itself.
 
-    What was captured counts only for the weights it was computed with: an optimizer's step makes it
-    void. The first captured batch is compared with a forward pass of this scorer's own, because a
-    trainer pads and masks in its own way; where they differ nothing is reused.
+    What was captured counts only for the weights it was computed with. Changes that torch counts
+    make it void; updates through ``parameter.data`` are not counted, so whoever captures must call
+    `forget` before the weights may move. On its first use every captured batch is compared, on its
+    most padded row, with a forward pass of this scorer's own: a trainer pads and masks in its own
+    way, and padding that shifts positions shows only in a batch that is padded. Where they differ
+    nothing is reused from then on.
 
     Args:
         model: The policy that the trainer trains.
@@ -88,9 +109,7 @@ class ForwardReuse:
             model, memory_budget=memory_budget, shared_prompts=shared_prompts
         )
         self.enabled = True
-        self._captured: dict[Key, Tensor] = {}
-        self._version = -1
-        self._checked = False
+        self._batch: _Batch | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -114,7 +133,7 @@ class ForwardReuse:
             attention_mask: 0 on padding, shape [B, P + C].
             completion_length: C.
         """
-        self._captured.clear()
+        self.forget()
         # Frequencies chosen by the batch's length would make an honest completion's states depend
         # on the longest one beside it.
         by_length = self.own.unscaled_length is not None
@@ -122,11 +141,13 @@ class ForwardReuse:
             yield
             return
         parts: list[Tensor] = []
+        low: list[bool] = []
 
         def keep(module: nn.Module, arguments: Any, output: Any) -> None:
-            states = output.last_hidden_state
-            if states.shape[1] == input_ids.shape[1]:
+            states = getattr(output, "last_hidden_state", None)
+            if states is not None and states.shape[1] == input_ids.shape[1]:
                 parts.append(states.detach()[:, -completion_length - 1 : -1].clone())
+                low.append(computed_low(states.dtype, states.device))
 
         handle = body_of(self.own.model).register_forward_hook(keep)
         try:
@@ -134,20 +155,24 @@ class ForwardReuse:
         finally:
             handle.remove()
         if sum(map(len, parts)) == len(input_ids):
-            self._version = self._weights_version()
-            self._file(input_ids, attention_mask, completion_length, torch.cat(parts))
+            filed = _filed(input_ids, attention_mask, completion_length, torch.cat(parts))
+            self._batch = _Batch(filed, self._weights_version(), any(low))
+
+    def forget(self) -> None:
+        """Drop what was captured."""
+        self._batch = None
 
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
         """As `TransformersScorer.score`; captured states are used where they are of these ids."""
-        current = self._version == self._weights_version()
         keys = [(s.prompt_ids, s.completion_ids) for s in sequences]
-        reused = [i for i, key in enumerate(keys) if current and key in self._captured]
+        states = self._usable(keys)
+        reused = [i for i, key in enumerate(keys) if key in states]
         results: dict[int, TokenStats] = {}
         if reused:
             chosen = [sequences[i] for i in reused]
-            hidden = torch.cat([self._captured[keys[i]] for i in reused])
+            hidden = torch.cat([states[keys[i]] for i in reused])
             rows = MemoryPlan.of(self.own.model, self.own.memory_budget).head_rows
             with torch.no_grad():
                 stats = self.own.stats_of(hidden, chosen, spec, mass_margin, rows)
@@ -158,46 +183,76 @@ class ForwardReuse:
             results.update(zip(rest, stats, strict=True))
         return [results[i] for i in range(len(sequences))]
 
-    def _file(
-        self, input_ids: Tensor, attention_mask: Tensor, completion_length: int, states: Tensor
-    ) -> None:
-        boundary = input_ids.shape[1] - completion_length
-        for row, mask, own in zip(input_ids, attention_mask.bool(), states, strict=True):
-            prompt = tuple(row[:boundary][mask[:boundary]].tolist())
-            completion = tuple(row[boundary:][mask[boundary:]].tolist())
-            if prompt and completion:
-                self._captured[prompt, completion] = own[: len(completion)]
-        if self._captured and not self._checked:
-            self._check()
+    def _usable(self, keys: Sequence[Key]) -> dict[Key, Tensor]:
+        """The captured states, if there are any for these keys and they are still right."""
+        batch = self._batch  # another thread may forget it meanwhile
+        if not self.enabled or batch is None or not any(key in batch.states for key in keys):
+            return {}
+        if batch.version != self._weights_version():
+            return {}
+        if not batch.checked and not self._agrees(batch):
+            self.forget()
+            return {}
+        batch.checked = True
+        return batch.states
 
-    def _check(self) -> None:
-        """Compare the row with the shortest prompt, which was padded most."""
-        prompt_ids, completion_ids = min(self._captured, key=lambda key: len(key[0]))
-        sequence = Encoded(prompt_ids, completion_ids, False)
-        with torch.no_grad():
-            expected = row_states(body_of(self.own.model), [sequence], self.own.device).float()
-        got = self._captured[prompt_ids, completion_ids].float()
-        scale = expected.norm(dim=-1).clamp_min(1e-6)
-        difference = float(((got - expected).norm(dim=-1) / scale).mean())
-        self._checked = True
-        if not difference <= LOW_PRECISION_TOLERANCE:
+    def _agrees(self, batch: _Batch) -> bool:
+        """Compare the row that was padded most: the shortest prompt's, its longest completion.
+
+        Now and not at the capture: whatever changed the model in between (adapters switched off for
+        a reference pass, weights moved behind torch's count) is then noticed as well.
+        """
+        key = min(batch.states, key=lambda key: (len(key[0]), -len(key[1])))
+        try:
+            expected = self.own.plain_states(Encoded(*key, False))
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            return False  # the scorer's own pass halves its work and says what does not fit
+        low = batch.low_precision or computed_low(expected.dtype, expected.device)
+        difference = disagreement(batch.states[key], expected, low_precision=low)
+        if difference:
             self.enabled = False
-            self._captured.clear()
             logger.warning(
-                "%s: the trainer's hidden states differ by %.2g from this scorer's; completions "
-                "are scored by a forward pass of their own",
+                "%s: the trainer's hidden states differ %s from this scorer's; completions are "
+                "scored by a forward pass of their own",
                 type(self.own.model).__name__,
                 difference,
             )
+        return not difference
 
     def _weights_version(self) -> int:
         """Counts in-place changes: optimizers update parameters in place."""
         return sum(int(p._version) for p in self.own.model.parameters())
 
 
+def _filed(
+    input_ids: Tensor, attention_mask: Tensor, completion_length: int, states: Tensor
+) -> dict[Key, Tensor]:
+    """States by prompt and completion, [B, C, H] -> [n, H] each, without the padding."""
+    filed: dict[Key, Tensor] = {}
+    boundary = input_ids.shape[1] - completion_length
+    for row, mask, own in zip(input_ids, attention_mask.bool(), states, strict=True):
+        prompt = tuple(row[:boundary][mask[:boundary]].tolist())
+        completion = tuple(row[boundary:][mask[boundary:]].tolist())
+        # A mask with a hole would put the states behind it to the wrong tokens.
+        whole = bool(mask[boundary - len(prompt) : boundary + len(completion)].all())
+        if prompt and completion and whole:
+            filed[prompt, completion] = own[: len(completion)]
+    return filed
+
+
 def _drops_out(model: nn.Module) -> bool:
-    """Whether a pass in the present mode is random: it would look like drift."""
-    return any(
-        isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0
-        for m in model.modules()
-    )
+    """Whether a pass in the present mode is random: it would look like drift.
+
+    Attention drops out by a number that it keeps, without a module of its own.
+    """
+    for module in model.modules():
+        if not module.training:
+            continue
+        rates = [v for name, v in vars(module).items() if "dropout" in name]
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.append(module.p)
+        if any(isinstance(rate, int | float) and rate > 0 for rate in rates):
+            return True
+    return False

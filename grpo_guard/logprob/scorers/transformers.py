@@ -108,9 +108,7 @@ class TransformersScorer:
         """
         results: dict[int, TokenStats] = {}
         with eval_mode(self.model):
-            _refuse_prompt_learning(self._given)  # the active adapter may have been changed
-            if not self._head_checked:
-                self._check_head()
+            self._check_model()
             plan = MemoryPlan.of(self.model, self.memory_budget)
             _require_room(sequences, plan)
             together = self.unscaled_length
@@ -119,6 +117,16 @@ class TransformersScorer:
                 job = jobs.pop()
                 results.update(self._run(job, sequences, spec, mass_margin, plan))
         return [results[i] for i in range(len(sequences))]
+
+    def plain_states(self, sequence: Encoded) -> Tensor:
+        """Hidden states that predict one completion's tokens, [n, H]: what others must agree with.
+
+        Raises:
+            HeadError, ValueError: as `score`.
+        """
+        with eval_mode(self.model):
+            self._check_model()
+            return row_states(body_of(self.model), [sequence], self.device)
 
     def _run(
         self,
@@ -201,6 +209,11 @@ class TransformersScorer:
         ids = getattr(config, "eos_token_id", None)
         listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
         return tuple(i for i in listed if 0 <= i < self.vocab_size)
+
+    def _check_model(self) -> None:
+        _refuse_prompt_learning(self._given)  # the active adapter may have been changed
+        if not self._head_checked:
+            self._check_head()
 
     def _check_head(self) -> None:
         """The head by tiles must give the model's own logits: unknown transforms are refused."""
