@@ -26,10 +26,11 @@ class LogProbVerifier(CompletionVerifier):
 
     Args:
         model: The policy, a transformers causal language model. Pass the very object that is being
-            trained: a verifier with older weights rejects honest work. None with ``scorer``.
-        tokenizer: Its tokenizer.
+            trained: a verifier with older weights rejects honest work. Left out with ``scorer``.
+        tokenizer: Its tokenizer; always needed.
         sampling: What every node is declared to sample with.
-        scorer: Computes the statistics in place of ``model``, e.g. with another engine.
+        scorer: Computes the statistics in place of ``model``, e.g. with another engine:
+            ``LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec)``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1).
         profile: What numerical drift may do to honest tokens: the name of a built-in profile
             (``"bfloat16"``, the default, or the tighter ``"float32"`` where both sides compute in
@@ -46,14 +47,16 @@ class LogProbVerifier(CompletionVerifier):
         name: Stands in verdicts; None = the verifier's registered name.
 
     Raises:
-        ValueError: alpha out of range, not exactly one of model and scorer, a profile that was
-            calibrated for something else, or a model whose output head cannot be read by tiles.
+        ValueError: alpha out of range, not exactly one of model and scorer, a sampler that the
+            scorer does not support, a profile that was calibrated for something else, or a model
+            whose output head cannot be read by tiles.
+        TypeError: no tokenizer, or ``sampling`` is no `SamplingSpec`.
     """
 
     def __init__(
         self,
-        model: Any | None,
-        tokenizer: Any,
+        model: Any | None = None,
+        tokenizer: Any = None,
         *,
         sampling: SamplingSpec,
         scorer: Scorer | None = None,
@@ -71,10 +74,15 @@ class LogProbVerifier(CompletionVerifier):
             raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
         if not isinstance(sampling, SamplingSpec):
             raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+        if tokenizer is None:
+            raise TypeError("tokenizer: expected the policy's tokenizer, got None")
         self.name = name or type(self).name
         self.alpha = alpha
         self.sampling = sampling
         self.scorer: Any = _scorer(model, scorer, memory_budget)
+        # By name and not by isinstance, so that a scorer which delegates to another is asked too.
+        if check := getattr(self.scorer, "check", None):
+            check(sampling)
         self.profile = profile_of(profile)
         self.text_profile = profile_of(text_profile)
         for used in (self.profile, self.text_profile):

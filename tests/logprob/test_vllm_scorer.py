@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from bundled_policy import policy
 from fake_top_list import FakeBackend, log_softmax, positions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_guard import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import weigh
 from grpo_guard.logprob.kernels.reference import reference_stats
@@ -239,6 +241,47 @@ def test_honest_work_passes_and_random_tokens_do_not():
 def test_refuses_what_a_list_cannot_decide(changes, words):
     with pytest.raises(ValueError, match=words):
         scored(np.zeros((1, 40)), [0], spec_of(**changes))
+
+
+def small_scorer(n_logprobs=8):
+    _, tokenizer = policy()
+    return VLLMScorer(FakeBackend(n_logprobs), "fake", vocab_size=len(tokenizer), window=256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"top_k": 9}, "top_k"), ({"repetition_penalty": 1.1}, "penalty")]
+)
+def test_an_unsupported_sampler_fails_when_the_verifier_is_built(changes, words):
+    """Not in the middle of training, as an abstention for everybody."""
+    with pytest.raises(ValueError, match=words):
+        LogProbBoundVerifier(
+            tokenizer=policy()[1], scorer=small_scorer(), sampling=spec_of(**changes)
+        )
+
+
+def test_a_scorer_stands_in_place_of_the_model():
+    _, tokenizer = policy()
+    scorer = small_scorer()
+    for verifier in (
+        LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec_of()),
+        LogProbBoundVerifier(None, tokenizer, scorer=scorer, sampling=spec_of()),
+    ):
+        assert verifier.scorer is scorer
+    with pytest.raises(TypeError, match="tokenizer: expected"):
+        LogProbBoundVerifier(scorer=scorer, sampling=spec_of())
+    with pytest.raises(ValueError, match="expected exactly one of them, got neither"):
+        LogProbBoundVerifier(tokenizer=tokenizer, sampling=spec_of())
+
+
+def test_a_scorer_without_check_supports_every_sampler():
+    class Simple:
+        vocab_size, window = 1024, None
+        identity = score = None
+
+    spec = spec_of(top_k=0, repetition_penalty=1.3)
+    scorer = Simple()
+    verifier = LogProbBoundVerifier(tokenizer=policy()[1], scorer=scorer, sampling=spec)
+    assert verifier.scorer is scorer
 
 
 def test_arguments_are_checked(tmp_path):

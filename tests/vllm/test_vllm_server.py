@@ -184,14 +184,14 @@ def test_honest_work_passes_and_foreign_tokens_do_not(
 ):
     _, tokenizer = policy
     options = {"scorer": scorer_of(server, folder), "sampling": SPECS[name], "profile": profile}
-    verdicts = LogProbBoundVerifier(None, tokenizer, **options).verify(honest(name))
+    verdicts = LogProbBoundVerifier(tokenizer=tokenizer, **options).verify(honest(name))
     assert [v.reason for v in verdicts if not v.accepted] == []
     noise = random.Random(1)
     foreign = []
     for c in honest(name)[:4]:
         ids = [noise.randrange(20, len(tokenizer)) for _ in range(40)]
         foreign.append(Completion(c.prompt, tokenizer.decode(ids), completion_ids=ids))
-    verifier = LogProbBoundVerifier(None, tokenizer, check_text=False, **options)
+    verifier = LogProbBoundVerifier(tokenizer=tokenizer, check_text=False, **options)
     assert all(v.rejected for v in verifier.verify(foreign))
 
 
@@ -200,7 +200,7 @@ def test_verdicts_agree_with_those_from_the_weights(server, folder, policy, hone
     completions = honest("plain") + honest("hot")  # of which the latter lie about their sampler
     options = {"sampling": SPECS["plain"], "profile": "float32"}
     served, own = (
-        LogProbBoundVerifier(None, tokenizer, scorer=scorer, **options).verify(completions)
+        LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, **options).verify(completions)
         for scorer in (scorer_of(server, folder), TransformersScorer(model))
     )
     assert [v.outcome for v in served] == [v.outcome for v in own]
@@ -217,7 +217,7 @@ def test_one_prompt_beyond_the_servers_window_costs_only_itself(server, folder, 
     sequences = encoded(tokenizer, [long])
     with pytest.raises(ValueError, match=r"400.*length"):
         scorer.score(sequences, SPECS["plain"])
-    verifier = LogProbBoundVerifier(None, tokenizer, scorer=scorer, sampling=SPECS["plain"])
+    verifier = LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=SPECS["plain"])
     verdicts = supervised(verifier, [*good, long])
     assert [v.accepted for v in verdicts] == [True, True, True, False]
     assert verdicts[3].abstained

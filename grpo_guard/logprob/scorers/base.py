@@ -45,3 +45,18 @@ class Scorer(Protocol):
             OutOfMemoryError: one of them does not fit.
             ValueError: this scorer cannot compute what ``spec`` needs.
         """
+
+
+class SelectiveScorer(Scorer, Protocol):
+    """The optional part of `Scorer`: one without `check` supports every sampler.
+
+    Verifiers call `check` when they are built. Without it, an unsupported sampler would show only
+    in the middle of training, as an abstention for every completion.
+    """
+
+    def check(self, spec: SamplingSpec) -> None:
+        """Refuse what `score` cannot compute, before there is anything to score.
+
+        Raises:
+            ValueError: this scorer cannot compute what ``spec`` needs.
+        """
