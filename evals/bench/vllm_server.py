@@ -7,11 +7,12 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -71,15 +72,31 @@ def vllm_server(
         *options,
     ]
     with tempfile.TemporaryFile() as log:
-        # A process group of its own: the engine's processes end with it even if they hang.
-        server = subprocess.Popen(
-            command, env=_environment(key), stdout=log, stderr=log, start_new_session=True
-        )
+        server = start(command, env=_environment(key), log=log.fileno())
         try:
             _wait_until_healthy(server, port, startup_timeout, log.fileno())
             yield f"http://127.0.0.1:{port}/v1", key
         finally:
             stop(server)
+
+
+def start(command: Sequence[str], *, env: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
+    """Start a server that `stop` ends, and that ends by itself if this process is killed.
+
+    Args:
+        command: Of the server.
+        env: Its whole environment.
+        log: File descriptor for what it prints.
+    """
+    launcher = Path(__file__).with_name("dies_with_parent.py")
+    # A process group of its own: the engine's processes end with it even if they hang.
+    return subprocess.Popen(
+        [sys.executable, "-I", str(launcher), str(os.getpid()), *command],
+        env=dict(env),
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
