@@ -60,7 +60,7 @@ def server(folder):
 
 @pytest.fixture(scope="module")
 def honest(server, policy):
-    """What a node of the swarm sends that samples with vLLM itself: 16 completions per spec."""
+    """What a node of the swarm sends that samples with vLLM itself: 8 completions per spec."""
     url, key = server
     _, tokenizer = policy
     client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=300)
@@ -72,7 +72,7 @@ def honest(server, policy):
         reply = client.completions.create(
             model="policy",
             prompt=prompts,
-            n=4,
+            n=2,
             max_tokens=spec.max_new_tokens,
             temperature=spec.temperature,
             top_p=spec.top_p,
@@ -81,7 +81,7 @@ def honest(server, policy):
         )
         return [
             Completion(
-                PROMPTS[choice.index // 4], choice.text, completion_ids=tuple(choice.token_ids)
+                PROMPTS[choice.index // 2], choice.text, completion_ids=tuple(choice.token_ids)
             )
             for choice in reply.choices
         ]
