@@ -1,4 +1,4 @@
-"""TRL: the trainer's scoring forward handed to the verifiers, so that they need none of their own.
+"""TRL: the trainer's scoring forward handed to the verifiers, whose own is one row to check it by.
 
     scorer = ForwardReuse(model)
     verifier = LogProbBoundVerifier(None, tokenizer, scorer=scorer, sampling=...)
@@ -22,22 +22,29 @@ from grpo_guard.logprob.scorers.reuse import ForwardReuse
 class ReusesForward:
     """Mixin for `GRPOTrainer` (trl 1.6 and later); stands before it among the bases.
 
+    Only the first pass of a batch is kept, and only where TRL's own condition says that it is the
+    policy's: with PEFT, TRL runs the reference through the very same model with its adapters off,
+    and completions would be judged by the reference. What was kept is dropped with the batch.
+
     Args:
         forward_reuse: The scorer that the verifiers use.
     """
 
-    _generating = False
+    _policy_pass_ahead = False
 
     def __init__(self, *args: Any, forward_reuse: ForwardReuse, **kwargs: Any) -> None:
         self.forward_reuse = forward_reuse
         super().__init__(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        self._generating = True
+        self._policy_pass_ahead = _runs_policy_first(self)
         try:
             return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         finally:
-            self._generating = False
+            self._policy_pass_ahead = False
+            # The weights may now move without torch's count of changes: an update through `.data`
+            # would leave last step's states looking fresh.
+            self.forward_reuse.forget()
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -50,7 +57,23 @@ class ReusesForward:
     ) -> Any:
         """The policy's pass before the rewards is kept; the reference's and the loss's are not."""
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
-        if not self._generating or model is not self.model:  # type: ignore[attr-defined]
+        first, self._policy_pass_ahead = self._policy_pass_ahead, False
+        if not first or model is not self.model:  # type: ignore[attr-defined]
             return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
         with self.forward_reuse.capture(input_ids, attention_mask, int(logits_to_keep)):
             return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
+
+
+def _runs_policy_first(trainer: Any) -> bool:
+    """TRL's condition (1.16) for a pass of the policy before the rewards.
+
+    A version that says it in other words has nothing captured, which costs a pass and is never
+    wrong.
+    """
+    try:
+        every = trainer.args.steps_per_generation * trainer.num_iterations
+        misaligned = trainer.args.gradient_accumulation_steps % every != 0
+        corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    except (AttributeError, TypeError, ZeroDivisionError):
+        return False
+    return bool(misaligned or corrected)
