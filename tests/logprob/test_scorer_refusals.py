@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -70,6 +71,28 @@ def with_closed_tokens(kind):
 def test_infinite_logits_do_not_hide_a_transform_from_the_check_of_the_head():
     with pytest.raises(HeadError, match="not those of its output head"):
         TransformersScorer(with_closed_tokens(Transforming)).score([SEQUENCE], SPEC)
+
+
+def test_weights_that_are_all_nan_give_nan_and_leave_the_head_to_be_checked():
+    """Verifiers abstain on NaN; once there are numbers again, a transform is still found."""
+    torch.manual_seed(0)
+    model = Transforming(CONFIG).eval()
+    scorer, good = TransformersScorer(model), model.model.norm.weight.clone()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    assert np.isnan(scorer.score([SEQUENCE], SPEC)[0].logprob).all()
+    with torch.no_grad():
+        model.model.norm.weight.copy_(good)
+    with pytest.raises(HeadError):
+        scorer.score([SEQUENCE], SPEC)
+
+
+def test_a_nan_among_the_logits_fails_the_check_of_the_head():
+    model = with_closed_tokens(LlamaForCausalLM)
+    with torch.no_grad():
+        model.lm_head.bias[5] = torch.nan
+    with pytest.raises(HeadError, match="largest difference nan"):
+        TransformersScorer(model).score([SEQUENCE], SPEC)
 
 
 def test_equal_infinities_are_no_difference():

@@ -222,7 +222,7 @@ class ForwardReuse:
         return not difference
 
     def _weights_version(self) -> int:
-        """Counts in-place changes: optimizers update parameters in place."""
+        """Counts in-place changes, as of torch's optimizers; not those through ``.data``."""
         return sum(int(p._version) for p in self.own.model.parameters())
 
 
