@@ -1,7 +1,7 @@
 """TRL: the trainer's scoring forward handed to the verifiers, whose own is one row to check it by.
 
     scorer = ForwardReuse(model)
-    verifier = LogProbBoundVerifier(None, tokenizer, scorer=scorer, sampling=...)
+    verifier = LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...)
 
     class Trainer(ReusesForward, GRPOTrainer): ...
 

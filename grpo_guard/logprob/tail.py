@@ -74,8 +74,8 @@ class TailProbabilityVerifier(LogProbVerifier):
 
     def __init__(
         self,
-        model: Any | None,
-        tokenizer: Any,
+        model: Any | None = None,
+        tokenizer: Any = None,
         *,
         sampling: SamplingSpec,
         alpha: float = 1e-3,
