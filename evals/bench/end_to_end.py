@@ -99,7 +99,9 @@ def end_to_end(
             differences["largest log-prob difference to vLLM"] = max(
                 float(abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)
             )
-        return interleaved(variants, rounds=rounds, clock=clock), differences
+        # A round takes a minute on a CPU; what a warm-up would change is small beside it.
+        timings = interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
+        return timings, differences
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:

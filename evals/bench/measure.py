@@ -44,10 +44,20 @@ class Timing:
 
 
 def interleaved(
-    variants: Mapping[str, Callable[[], object]], *, rounds: int, clock: Clock = "cpu"
+    variants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    clock: Clock = "cpu",
+    warm_up: bool = True,
 ) -> list[Timing]:
-    """Run all variants ``rounds`` times after one warm-up; the first one is the baseline."""
-    peaks = {name: _warm_up(run, clock) for name, run in variants.items()}
+    """Run all variants ``rounds`` times; the first one is the baseline.
+
+    Each runs once before, for its memory, and before that once to warm up unless told otherwise.
+    """
+    if warm_up:
+        for run in variants.values():
+            run()
+    peaks = {name: _peak(run, clock) for name, run in variants.items()}
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, run in variants.items():
@@ -91,9 +101,8 @@ def _timed(run: Callable[[], object], clock: Clock) -> float:
     return now() - started
 
 
-def _warm_up(run: Callable[[], object], clock: Clock) -> float | None:
-    """Run once untimed, then once for its peak memory in MB."""
-    run()
+def _peak(run: Callable[[], object], clock: Clock) -> float | None:
+    """Run once for its peak memory, in MB beyond what the process held before."""
     if clock == "cuda":
         import torch
 
