@@ -1,0 +1,102 @@
+"""The public coin: which seed, and which prompt, belongs to a slot.
+
+Every completion that a node may send fills a slot: (run, round, node, slot). Its seed follows from
+these and the prompt by a keyed hash, so there is one honest completion per slot, and everybody can
+compute which it is. What that leaves an attacker, and what it does not:
+
+* *Grinding seeds* (choosing run, node or slot so that a wanted completion comes out): slots are
+  numbered without gaps and node names are fixed when a node joins. Both could still be tried out
+  far ahead with the weights of that round, if these were known; a beacon, a public value that
+  appears only when the round begins, makes that impossible.
+* *Choosing among samples* (the longest of eighty): there is one sample per slot.
+* *Withholding*: a node that dislikes its slot's completion can leave the slot empty. That costs it
+  the slot, and whoever receives must count empty slots, but a node may still bias what is trained
+  on by what it leaves out.
+* *Colluding*: nodes gain nothing from each other's slots, as the node's name is in the hash; one
+  operator with many names has as many slots as names. Who may join is not decided here.
+* *A beacon that its author can choose* lets the author grind. Commit to it a round ahead, or take
+  one that nobody of the run controls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+MOST_FIELD_BYTES = 64  # of a BLAKE2b key
+
+
+@dataclass(frozen=True, slots=True)
+class PublicCoin:
+    """Seeds and prompts of one run.
+
+    Args:
+        run: Name of the run, not empty. It keys the hash: another run has other seeds.
+        beacons: Public value of each round, revealed when the round begins; a round that is not
+            in it has none. Empty: no beacons are used.
+
+    Raises:
+        ValueError: the name is empty.
+    """
+
+    run: str
+    beacons: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.run, str) or not self.run:
+            raise ValueError(f"run: expected a name, got {self.run!r}")
+
+    def seed(
+        self, *, round: int, node: str, slot: int, prompt: str | Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Seed of the one honest completion of a slot, 0 <= seed < 2^64.
+
+        Args:
+            round: >= 0.
+            node: The node's name, fixed when it joined.
+            slot: >= 0, without gaps.
+            prompt: As in `Completion`: text or messages.
+
+        Raises:
+            KeyError: the run uses beacons and this round's is not known.
+            ValueError: round or slot is negative.
+        """
+        return self._hash(b"grpo-guard seed", round, node, slot, canonical(prompt))
+
+    def prompt_index(self, *, round: int, node: str, slot: int, prompts: int) -> int:
+        """Which of ``prompts`` prompts the slot is for, where nodes do not share prompts.
+
+        Otherwise a node would pick those that its poison fits best.
+
+        Raises:
+            KeyError, ValueError: as `seed`; also where there is no prompt.
+        """
+        if prompts < 1:
+            raise ValueError(f"prompts: expected an integer >= 1, got {prompts!r}")
+        drawn = self._hash(b"grpo-guard task", round, node, slot, b"")
+        return drawn * prompts >> 64  # a bias of at most prompts / 2^64
+
+    def _hash(self, domain: bytes, round: int, node: str, slot: int, rest: bytes) -> int:
+        if round < 0 or slot < 0:
+            raise ValueError(f"round, slot: expected integers >= 0, got {round!r}, {slot!r}")
+        beacon = self.beacons[round] if self.beacons else ""
+        key = blake2b(self.run.encode(), digest_size=MOST_FIELD_BYTES).digest()
+        # `person` keeps seeds and prompts apart: one must not tell the other.
+        h = blake2b(key=key, digest_size=8, person=domain)
+        for part in (b"%d" % round, node.encode(), b"%d" % slot, beacon.encode(), rest):
+            # Lengths first: ("ab", "c") and ("a", "bc") must differ.
+            h.update(len(part).to_bytes(8, "little"))
+            h.update(part)
+        return int.from_bytes(h.digest(), "little")
+
+
+def canonical(prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
+    """A prompt as bytes: text and messages never collide, and the order of keys does not matter."""
+    if isinstance(prompt, str):
+        return b"text:" + prompt.encode()
+    messages = [dict(message) for message in prompt]
+    dumped = json.dumps(messages, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return b"messages:" + dumped.encode()

@@ -1,0 +1,140 @@
+"""Gumbel noise that is a pure function of (seed, position, token id).
+
+Sampling is then an argmax: of score + noise over the sampler's support, the Gumbel-max trick. Who
+knows the seed knows which token an honest sampler drew, up to numerical drift of the scores.
+
+Two families:
+
+* ``grpo-guard``: integers only, so that NumPy, torch and Triton agree bit for bit on any hardware.
+* ``vllm``: what vLLM's Model Runner V2 adds for a request with a ``seed`` (read in vllm 0.32,
+  ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which differ in the
+  last bits between libraries. Its V1 runner draws from a torch.Generator in an order that depends
+  on batch and hardware, and SGLang's noise goes by sorted rank: neither can be replayed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Family: TypeAlias = Literal["grpo-guard", "vllm"]
+
+M32 = 0xFFFFFFFF
+# Our stream starts from another state than vLLM's, so that equal seeds give other noise.
+DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0}
+# Fixed point: tables and sums carry 30 fractional bits, noise 18, which fp32 holds exactly.
+FRACTION, NOISE_FRACTION = 30, 18
+LN2 = 744261118  # round(ln 2 * 2^30)
+LARGEST = 22.9  # no noise of either family is larger
+
+
+def gumbel(seed: int, position: Tensor, token: Tensor, family: Family = "grpo-guard") -> Tensor:
+    """Standard Gumbel noise, fp32, of the broadcast shape of ``position`` and ``token``.
+
+    Args:
+        seed: 0 <= seed < 2^64.
+        position: int64, >= 0. ``grpo-guard``: index of the token in the completion. ``vllm``:
+            index in prompt and completion of the last token before it.
+        token: Token ids, int64.
+        family: Which noise.
+
+    Raises:
+        ValueError: the seed is out of range or the family unknown.
+    """
+    h = hashed(seed, position, token, family)
+    if family == "vllm":
+        u = (h >> 16).float() * 2.0**-16 + ((h & 0xFFFF).float() + 0.5) * 2.0**-32
+        exponential: Tensor = -torch.log1p(-u)
+        noise: Tensor = -exponential.log()
+        return noise
+    logs, ratios = (torch.from_numpy(table).to(h.device) for table in _tables())
+    fixed: Tensor = fixed_gumbel(h, logs, ratios, torch.where)
+    return fixed.float() * 2.0**-NOISE_FRACTION
+
+
+def gumbel_numpy(seed: int, position: Any, token: Any) -> NDArray[np.float32]:
+    """The ``grpo-guard`` family in NumPy; the same bits as `gumbel`."""
+    with np.errstate(over="ignore"):  # products modulo 2^64 are meant
+        h = hashed(seed, np.asarray(position, np.int64), np.asarray(token, np.int64), "grpo-guard")
+        fixed = fixed_gumbel(h, *_tables(), np.where)
+    noise: NDArray[np.float32] = (fixed / 2**NOISE_FRACTION).astype(np.float32)
+    return noise
+
+
+def hashed(seed: int, position: Any, token: Any, family: Family) -> Any:
+    """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32)."""
+    if family not in get_args(Family):
+        raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed!r}")
+    h: Any = DOMAIN[family]
+    for key in (seed & M32, seed >> 32, position & M32, token & M32):
+        h = _mix(h, key)
+    h = h ^ 16  # the length in bytes
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & M32
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & M32
+    return h ^ (h >> 16)
+
+
+def _mix(h: Any, key: Any) -> Any:
+    key = (key * 0xCC9E2D51) & M32
+    key = (_rotated(key, 15) * 0x1B873593) & M32
+    return (_rotated(h ^ key, 13) * 5 + 0xE6546B64) & M32
+
+
+def _rotated(x: Any, bits: int) -> Any:
+    return ((x << bits) | (x >> (32 - bits))) & M32
+
+
+def fixed_gumbel(h: Any, logs: Any, ratios: Any, where: Callable[..., Any]) -> Any:
+    """-ln(-ln(1 - v)), v = (h + 1/2) / 2^32, in units of 2^-18, by integers only.
+
+    Written as for any array library: int64 in, int64 out. For v < 1/2, which holds all large noise,
+    it is -ln v - r(v) with r(v) = ln(-ln(1 - v) / v) smooth, so that nothing cancels.
+
+    Args:
+        h: In [0, 2^32).
+        logs: round(2^30 ln(1 + i / 1024)), i = 0 ... 1024.
+        ratios: round(2^30 r(i / 1024)), i = 0 ... 512.
+        where: Of the library.
+    """
+    x = 2 * h + 1  # v = x / 2^33
+    small = x < (1 << 32)
+    inside = where(small, x, 1)
+    i, rest = inside >> 23, inside & ((1 << 23) - 1)
+    ratio = ratios[i] + (((ratios[i + 1] - ratios[i]) * rest) >> 23)
+    low = 33 * LN2 - _ln(inside, logs, where) - ratio
+    beyond = where(small, 1 << 32, (1 << 33) - x)
+    exponential = 33 * LN2 - _ln(beyond, logs, where)
+    high = FRACTION * LN2 - _ln(exponential, logs, where)
+    noise = where(small, low, high)
+    return (noise + (1 << (FRACTION - NOISE_FRACTION - 1))) >> (FRACTION - NOISE_FRACTION)
+
+
+def _ln(x: Any, logs: Any, where: Callable[..., Any]) -> Any:
+    """2^30 ln x for integers 1 <= x < 2^36."""
+    exponent, y = x * 0, x
+    for bits in (32, 16, 8, 4, 2, 1):
+        large = y >= (1 << bits)
+        exponent = exponent + where(large, bits, 0)
+        y = where(large, y >> bits, y)
+    fraction = (x << (35 - exponent)) - (1 << 35)
+    i, rest = fraction >> 25, fraction & ((1 << 25) - 1)
+    return exponent * LN2 + logs[i] + (((logs[i + 1] - logs[i]) * rest) >> 25)
+
+
+@functools.cache
+def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two more entries than are read, so that ``i + 1`` always exists."""
+    logs = [round(math.log1p(i / 1024) * 2**FRACTION) for i in range(1026)]
+    ratios = [0] + [
+        round(math.log(-math.log1p(-i / 1024) / (i / 1024)) * 2**FRACTION) for i in range(1, 514)
+    ]
+    return np.array(logs, np.int64), np.array(ratios, np.int64)
