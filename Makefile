@@ -7,7 +7,7 @@ VLLM   := .venv-vllm
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure drift bench gpu docs package vllm clean
+.PHONY: demo test check models measure drift bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,12 @@ drift: $(READY) models
 #: make bench    pytest-benchmark under tests/bench
 bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
+
+#: make bench-docs  what scoring costs on this CPU, into docs/benchmarks (about ten minutes)
+bench-docs: $(READY) models $(VLLM)/.ready
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --model models/SmolLM2-135M-Instruct \
+	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
+	$(BIN)/python -m grpo_guard.evals.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 
 #: make vllm     a real vLLM server and engine on the CPU, in an environment of their own
 # One thread each: server and tests spin against each other on few cores.
