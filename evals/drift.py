@@ -116,7 +116,7 @@ def main() -> None:
         description="Measure what the number format costs honest work."
     )
     parser.add_argument("--data", type=Path, default=find_local(), help="GSM8K as JSONL")
-    parser.add_argument("-n", type=int, default=256, help="completions per direction")
+    parser.add_argument("-n", type=int, default=128, help="completions per direction")
     args = parser.parse_args()
     started = time.monotonic()
     found = measure(args.n, args.data)
