@@ -53,16 +53,13 @@ def row_stats(
     """
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
     sums_of = epilogue(mode, n * vocab_size, vocab_size, device)
-    if tile is None:
-        tile = EAGER_CPU_TILE if sums_of is tile_sums and device.type == "cpu" else TILE
+    small = sums_of is tile_sums and device.type == "cpu"
+    tile = _whole_blocks(tile or (EAGER_CPU_TILE if small else TILE), vocab_size)
     block = leader_block(vocab_size)
-    span = block * LEADER_STRIDE
-    tile = -(-min(tile, vocab_size) // span) * span
     # The target first: its score is written into its own column below. Computed by another route
     # it may differ in the last bit, and a token must never outrank itself.
     z_target = scores.of(targets)
-    margin = torch.as_tensor(tie_margin, device=device) / scores.temperature
-    margin = margin.to(z_target.dtype).expand(n).contiguous()
+    margin = _per_row(tie_margin, z_target) / scores.temperature
     ranks = 0 < top_k <= LARGEST_TOP_K
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
     order, bounds = _by_tile(targets, tile, vocab_size)
@@ -75,12 +72,10 @@ def row_stats(
         z[mine, targets[mine] - start] = z_target[mine]
         if observer is not None:
             observer(z, start)
-        z = _padded(z, buffer)
-        part, best = sums_of(z, z_target, margin, block, not ranks)
+        part, best = sums_of(_padded(z, buffer), z_target, margin, block, not ranks)
         sums = part if sums is None else merge(sums, part)
         if leaders is not None:
-            first = start // block
-            own = leaders[:, first : first + tile // block]
+            own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
     assert sums is not None
     return finish(
@@ -94,6 +89,17 @@ def row_stats(
         top_k=top_k,
         score_of=lambda rows, tokens: scores.rows(rows).of(tokens),
     )
+
+
+def _whole_blocks(tile: int, vocab_size: int) -> int:
+    """Tokens per tile, so that no block of leaders is cut."""
+    span = leader_block(vocab_size) * LEADER_STRIDE
+    return -(-min(tile, vocab_size) // span) * span
+
+
+def _per_row(value: Tensor | float, like: Tensor) -> Tensor:
+    """A number, or one per row, as [N]."""
+    return torch.as_tensor(value, device=like.device).to(like.dtype).expand_as(like).contiguous()
 
 
 def _eos_scores(scores: Scores, targets: Tensor, eos_ids: Sequence[int]) -> Tensor:

@@ -77,9 +77,7 @@ def triton_row_stats(
     _check(hidden, head, targets, temperature, eos_ids, launch.INTERPRETED)
     job = _job(hidden, head, targets, temperature, tie_margin, top_k)
     z_target = launch.token_scores(job, job.targets[:, None])[:, 0].contiguous()
-    tokens = torch.tensor(list(eos_ids), dtype=torch.long, device=hidden.device).expand(
-        len(targets), -1
-    )
+    eos = targets.new_tensor(list(eos_ids), dtype=torch.long)
     ways: dict[str, Callable[[], Any]] = {
         "workspace": lambda: launch.workspace_sums(job, z_target, workspace_bytes),
         "fused": lambda: launch.fused_sums(job, z_target),
@@ -88,16 +86,22 @@ def triton_row_stats(
     return finish(
         sums,
         z_target=z_target,
-        z_eos=launch.token_scores(job, tokens),
+        z_eos=launch.token_scores(job, eos.expand(len(targets), -1)),
         targets=targets,
         temperature=temperature,
         vocab_size=head.vocab_size,
         leaders=leaders,
         top_k=top_k,
-        score_of=lambda rows, tokens: launch.token_scores(
-            replace(job, hidden=job.hidden[rows]), tokens[:, None]
-        )[:, 0],
+        score_of=functools.partial(_score_of, job),
     )
+
+
+def _score_of(job: Any, rows: Tensor, tokens: Tensor) -> Tensor:
+    """Score of one token in each of a few rows, [R], [R] -> [R]."""
+    from grpo_guard.logprob.kernels import triton_launch as launch
+
+    part = replace(job, hidden=job.hidden[rows])
+    return launch.token_scores(part, tokens[:, None])[:, 0]
 
 
 def _job(
