@@ -46,7 +46,7 @@ bench: $(READY)
 
 #: make bench-docs  what scoring costs on this CPU, into docs/benchmarks (about ten minutes)
 bench-docs: $(READY) models $(VLLM)/.ready
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --model models/SmolLM2-135M-Instruct \
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 3 --model models/SmolLM2-135M-Instruct \
 	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
 	$(BIN)/python -m grpo_guard.evals.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 

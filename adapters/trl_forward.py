@@ -20,7 +20,7 @@ from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 
 class ReusesForward:
-    """Mixin for `GRPOTrainer` (trl 1.6 and later); stands before it among the bases.
+    """Mixin for `GRPOTrainer`; stands before it among the bases. Tested with trl 1.16.
 
     Only the first pass of a batch is kept, and only where TRL's own condition says that it is the
     policy's: with PEFT, TRL runs the reference through the very same model with its adapters off,

@@ -56,8 +56,7 @@ def row_stats(
     small = sums_of is tile_sums and device.type == "cpu"
     tile = _whole_blocks(tile or (EAGER_CPU_TILE if small else TILE), vocab_size)
     block = leader_block(vocab_size)
-    # The target first: its score is written into its own column below. Computed by another route
-    # it may differ in the last bit, and a token must never outrank itself.
+    # The target first, for its own column below: a token must not outrank itself by rounding.
     z_target = scores.of(targets)
     margin = _per_row(tie_margin, z_target) / scores.temperature
     ranks = 0 < top_k <= LARGEST_TOP_K

@@ -77,7 +77,6 @@ def triton_row_stats(
     _check(hidden, head, targets, temperature, eos_ids, launch.INTERPRETED)
     job = _job(hidden, head, targets, temperature, tie_margin, top_k)
     z_target = launch.token_scores(job, job.targets[:, None])[:, 0].contiguous()
-    eos = targets.new_tensor(list(eos_ids), dtype=torch.long)
     ways: dict[str, Callable[[], Any]] = {
         "workspace": lambda: launch.workspace_sums(job, z_target, workspace_bytes),
         "fused": lambda: launch.fused_sums(job, z_target),
@@ -86,7 +85,7 @@ def triton_row_stats(
     return finish(
         sums,
         z_target=z_target,
-        z_eos=launch.token_scores(job, eos.expand(len(targets), -1)),
+        z_eos=_eos_scores(job, eos_ids),
         targets=targets,
         temperature=temperature,
         vocab_size=head.vocab_size,
@@ -94,6 +93,14 @@ def triton_row_stats(
         top_k=top_k,
         score_of=functools.partial(_score_of, job),
     )
+
+
+def _eos_scores(job: Any, eos_ids: Sequence[int]) -> Tensor:
+    """Scores of the EOS tokens, [N, E]."""
+    from grpo_guard.logprob.kernels import triton_launch as launch
+
+    ids = job.targets.new_tensor([list(eos_ids)]).expand(len(job.targets), -1)
+    return launch.token_scores(job, ids)
 
 
 def _score_of(job: Any, rows: Tensor, tokens: Tensor) -> Tensor:
