@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
+
+_Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 
 
 class SharedScores(TransformersScorer):
@@ -18,15 +22,20 @@ class SharedScores(TransformersScorer):
 
     def __init__(self, scorer: TransformersScorer) -> None:
         super().__init__(scorer.model, memory_budget=scorer.memory_budget)
-        self._kept: dict[tuple[Encoded, SamplingSpec, float], TokenStats] = {}
+        self._kept: dict[_Key, TokenStats] = {}
 
     def score(
-        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+        self,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        *,
+        mass_margin: float = 0.0,
+        replay: Replay | None = None,
     ) -> list[TokenStats]:
         """As `TransformersScorer.score`, but each sequence once."""
         margin = mass_margin if spec.top_p < 1 else 0.0  # elsewhere it changes nothing
-        keys = [(sequence, spec, margin) for sequence in sequences]
+        keys = [(sequence, spec, margin, replay) for sequence in sequences]
         missing = {key: key[0] for key in keys if key not in self._kept}
-        stats = super().score(list(missing.values()), spec, mass_margin=mass_margin)
+        stats = super().score(list(missing.values()), spec, mass_margin=mass_margin, replay=replay)
         self._kept.update(zip(missing, stats, strict=True))
         return [self._kept[key] for key in keys]

@@ -19,12 +19,16 @@ from grpo_guard.verifier import CompletionVerifier, only
 
 if TYPE_CHECKING:
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
+    from grpo_guard.logprob.coin import PublicCoin
+    from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.logprob.tail import TailProbabilityVerifier
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
+    "PublicCoin": "grpo_guard.logprob.coin",
+    "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
 
@@ -45,8 +49,10 @@ __all__ = [
     "Message",
     "Outcome",
     "Policy",
+    "PublicCoin",
     "Review",
     "SamplingSpec",
+    "SeedReplayVerifier",
     "TailProbabilityVerifier",
     "Usage",
     "Verdict",

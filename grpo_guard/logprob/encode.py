@@ -20,10 +20,17 @@ PADDING = 1024
 
 
 class EncodeError(Exception):
-    """A completion that cannot be scored, with the cause that its verdict gets."""
+    """A completion that cannot be scored, with the cause that its verdict gets.
 
-    def __init__(self, cause: Cause, message: str) -> None:
+    Args:
+        cause: Of the verdict.
+        message: One sentence for a person.
+        kind: Of the finding; the cause's name unless it can be said more precisely.
+    """
+
+    def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
         self.cause = cause
+        self.kind = kind or cause.value
         super().__init__(message)
 
 
@@ -35,11 +42,13 @@ class Encoded:
         prompt_ids: Shape [P], P >= 1.
         completion_ids: Shape [n], n >= 1.
         from_text: The ids were made from the text, so they may differ from what was sampled.
+        seed: Of the coin, where one is replayed; 0 <= seed < 2^64.
     """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     from_text: bool
+    seed: int | None = None
 
 
 class Encoder:

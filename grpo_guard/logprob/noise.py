@@ -35,11 +35,13 @@ LN2 = 744261118  # round(ln 2 * 2^30)
 LARGEST = 22.9  # no noise of either family is larger
 
 
-def gumbel(seed: int, position: Tensor, token: Tensor, family: Family = "grpo-guard") -> Tensor:
-    """Standard Gumbel noise, fp32, of the broadcast shape of ``position`` and ``token``.
+def gumbel(
+    seed: int | Tensor, position: Tensor, token: Tensor, family: Family = "grpo-guard"
+) -> Tensor:
+    """Standard Gumbel noise, fp32, of the broadcast shape of the arguments.
 
     Args:
-        seed: 0 <= seed < 2^64.
+        seed: 0 <= seed < 2^64, or many of them as int64 with the same bits (`signed`).
         position: int64, >= 0. ``grpo-guard``: index of the token in the completion. ``vllm``:
             index in prompt and completion of the last token before it.
         token: Token ids, int64.
@@ -68,28 +70,43 @@ def gumbel_numpy(seed: int, position: Any, token: Any) -> NDArray[np.float32]:
     return noise
 
 
-def hashed(seed: int, position: Any, token: Any, family: Family) -> Any:
+def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
+    """The position that goes into the noise of a completion's token t, [B], [B] -> [B].
+
+    Ours counts within the completion, so that padding or another template cannot shift it; vLLM's
+    is the absolute index of the last token before it.
+    """
+    return t if family == "grpo-guard" else prompt_length + t - 1
+
+
+def signed(seed: int) -> int:
+    """The int64 with the bits of an unsigned 64-bit seed: tensors have no unsigned integers."""
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
     """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32)."""
     if family not in get_args(Family):
         raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
-    if not 0 <= seed < 2**64:
+    if isinstance(seed, int) and not 0 <= seed < 2**64:
         raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed!r}")
     h: Any = DOMAIN[family]
-    for key in (seed & M32, seed >> 32, position & M32, token & M32):
-        h = _mix(h, key)
+    for key in (seed & M32, (seed >> 32) & M32, position & M32, token & M32):
+        h = mixed(h, key)
     h = h ^ 16  # the length in bytes
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & M32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & M32
     return h ^ (h >> 16)
 
 
-def _mix(h: Any, key: Any) -> Any:
+def mixed(h: Any, key: Any) -> Any:
+    """One round of murmur3: the state after a 32-bit key."""
     key = (key * 0xCC9E2D51) & M32
-    key = (_rotated(key, 15) * 0x1B873593) & M32
-    return (_rotated(h ^ key, 13) * 5 + 0xE6546B64) & M32
+    key = (rotated(key, 15) * 0x1B873593) & M32
+    return (rotated(h ^ key, 13) * 5 + 0xE6546B64) & M32
 
 
-def _rotated(x: Any, bits: int) -> Any:
+def rotated(x: Any, bits: int) -> Any:
     return ((x << bits) | (x >> (32 - bits))) & M32
 
 

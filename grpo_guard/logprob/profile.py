@@ -87,6 +87,10 @@ class DriftProfile:
         tau: How far a log-prob, in nats at T = 1, may lie below the honest sampler's through drift.
             Drift is one of logits, so at temperature T it is tau / T. Infinite: nothing can be
             claimed of single tokens.
+        replay: ``((margin, rate), ...)``: under a public coin, the highest share of honest tokens
+            that another token of the support beats by at least ``margin`` raw logits, for
+            increasing margins; the first, at 0, is the share of tokens that do not match, among
+            positions where the policy is not sure. Empty: nothing is claimed of replays.
         origin: Where the profile was measured; None for one that is not tied to anything.
 
     Raises:
@@ -100,15 +104,14 @@ class DriftProfile:
     least_tail: float
     floor_tail: float
     tau: float = math.inf
+    replay: tuple[tuple[float, float], ...] = ()
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        gaps, rates = [gap for gap, _ in self.rates], [rate for _, rate in self.rates]
-        increasing = bool(gaps) and gaps[0] >= 0 and all(a < b for a, b in pairwise(gaps))
-        decreasing = bool(rates) and all(a >= b for a, b in pairwise(rates))
-        in_range = all(0 < rate < 1 for rate in rates)
+        replay_ok = not self.replay or (_is_table(self.replay) and self.replay[0][0] == 0)
         for field, ok, expected in (
-            ("rates", increasing and decreasing and in_range, "rising gaps, falling rates < 1"),
+            ("rates", _is_table(self.rates), "rising gaps, falling rates < 1"),
+            ("replay", replay_ok, "none, or rising margins from 0 on, falling rates < 1"),
             ("ulps", self.ulps >= 0, "a number >= 0"),
             ("mass_margin", 0 <= self.mass_margin < 1, "a number in [0, 1)"),
             ("least_tail", 0 < self.least_tail <= 1, "a number in (0, 1]"),
@@ -140,6 +143,14 @@ class DriftProfile:
         return np.where(index < 0, 1.0, rates[index])
 
 
+def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
+    """Whether gaps rise from 0 or more and rates in (0, 1) fall."""
+    gaps, rates = [gap for gap, _ in table], [rate for _, rate in table]
+    increasing = bool(gaps) and gaps[0] >= 0 and all(a < b for a, b in pairwise(gaps))
+    decreasing = all(a >= b for a, b in pairwise(rates))
+    return increasing and decreasing and all(0 < rate < 1 for rate in rates)
+
+
 def bf16_ulp(x: Floats) -> Floats:
     """Distance between neighbouring bfloat16 numbers at |x| (8 bits of significand)."""
     _, exponent = np.frexp(np.abs(x))
@@ -164,6 +175,15 @@ BFLOAT16 = DriftProfile(
     least_tail=1e-6,
     floor_tail=1e-8,
     tau=1.0,
+    replay=(
+        (0.0, 4e-2),
+        (0.1, 8e-3),
+        (0.25, 1e-3),
+        (0.5, 5e-5),
+        (0.75, 5e-6),
+        (1.0, 5e-7),
+        (1.5, 1e-8),
+    ),
 )
 """Default: generation or verification, or both, in bf16; another engine, batch size or GPU."""
 
@@ -175,6 +195,7 @@ FLOAT32 = DriftProfile(
     least_tail=1e-6,
     floor_tail=1e-8,
     tau=0.05,
+    replay=((0.0, 1e-3), (0.02, 1e-4), (0.1, 1e-5), (0.25, 1e-7), (0.5, 1e-9)),
 )
 """Both sides in fp32 on the same weights."""
 

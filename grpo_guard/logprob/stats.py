@@ -66,7 +66,10 @@ class TokenStats:
         edge_gap: How far the raw logit lies below the least that the declared sampler keeps, in
             raw logits; 0 inside the support; shape [n].
         replay_margin: With a public coin, by how much another token of the support beats this one
-            in score + noise; 0 where it is the argmax; None without a coin; shape [n].
+            in score + noise, in raw logits; 0 where it is the argmax; None without a coin;
+            shape [n].
+        replay_token: The token that the coin draws, which is this one where the margin is 0; None
+            without a coin; shape [n].
     """
 
     logprob: Floats
@@ -84,6 +87,7 @@ class TokenStats:
     logit: Floats
     edge_gap: Floats
     replay_margin: Floats | None = None
+    replay_token: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.logprob)

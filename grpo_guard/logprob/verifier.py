@@ -133,10 +133,11 @@ class LogProbVerifier(CompletionVerifier):
         encoded: dict[int, Encoded] = {}
         for i, completion in enumerate(batch):
             try:
-                encoded[i] = self.encoder.encode(completion)
+                encoded[i] = self._encode(completion)
             except EncodeError as error:
                 blame = reject if error.cause in AUTHOR_CAUSES else abstain
-                verdicts[i] = blame(self.name, error.cause, str(error))
+                finding = Finding(error.kind, str(error))
+                verdicts[i] = blame(self.name, error.cause, findings=(finding,))
         for from_text in (False, True):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]
@@ -172,6 +173,10 @@ class LogProbVerifier(CompletionVerifier):
     def _unable(self, profile: DriftProfile) -> str | None:
         """Why nothing can be said of any completion under this profile, before it is scored."""
         return None
+
+    def _encode(self, completion: Completion) -> Encoded:
+        """Token ids of a completion; raises `EncodeError` where it cannot be scored."""
+        return self.encoder.encode(completion)
 
     def _score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
         scorer: Scorer = self.scorer

@@ -293,7 +293,7 @@ def test_a_head_of_a_foreign_class_is_scored_through_its_own_forward():
     hidden, targets = torch.randn(100, 8), torch.randint(0, 50, (100,))
     spec = spec_of(top_k=5)
     with torch.no_grad():
-        stats, gaps = head_stats(hidden, head, targets, spec)
+        stats, gaps, _ = head_stats(hidden, head, targets, spec)
         logits = module(hidden).double().numpy()
     expected = reference_stats(logits, targets.numpy(), spec)
     assert_matches(stats, expected)
@@ -316,7 +316,7 @@ def test_weights_of_any_layout_are_read_as_they_are(layout):
         "odd width": lambda: torch.randn(5000, width),
     }[layout]()
     hidden, targets = torch.randn(6, width), torch.randint(0, 5000, (6,))
-    stats, _ = head_stats(hidden, Head(weight), targets, spec_of(top_k=5))
+    stats, _, _ = head_stats(hidden, Head(weight), targets, spec_of(top_k=5))
     expected = reference_of(hidden, Head(weight), targets, spec_of(top_k=5))
     np.testing.assert_allclose(stats.logprob.numpy(), expected.logprob, atol=1e-4)
 
@@ -361,6 +361,6 @@ def test_a_token_that_cannot_be_drawn_is_outside_every_support():
     bias[7] = -torch.inf
     head, hidden, targets = Head(torch.ones(20, 4), bias), torch.ones(1, 4), torch.tensor([7])
     for options in ({}, {"top_k": 20}, {"top_p": 0.9}):
-        stats, gaps = head_stats(hidden, head, targets, spec_of(**options))
+        stats, gaps, _ = head_stats(hidden, head, targets, spec_of(**options))
         assert gaps.item() == np.inf
         assert not any(torch.isnan(column).any() for column in stats)

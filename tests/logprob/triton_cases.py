@@ -246,7 +246,7 @@ def _():
     options = {"eos_ids": (3,), "rows_at_once": 4}
     by = {}
     for implementation in ("triton", "tiled"):
-        stats, gaps = head_stats(
+        stats, gaps, _ = head_stats(
             hidden, head, targets, spec, implementation=implementation, **options
         )
         by[implementation] = (*stats, gaps)

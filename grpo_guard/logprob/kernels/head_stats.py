@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from grpo_guard.logprob.kernels.triton_stats import (
     supported,
     triton_row_stats,
 )
+from grpo_guard.logprob.replay.candidates import Candidates, candidates_for
+from grpo_guard.logprob.replay.margins import Margins, RowReplay, replay_margins
 from grpo_guard.sampling import SamplingSpec
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
@@ -30,6 +32,14 @@ Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 WORKSPACE_PER_ROW = 4 * 16_384
 
 _triton_failed = False
+
+
+class HeadStats(NamedTuple):
+    """Of N rows; gaps to the edge of the support are [N], margins None without a replay."""
+
+    rows: RowStats
+    edge_gap: Tensor
+    margins: Margins | None
 
 
 def head_stats(
@@ -42,8 +52,9 @@ def head_stats(
     mass_margin: float = 0.0,
     eos_ids: Sequence[int] = (),
     rows_at_once: int = 512,
+    replay: RowReplay | None = None,
     implementation: Implementation = "auto",
-) -> tuple[RowStats, Tensor]:
+) -> HeadStats:
     """Statistics and gaps to the support's edge.
 
     Args:
@@ -55,6 +66,7 @@ def head_stats(
         mass_margin: Widening of top-p at which the gap is taken.
         eos_ids: Tokens that end a completion.
         rows_at_once: Rows that share a tile of scores; bounds memory.
+        replay: Seeds and positions under a public coin; then by tiles, which an observer can see.
         implementation: "auto" takes Triton kernels for a plain head without penalty on an NVIDIA
             GPU, and tiles elsewhere and, after a warning, where the kernels fail.
 
@@ -67,12 +79,13 @@ def head_stats(
             f"got {implementation!r}"
         )
     statistics: Callable[..., RowStats] = row_stats
-    plain = isinstance(head, Head) and penalty is None
+    plain = isinstance(head, Head) and penalty is None and replay is None
     if implementation == "triton":
         if not plain:
             raise ValueError(
-                "implementation='triton': expected a plain linear head and no repetition penalty, "
-                f"got {type(head).__name__} and penalty {penalty and penalty.penalty}"
+                "implementation='triton': expected a plain linear head and no repetition penalty "
+                f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
+                f"{'a' if replay else 'no'} replay"
             )
         statistics = _by_triton
     elif implementation == "auto" and plain and _triton_suits(hidden):
@@ -89,7 +102,9 @@ def head_stats(
             own = penalty.rows(rows) if penalty else None
             return HeadScores(hidden[rows], head, spec.temperature, own)
 
-    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, statistics)
+    return blockwise(
+        scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, replay, statistics
+    )
 
 
 def logit_stats(
@@ -100,14 +115,16 @@ def logit_stats(
     penalty: RepetitionPenalty | None = None,
     mass_margin: float = 0.0,
     eos_ids: Sequence[int] = (),
-) -> tuple[RowStats, Tensor]:
+    replay: RowReplay | None = None,
+) -> HeadStats:
     """The same from logits that exist already, shape [N, V]; see `head_stats`."""
 
     def scores_of(rows: Tensor) -> Scores:
         own = penalty.rows(rows) if penalty else None
         return LogitScores(logits[rows], spec.temperature, own)
 
-    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, full_rows(logits.shape[-1]))
+    rows_at_once = full_rows(logits.shape[-1])
+    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, replay)
 
 
 def blockwise(
@@ -117,17 +134,51 @@ def blockwise(
     mass_margin: float,
     eos_ids: Sequence[int],
     rows_at_once: int,
+    replay: RowReplay | None = None,
     statistics: Callable[..., RowStats] = row_stats,
-) -> tuple[RowStats, Tensor]:
+) -> HeadStats:
     """Statistics and gaps of all rows, ``rows_at_once`` at a time."""
     blocks = []
     for rows in torch.split(torch.arange(len(targets), device=targets.device), rows_at_once):
         scores, own = scores_of(rows), targets[rows]
-        stats = statistics(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
+        margins = None
+        if replay is None:
+            stats = statistics(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
+        else:
+            stats, margins = replayed(scores, own, spec, eos_ids, replay.rows(rows))
         gaps = edge_gaps(scores, own, stats, spec, mass_margin=mass_margin)
-        blocks.append((stats, gaps))
-    stats = RowStats(*(torch.cat(column) for column in zip(*(s for s, _ in blocks), strict=True)))
-    return stats, torch.cat([gaps for _, gaps in blocks])
+        blocks.append(HeadStats(stats, gaps, margins))
+    found = [b.margins for b in blocks if b.margins is not None]
+    return HeadStats(
+        RowStats(*_joined([b.rows for b in blocks])),
+        torch.cat([b.edge_gap for b in blocks]),
+        Margins(*_joined(found)) if found else None,
+    )
+
+
+def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
+    """Each column of all parts."""
+    return (torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def replayed(
+    scores: Scores, targets: Tensor, spec: SamplingSpec, eos_ids: Sequence[int], replay: RowReplay
+) -> tuple[RowStats, Margins]:
+    """Statistics, and the margins under a public coin, from one pass."""
+    most = min(candidates_for(spec), scores.vocab_size)
+    likeliest = Candidates(len(targets), most, targets.device)
+    stats = row_stats(scores, targets, top_k=spec.top_k, eos_ids=eos_ids, observer=likeliest)
+    margins = replay_margins(
+        likeliest.values,
+        likeliest.tokens,
+        stats.logit / spec.temperature,
+        targets,
+        likeliest.values[:, 0] - stats.max_logprob,
+        replay,
+        spec,
+        vocab_size=scores.vocab_size,
+    )
+    return stats, margins
 
 
 def _triton_suits(hidden: Tensor) -> bool:

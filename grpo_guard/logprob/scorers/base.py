@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
@@ -45,6 +46,22 @@ class Scorer(Protocol):
             OutOfMemoryError: one of them does not fit.
             ValueError: this scorer cannot compute what ``spec`` needs.
         """
+
+
+class ReplayingScorer(Scorer, Protocol):
+    """The optional part of `Scorer` that `SeedReplayVerifier` needs: it asks for ``replays``."""
+
+    replays: bool
+
+    def score(
+        self,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        *,
+        mass_margin: float = 0.0,
+        replay: Replay | None = None,
+    ) -> list[TokenStats]:
+        """As `Scorer.score`; with ``replay``, every sequence has a seed and gets its margins."""
 
 
 class SelectiveScorer(Scorer, Protocol):

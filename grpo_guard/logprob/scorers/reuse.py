@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head_stats import logit_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.forward import body_of
 from grpo_guard.logprob.scorers.memory import MemoryPlan, ran_out_of_memory
 from grpo_guard.logprob.scorers.shared_prompt import computed_low, disagreement
-from grpo_guard.logprob.scorers.transformers import TransformersScorer, split
+from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer, split
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
@@ -63,10 +64,10 @@ def stats_from_logits(
             spec.repetition_penalty, pairs, logits.shape[-1], logits.device
         )
     with torch.no_grad():
-        stats, gaps = logit_stats(
+        stats = logit_stats(
             logits, targets, spec, penalty=penalty, mass_margin=mass_margin, eos_ids=eos_ids
         )
-    return split(stats, gaps, [len(ids)])[0]
+    return split(stats, [len(ids)])[0]
 
 
 @dataclass(slots=True)
@@ -101,6 +102,8 @@ class ForwardReuse:
         memory_budget: As for `TransformersScorer`.
         shared_prompts: As for `TransformersScorer`.
     """
+
+    replays = True
 
     def __init__(
         self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
@@ -163,7 +166,12 @@ class ForwardReuse:
         self._batch = None
 
     def score(
-        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+        self,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        *,
+        mass_margin: float = 0.0,
+        replay: Replay | None = None,
     ) -> list[TokenStats]:
         """As `TransformersScorer.score`; captured states are used where they are of these ids."""
         keys = [(s.prompt_ids, s.completion_ids) for s in sequences]
@@ -175,11 +183,13 @@ class ForwardReuse:
             hidden = torch.cat([states[keys[i]] for i in reused])
             rows = MemoryPlan.of(self.own.model, self.own.memory_budget).head_rows
             with torch.no_grad():
-                stats = self.own.stats_of(hidden, chosen, spec, mass_margin, rows)
+                stats = self.own.stats_of(hidden, chosen, Asked(spec, mass_margin, replay), rows)
             results.update(zip(reused, stats, strict=True))
         rest = [i for i in range(len(sequences)) if i not in results]
         if rest:
-            stats = self.own.score([sequences[i] for i in rest], spec, mass_margin=mass_margin)
+            stats = self.own.score(
+                [sequences[i] for i in rest], spec, mass_margin=mass_margin, replay=replay
+            )
             results.update(zip(rest, stats, strict=True))
         return [results[i] for i in range(len(sequences))]
 

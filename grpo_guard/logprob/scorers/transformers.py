@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
-from grpo_guard.logprob.kernels.head_stats import head_stats
+from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
+from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.forward import body_of, eval_mode, forget_lengths, row_states
 from grpo_guard.logprob.scorers.jobs import Job, plan_jobs, unscaled_length
@@ -51,6 +52,8 @@ class TransformersScorer:
         ValueError: the budget is too small to be meant, or the model is a PEFT model with prompt
             learning.
     """
+
+    replays = True
 
     def __init__(
         self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
@@ -96,9 +99,16 @@ class TransformersScorer:
         }
 
     def score(
-        self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
+        self,
+        sequences: Sequence[Encoded],
+        spec: SamplingSpec,
+        *,
+        mass_margin: float = 0.0,
+        replay: Replay | None = None,
     ) -> list[TokenStats]:
         """Statistics of each completion's tokens, in the order of ``sequences``.
+
+        With ``replay`` every sequence needs a seed, and the statistics have replay margins.
 
         Raises:
             OutOfMemoryError: one of them does not fit, even by itself.
@@ -107,6 +117,7 @@ class TransformersScorer:
             ValueError: prompt learning has become the PEFT model's active adapter.
         """
         results: dict[int, TokenStats] = {}
+        asked = Asked(spec, mass_margin, replay)
         with eval_mode(self.model):
             self._check_model()
             plan = MemoryPlan.of(self.model, self.memory_budget)
@@ -115,7 +126,7 @@ class TransformersScorer:
             jobs = plan_jobs(sequences, plan, share=self._shared.enabled, together=together)
             while jobs:
                 job = jobs.pop()
-                results.update(self._run(job, sequences, spec, mass_margin, plan))
+                results.update(self._run(job, sequences, asked, plan))
         return [results[i] for i in range(len(sequences))]
 
     def plain_states(self, sequence: Encoded) -> Tensor:
@@ -129,17 +140,12 @@ class TransformersScorer:
             return row_states(body_of(self.model), [sequence], self.device)
 
     def _run(
-        self,
-        job: Job,
-        sequences: Sequence[Encoded],
-        spec: SamplingSpec,
-        mass_margin: float,
-        plan: MemoryPlan,
+        self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
     ) -> dict[int, TokenStats]:
         """A job, in halves with smaller sizes for as long as the memory runs out."""
         chosen = [sequences[i] for i in job.indices]
         try:
-            stats = self._score(chosen, job.shared, spec, mass_margin, plan)
+            stats = self._score(chosen, job.shared, asked, plan)
             return dict(zip(job.indices, stats, strict=True))
         except Exception as error:
             if not ran_out_of_memory(error):
@@ -153,50 +159,41 @@ class TransformersScorer:
             )
         results = {}
         for part in job.halves():
-            results.update(self._run(part, sequences, spec, mass_margin, smaller))
+            results.update(self._run(part, sequences, asked, smaller))
         return results
 
     def _score(
-        self,
-        sequences: Sequence[Encoded],
-        shared: bool,
-        spec: SamplingSpec,
-        mass_margin: float,
-        plan: MemoryPlan,
+        self, sequences: Sequence[Encoded], shared: bool, asked: Asked, plan: MemoryPlan
     ) -> list[TokenStats]:
         body, device = body_of(self.model), self.device
         if self.unscaled_length is not None:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
         hidden = states_of(body, sequences, device)
-        return self.stats_of(hidden, sequences, spec, mass_margin, plan.head_rows)
+        return self.stats_of(hidden, sequences, asked, plan.head_rows)
 
     def stats_of(
-        self,
-        hidden: Tensor,
-        sequences: Sequence[Encoded],
-        spec: SamplingSpec,
-        mass_margin: float,
-        head_rows: int,
+        self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
     ) -> list[TokenStats]:
         """Statistics from the hidden states that predict the sequences' tokens, [N, H]."""
-        head, device = head_of(self.model), self.device
+        head, device, spec = head_of(self.model), self.device, asked.spec
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
         penalty = None
         if spec.repetition_penalty != 1.0:
             penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
-        stats, gaps = head_stats(
+        stats = head_stats(
             hidden,
             head,
             targets,
             spec,
             penalty=penalty,
-            mass_margin=mass_margin,
+            mass_margin=asked.mass_margin,
             eos_ids=spec.eos_token_ids or self.eos_ids,
             rows_at_once=head_rows,
+            replay=rows_of(asked.replay, sequences, device) if asked.replay else None,
         )
-        return split(stats, gaps, [len(ids) for _, ids in pairs])
+        return split(stats, [len(ids) for _, ids in pairs])
 
     @property
     def device(self) -> torch.device:
@@ -244,9 +241,20 @@ class TransformersScorer:
         self._head_checked = True
 
 
-def split(stats: RowStats, gaps: Tensor, lengths: Sequence[int]) -> list[TokenStats]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `TransformersScorer.score` was asked for."""
+
+    spec: SamplingSpec
+    mass_margin: float
+    replay: Replay | None
+
+
+def split(stats: HeadStats, lengths: Sequence[int]) -> list[TokenStats]:
     """Rows of all sequences -> one TokenStats per sequence."""
-    columns = {**stats._asdict(), "edge_gap": gaps}
+    columns = {**stats.rows._asdict(), "edge_gap": stats.edge_gap}
+    if stats.margins is not None:
+        columns |= {"replay_margin": stats.margins.margin, "replay_token": stats.margins.drawn}
     arrays = {
         name: (column.double() if column.is_floating_point() else column).cpu().numpy()
         for name, column in columns.items()

@@ -1,0 +1,1 @@
+"""How well seed replay tells honest completions from all others: ``make replay``."""

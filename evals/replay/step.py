@@ -1,0 +1,47 @@
+"""The policy one GRPO update later: what a node with stale weights samples from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LEARNING_RATE = 1e-6  # TRL's default
+
+
+def one_step_later(
+    model: Any,
+    groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]],
+    *,
+    learning_rate: float = LEARNING_RATE,
+) -> Any:
+    """A copy after one AdamW step on the groups, shorter completions being the better ones.
+
+    The first step of Adam moves every weight by about the learning rate, whatever the reward is.
+
+    Args:
+        model: The policy.
+        groups: (prompt, its completions), as ids; each with two lengths at least.
+        learning_rate: Of AdamW.
+    """
+    stepped = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(stepped.parameters(), lr=learning_rate, weight_decay=0.0)
+    for prompt, completions in groups:
+        rewards = torch.tensor([-float(len(ids)) for ids in completions])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        for ids, advantage in zip(completions, advantages.tolist(), strict=True):
+            (-advantage * _log_probs(stepped, prompt, ids).mean()).backward()
+    optimizer.step()
+    stepped.zero_grad(set_to_none=True)
+    return stepped
+
+
+def _log_probs(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
+    """Log-probs of a completion's tokens, [n]."""
+    tokens = torch.tensor([[*prompt, *ids]])
+    logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    chosen: Tensor = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    return chosen

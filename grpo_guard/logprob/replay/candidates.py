@@ -1,0 +1,75 @@
+"""The likeliest tokens of each row, gathered while the tiles of the scoring pass go by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpo_guard.sampling import SamplingSpec
+
+# Competitors where the sampler keeps more than these, or everything. Whoever would have won from
+# beyond them is overlooked: the claimed token then looks better than it is, never worse.
+MOST_CANDIDATES = 128
+# Tokens of a tile that share a maximum. Their ids lie a tile's width / BLOCK apart, so that the
+# maximum runs over whole vectors.
+BLOCK = 32
+
+
+def candidates_for(spec: SamplingSpec) -> int:
+    """How many tokens of a row matter: the support, and one more to see its edge."""
+    return min(spec.top_k + 1, MOST_CANDIDATES) if spec.top_k > 0 else MOST_CANDIDATES
+
+
+class Candidates:
+    """An observer of `row_stats`: each row's ``most`` largest scores so far and their tokens.
+
+    After the first tiles hardly any token is among the largest any more. What a tile costs is one
+    maximum over its blocks; only blocks whose maximum reaches a row's lowest candidate are looked
+    into.
+
+    Args:
+        rows: N.
+        most: K.
+        device: Of the scores.
+    """
+
+    def __init__(self, rows: int, most: int, device: torch.device) -> None:
+        self.values = torch.full((rows, most), -torch.inf, device=device)
+        self.tokens = torch.full((rows, most), -1, device=device)
+
+    def __call__(self, z: Tensor, start: int) -> None:
+        """Take in the scores of tokens [start, start + W), shape [N, W]."""
+        width = z.shape[-1]
+        # The first tile is full of candidates, and a last one may not divide into blocks.
+        if start == 0 or width % BLOCK:
+            most = min(self.values.shape[-1], width)
+            values, index = z.topk(most, -1)
+            self._merge(values, index + start)
+            return
+        blocks = z.view(len(z), BLOCK, width // BLOCK)
+        floor = self.values[:, -1:]
+        rows, places = torch.nonzero(blocks.amax(1) > floor, as_tuple=True)
+        if not len(rows):
+            return
+        inside = blocks[rows, :, places]
+        hit, member = torch.nonzero(inside > floor[rows], as_tuple=True)
+        tokens = start + member * (width // BLOCK) + places[hit]
+        self._merge(*_by_row(rows[hit], inside[hit, member], tokens, len(z)))
+
+    def _merge(self, values: Tensor, tokens: Tensor) -> None:
+        most = self.values.shape[-1]
+        together = torch.cat([self.values, values], -1)
+        self.values, index = together.topk(most, -1)
+        self.tokens = torch.cat([self.tokens, tokens], -1).gather(-1, index)
+
+
+def _by_row(rows: Tensor, values: Tensor, tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Lists of (row, value, token), rows rising, as padded [n, longest]."""
+    counts = torch.bincount(rows, minlength=n)
+    column = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = (n, int(counts.max()))
+    padded = torch.full(shape, -torch.inf, device=rows.device)
+    ids = torch.full(shape, -1, device=rows.device)
+    padded[rows, column] = values
+    ids[rows, column] = tokens
+    return padded, ids

@@ -1,0 +1,74 @@
+"""The sampler under a public coin: the token whose score + noise is the largest of the support."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.support import support_edge
+from grpo_guard.logprob.noise import Family, gumbel
+from grpo_guard.logprob.replay.vocabulary_hash import hash_vocabulary
+from grpo_guard.sampling import SamplingSpec
+
+# Up to this many tokens a row, noise is computed for all that are kept.
+FEW = 1024
+# The likeliest tokens that the others have to beat.
+LEADING = 32
+# exp(z - best) bounds the chance that noise lifts a token that far; the slack covers what the
+# fixed-point logarithms and fp32 lose.
+SLACK = 1.001
+
+
+def draw(
+    scores: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    spec: SamplingSpec,
+    family: Family = "grpo-guard",
+) -> Tensor:
+    """One token for each row; of equals the lowest id.
+
+    Args:
+        scores: (Penalised) logits / temperature, fp32, shape [B, V].
+        seeds: int64 with the bits of the unsigned seeds (`noise.signed`), shape [B].
+        positions: `noise.noise_position` of each row, int64, shape [B].
+        spec: The sampler; its temperature and penalty are in the scores already.
+        family: Which noise.
+
+    Returns:
+        Token ids, int64, shape [B].
+    """
+    kept = scores > -torch.inf
+    if spec.truncates:
+        kept &= scores >= support_edge(scores, spec, spec.top_p)[:, None]
+    if int(kept.sum()) > FEW * len(scores):
+        kept &= _contenders(scores, seeds, positions, spec, family)
+    rows, tokens = torch.nonzero(kept, as_tuple=True)
+    noise = gumbel(seeds[rows], positions[rows], tokens, family)
+    perturbed = scores[rows, tokens] + noise
+    best = torch.full_like(scores[:, 0], -torch.inf)
+    best.scatter_reduce_(0, rows, perturbed, "amax")
+    won = perturbed == best[rows]
+    drawn = torch.full_like(seeds, scores.shape[-1])
+    return drawn.scatter_reduce_(0, rows[won], tokens[won], "amin")
+
+
+def _contenders(
+    scores: Tensor, seeds: Tensor, positions: Tensor, spec: SamplingSpec, family: Family
+) -> Tensor:
+    """Tokens that can still win, boolean, [B, V]: a superset of few, by one hash per token.
+
+    A token beats the best of the likeliest ones only with noise above that best minus its score,
+    which is to say with a hash below about exp(score - best).
+    """
+    top = scores.topk(min(LEADING, scores.shape[-1]), -1)
+    noise = gumbel(seeds[:, None], positions[:, None], top.indices, family)
+    perturbed = top.values + noise
+    if spec.truncates:  # the likeliest token is kept by every filter; of the others nobody knows
+        perturbed = perturbed[:, :1]
+    best = perturbed.amax(-1, keepdim=True)
+    chance = (scores - best).exp_().mul_(SLACK * 2.0**32)
+    h = hash_vocabulary(seeds, positions, scores.shape[-1], family)
+    # Signed like the hash: shifting both by 2^31 turns unsigned order into signed order.
+    below = (h ^ -(2**31)).float() + 2.0**31
+    return below <= chance + 512  # fp32 holds 24 of the 32 bits

@@ -1,0 +1,86 @@
+"""From replay margins to a p-value that survives numerical drift.
+
+Honest tokens have margin 0, but for drift: now and then two tokens stand so close that the other
+side's rounding decides between them. A profile says how often: the highest share of honest tokens
+with a margin of m or more, for a few m. For each of them the number of such tokens is tested
+against a binomial tail, and the p-value is Bonferroni's over all of them. Few large margins (one
+forced digit) and many small ones (another temperature) are so found by the same test. The first
+entry, at margin 0, counts matches, and only over positions where the policy is not sure: the others
+match whatever the seed is.
+
+Drift that comes in clusters would break the binomial's independence; the rates in the profiles
+stand far enough above what was measured to pay for that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_guard.logprob.evidence import binomial_tail
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.stats import Floats, TokenStats
+
+# A position says something about the seed where its likeliest token has less than this.
+SURE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEvidence:
+    """What the replay of one completion says.
+
+    Args:
+        p_value: Combined, in [0, 1].
+        threshold: The margin whose count decided, in raw logits.
+        excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
+        informative: Positions where the policy is not sure, boolean, shape [n].
+        informative_matches: How many of them match.
+    """
+
+    p_value: float
+    threshold: float
+    excess: Floats
+    informative: NDArray[np.bool_]
+    informative_matches: int
+
+    @property
+    def mismatches(self) -> int:
+        """Tokens that are not the drawn ones."""
+        return int((self.excess > 0).sum())
+
+    @property
+    def match_rate(self) -> float | None:
+        """Over informative positions; None where there are none."""
+        count = int(self.informative.sum())
+        return self.informative_matches / count if count else None
+
+
+def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
+    """Evidence against the seed; the statistics must have margins and be free of NaN.
+
+    Raises:
+        ValueError: the statistics have no replay margins, or the profile no replay rates.
+    """
+    if stats.replay_margin is None:
+        raise ValueError("stats.replay_margin: expected margins, got None: no seed was replayed")
+    if not profile.replay:
+        raise ValueError(f"profile {profile.name!r}: expected replay rates, got none")
+    # A token outside the support was not drawn, however lucky its noise.
+    excess = np.maximum(stats.replay_margin, stats.edge_gap)
+    informative = (stats.max_logprob < math.log(SURE)) | (excess > 0)
+    tests = []
+    for margin, rate in profile.replay:
+        n = len(excess) if margin > 0 else int(informative.sum())
+        k = int((excess >= margin).sum() if margin > 0 else (excess > 0).sum())
+        tests.append((binomial_tail(k, n, rate) if k else 1.0, margin))
+    p_value, threshold = min(tests)
+    return ReplayEvidence(
+        min(1.0, len(tests) * p_value),
+        threshold,
+        excess,
+        informative,
+        int((informative & (excess <= 0)).sum()),
+    )

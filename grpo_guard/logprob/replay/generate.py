@@ -1,0 +1,183 @@
+"""Sampling under a public coin with transformers: what an honest node runs.
+
+`CoinSampling` is a logits processor that draws the token itself and closes all others, so that it
+gives the same completions whatever ``generate`` does afterwards. `generate_under_coin` is the whole
+loop for nodes that have none of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.noise import Family, noise_position, signed
+from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.sampling import SamplingSpec
+
+
+class CoinSampling:
+    """A logits processor for ``model.generate(logits_processor=[CoinSampling(...)])``.
+
+    It is the whole sampler: temperature, filters and penalty are those of ``spec``, and the
+    generation config's own ones must be off (`generate_under_coin` sees to that). For one call of
+    ``generate`` without beams.
+
+    Args:
+        spec: The declared sampler.
+        seeds: One for each row, as `PublicCoin.seed` gives them.
+        prompt_ids: Each row's prompt without padding, for the penalty and vLLM's positions.
+        start: How many tokens of its completion each row's input ends with already; None = none.
+        family: Which noise.
+
+    Raises:
+        ValueError: the numbers of seeds and prompts differ, or the sampler is SGLang's.
+    """
+
+    def __init__(
+        self,
+        spec: SamplingSpec,
+        seeds: Sequence[int],
+        prompt_ids: Sequence[Sequence[int]],
+        *,
+        start: Sequence[int] | None = None,
+        family: Family = "grpo-guard",
+    ) -> None:
+        if len(seeds) != len(prompt_ids):
+            raise ValueError(f"seeds: expected {len(prompt_ids)}, got {len(seeds)}")
+        self.spec = spec
+        self.family: Family = family
+        self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)
+        self.prompt_ids = prompt_ids
+        self.start = torch.tensor(start if start is not None else [0] * len(seeds))
+        self._width: int | None = None
+        self._seen: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores with all but the drawn token at -inf, [B, L], [B, V] -> [B, V].
+
+        Raises:
+            ValueError: the rows are not those that were announced (beams, several sequences each).
+        """
+        if len(scores) != len(self.seeds):
+            raise ValueError(
+                f"CoinSampling: expected {len(self.seeds)} rows, got {len(scores)}; repeat prompts "
+                "and seeds instead of num_return_sequences, and use no beams"
+            )
+        if self._width is None:
+            self._width = input_ids.shape[1]
+            self.seeds, self.start = self.seeds.to(scores.device), self.start.to(scores.device)
+            self._lengths = torch.tensor([len(p) for p in self.prompt_ids], device=scores.device)
+        t = self.start + (input_ids.shape[1] - self._width)
+        z = self._penalised(input_ids, scores.float()) / self.spec.temperature
+        positions = noise_position(self.family, self._lengths, t)
+        drawn = draw(z, self.seeds, positions, self.spec, self.family)
+        return torch.full_like(scores, -torch.inf).scatter_(1, drawn[:, None], 0.0)
+
+    def _penalised(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The repetition penalty over prompt and completion; padding has not been seen."""
+        penalty = self.spec.repetition_penalty
+        if penalty == 1.0:
+            return scores
+        if self._seen is None:
+            self._seen = torch.zeros_like(scores, dtype=torch.bool)
+            for row, (prompt, started) in enumerate(
+                zip(self.prompt_ids, self.start.tolist(), strict=True)
+            ):
+                self._seen[row, input_ids[row, input_ids.shape[1] - len(prompt) - started :]] = True
+        else:
+            self._seen.scatter_(1, input_ids[:, -1:], True)
+        penalised = torch.where(scores > 0, scores / penalty, scores * penalty)
+        return torch.where(self._seen, penalised, scores)
+
+
+def generate_under_coin(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    spec: SamplingSpec,
+    *,
+    eos_ids: Sequence[int],
+    prefixes: Sequence[Sequence[int]] | None = None,
+    family: Family = "grpo-guard",
+) -> list[tuple[int, ...]]:
+    """The one honest completion of each (prompt, seed), all in one batch.
+
+    Args:
+        model: A transformers causal language model in eval mode.
+        prompt_ids: Prompts as ids, each not empty.
+        seeds: One for each prompt; for a group, repeat its prompt.
+        spec: The declared sampler, with ``max_new_tokens``.
+        eos_ids: Tokens that end a completion, at least one.
+        prefixes: Tokens with which each completion begins, e.g. to go on with one that was
+            interrupted.
+        family: Which noise.
+
+    Returns:
+        Completions as ids, ending with EOS where they end.
+
+    Raises:
+        ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
+            declared, or there is no EOS.
+    """
+    if spec.max_new_tokens is None:
+        raise ValueError("spec.max_new_tokens: expected an integer, got None")
+    if not eos_ids:
+        raise ValueError("eos_ids: expected at least one id, got none")
+    prefixes = prefixes if prefixes is not None else [()] * len(prompt_ids)
+    inputs = [(*p, *c) for p, c in zip(prompt_ids, prefixes, strict=True)]
+    device = model.get_input_embeddings().weight.device
+    longest = max(map(len, inputs), default=0)
+    ids = torch.full((len(inputs), longest), eos_ids[0], device=device)
+    mask = torch.zeros_like(ids)
+    for row, tokens in enumerate(inputs):
+        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+        mask[row, longest - len(tokens) :] = 1
+    start = [len(prefix) for prefix in prefixes]
+    sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
+    with torch.inference_mode(), only_these_settings(model):
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=_settings(spec.max_new_tokens - min(start, default=0), eos_ids),
+            logits_processor=[sampler],
+        )
+    rows = output[:, longest:].tolist()
+    return [
+        until_eos((*prefix, *row), eos_ids)[: spec.max_new_tokens]
+        for prefix, row in zip(prefixes, rows, strict=True)
+    ]
+
+
+def until_eos(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Drop what follows the first EOS; the EOS itself stays."""
+    end = next((at + 1 for at, token in enumerate(ids) if token in eos_ids), len(ids))
+    return tuple(ids[:end])
+
+
+def _settings(new_tokens: int, eos_ids: Sequence[int]) -> Any:
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        do_sample=False,  # the processor has drawn already
+        num_beams=1,
+        max_new_tokens=new_tokens,
+        eos_token_id=list(eos_ids),
+        pad_token_id=eos_ids[0],
+    )
+
+
+@contextmanager
+def only_these_settings(model: Any) -> Iterator[None]:
+    """Take the model's own generation defaults away for a while; ``generate`` merges them in."""
+    from transformers import GenerationConfig
+
+    saved = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = saved

@@ -1,0 +1,165 @@
+"""How far a claimed token is from the one that the coin draws.
+
+The margin of a token is by how much another one of the support beats it in score + noise, in raw
+logits: 0 for an honest token but for numerical drift, which moves scores and with them margins a
+little. It also moves the *edge* of the support, and a token that one side keeps and the other cuts
+makes a margin of whole logits. So only tokens that are in the support even if scores move a little
+count as competitors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
+from grpo_guard.sampling import SamplingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How a coin is replayed in a scoring pass; the seeds stand in the sequences.
+
+    Args:
+        family: Which noise.
+        edge_logits: Tokens whose raw logits are closer than this may have changed places.
+        edge_mass: Top-p may have cut this much probability earlier.
+    """
+
+    family: Family = "grpo-guard"
+    edge_logits: float = 0.25
+    edge_mass: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RowReplay:
+    """`Replay` for N rows.
+
+    Args:
+        settings: As above.
+        seeds: int64 with the bits of the unsigned seeds, shape [N].
+        positions: Of the noise, shape [N]; see `noise.noise_position`.
+    """
+
+    settings: Replay
+    seeds: Tensor
+    positions: Tensor
+
+    def rows(self, index: Tensor) -> RowReplay:
+        return RowReplay(self.settings, self.seeds[index], self.positions[index])
+
+
+def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device) -> RowReplay:
+    """Seeds and positions of all the sequences' tokens, one after the other.
+
+    Raises:
+        ValueError: a sequence has no seed.
+    """
+    seeds, positions = [], []
+    for sequence in sequences:
+        if sequence.seed is None:
+            raise ValueError("sequences: expected a seed in each, got one without")
+        t = torch.arange(len(sequence.completion_ids))
+        seeds.append(torch.full_like(t, signed(sequence.seed)))
+        positions.append(noise_position(settings.family, torch.tensor(len(sequence.prompt_ids)), t))
+    return RowReplay(settings, torch.cat(seeds).to(device), torch.cat(positions).to(device))
+
+
+class Margins(NamedTuple):
+    """Of N rows: the margin in raw logits, >= 0, and the token that the replay draws."""
+
+    margin: Tensor
+    drawn: Tensor  # int64
+
+
+def replay_margins(
+    values: Tensor,
+    tokens: Tensor,
+    own: Tensor,
+    targets: Tensor,
+    log_normaliser: Tensor,
+    replay: RowReplay,
+    spec: SamplingSpec,
+    *,
+    vocab_size: int,
+) -> Margins:
+    """Margins of each row's target.
+
+    Args:
+        values: The K largest scores of each row in falling order, shape [N, K].
+        tokens: Their ids, -1 where there are fewer, shape [N, K].
+        own: Score of the target, shape [N].
+        targets: Token ids, shape [N].
+        log_normaliser: log sum exp of all scores, shape [N].
+        replay: Seeds and positions.
+        spec: The declared sampler; its temperature and penalty are in the scores.
+        vocab_size: V.
+    """
+    settings, seeds, positions = replay.settings, replay.seeds, replay.positions
+    noise = gumbel(seeds[:, None], positions[:, None], tokens.clamp_min(0), settings.family)
+    complete = values.shape[-1] >= vocab_size
+    competes = surely_kept(values, log_normaliser, spec, settings, complete=complete)
+    competes &= (tokens != targets[:, None]) & (values > -torch.inf)
+    perturbed = torch.where(competes, values + noise, -torch.inf)
+    best, index = perturbed.max(-1)
+    own_perturbed = own + gumbel(seeds, positions, targets, settings.family)
+    margin = (best - own_perturbed) * spec.temperature
+    margin = torch.where(best > -torch.inf, margin.clamp_min(0.0), 0.0)
+    margin = torch.where(own == -torch.inf, torch.inf, margin)
+    drawn = torch.where(margin > 0, tokens.gather(-1, index[:, None])[:, 0], targets)
+    return Margins(margin, drawn)
+
+
+def surely_kept(
+    values: Tensor,
+    log_normaliser: Tensor,
+    spec: SamplingSpec,
+    settings: Replay,
+    *,
+    complete: bool,
+) -> Tensor:
+    """Candidates that every honest node keeps, drift or not, boolean, [N, K].
+
+    A candidate is judged as if all that come close to it stood above it. ``complete`` says that
+    the candidates are the whole vocabulary.
+    """
+    kept = torch.ones_like(values, dtype=torch.bool)
+    if not spec.truncates:
+        return kept
+    nearby = settings.edge_logits / spec.temperature
+    # Candidates with a score of at least this one's less the margin; itself included.
+    reach = torch.searchsorted(-values, -(values - nearby), right=True)
+    if spec.top_k > 0:
+        kept &= reach - 1 < spec.top_k
+    if spec.min_p > 0:
+        kept &= values >= values[:, :1] + math.log(spec.min_p) + nearby
+    if spec.top_p < 1:
+        p = (values - log_normaliser[:, None]).exp()
+        above = p.cumsum(-1).gather(-1, reach - 1) - p
+        mass = _renormaliser(values, p, spec)
+        kept &= above < (spec.top_p - settings.edge_mass) * mass
+        if not complete:  # beyond the last candidate there may be more that come close
+            kept &= reach < values.shape[-1]
+    return kept
+
+
+def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec) -> Tensor:
+    """Mass over which the engine takes top-p, [N, 1]; at most the true one."""
+    eligible = torch.ones_like(values, dtype=torch.bool)
+    if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
+        return torch.ones_like(values[:, :1])
+    if spec.top_k > 0:
+        eligible[:, spec.top_k :] = False
+    if _min_p_first(spec):
+        eligible &= values >= values[:, :1] + math.log(spec.min_p)
+    return torch.where(eligible, p, 0.0).sum(-1, keepdim=True)
+
+
+def _min_p_first(spec: SamplingSpec) -> bool:
+    return spec.engine == "vllm" and spec.min_p > 0

@@ -1,0 +1,182 @@
+"""Whose turn it is: the slots of the round in progress, and which of them are filled.
+
+A coin fixes the completion of a slot. What is left to a node is the choice of the slot: of any
+round, of a slot beyond its share, of one that it has filled already. Each of these would be a
+choice among honest samples again, so each is refused here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from grpo_guard.completion import Completion, Message
+from grpo_guard.logprob.coin import canonical
+from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.verdict import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a completion claims to fill; ``prompt`` is a digest, empty where slots draw theirs."""
+
+    round: int
+    node: str
+    slot: int
+    prompt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EmptySlot:
+    """A slot without an accepted completion; ``prompt`` counts the round's prompts, if it has."""
+
+    node: str
+    slot: int
+    prompt: int | None = None
+
+
+class SlotBook:
+    """Slots of one round after the other. May be used from several threads.
+
+    Args:
+        slots: Of each node in a round, numbered 0 ... slots - 1; of each node and prompt where
+            ``per_prompt``.
+        nodes: Names of the nodes that take part; None: whoever hands over the completions vouches
+            for `Completion.node`.
+        check_rounds: Accept only the round that has begun. Off only for files of finished rounds:
+            a node that may name its round draws as often as it likes.
+        per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Off
+            where every slot draws its own prompt.
+
+    Raises:
+        ValueError: ``slots`` is not positive, or ``nodes`` one name.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        *,
+        nodes: Collection[str] | None = None,
+        check_rounds: bool = True,
+        per_prompt: bool = True,
+    ) -> None:
+        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+            raise ValueError(f"slots: expected an integer >= 1, got {slots!r}")
+        if isinstance(nodes, str):
+            raise ValueError(f"nodes: expected a list of names, got {nodes!r}")
+        self.slots = slots
+        self.nodes = None if nodes is None else frozenset(nodes)
+        self.check_rounds = check_rounds
+        self.per_prompt = per_prompt
+        self.round: int | None = None
+        self._prompts: list[bytes] | None = None
+        self._filled: dict[Place, bytes] = {}
+        self._lock = threading.Lock()
+
+    def begin_round(
+        self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
+    ) -> None:
+        """From now on only completions of this round count. Beginning it again forgets nothing.
+
+        Args:
+            round: >= 0.
+            prompts: All that are asked in this round; others are refused. None: whoever hands over
+                the completions vouches for their prompts.
+
+        Raises:
+            ValueError: the round is negative, or prompts are given and slots draw their own.
+        """
+        if isinstance(round, bool) or not isinstance(round, int) or round < 0:
+            raise ValueError(f"round: expected an integer >= 0, got {round!r}")
+        if prompts is not None and not self.per_prompt:
+            raise ValueError("prompts: expected None, since every slot draws its own prompt")
+        asked = None if prompts is None else [_digest(canonical(prompt)) for prompt in prompts]
+        with self._lock:
+            self._prompts = asked
+            if round != self.round:
+                self.round = round
+                self._filled.clear()
+
+    def missing(self) -> list[EmptySlot]:
+        """Slots of the round in progress that hold no accepted completion, in order.
+
+        A node that leaves slots empty chooses what is trained on as well: count them.
+
+        Raises:
+            ValueError: no round has begun, or its nodes or prompts are not known.
+        """
+        if self.round is None or self.nodes is None:
+            raise ValueError("missing: expected a round that has begun, and the nodes' names")
+        if self.per_prompt and self._prompts is None:
+            raise ValueError("missing: expected begin_round with the round's prompts")
+        with self._lock:
+            prompts = list(enumerate(self._prompts or ())) if self.per_prompt else [(None, b"")]
+            return [
+                EmptySlot(node, slot, index)
+                for node in sorted(self.nodes)
+                for index, prompt in prompts
+                for slot in range(self.slots)
+                if Place(self.round, node, slot, prompt) not in self._filled
+            ]
+
+    def place(self, completion: Completion) -> Place:
+        """What a completion claims to fill.
+
+        Raises:
+            EncodeError: MALFORMED where its author named nothing, or what is not its to fill;
+                UNSUPPORTED where no round has begun.
+        """
+        round, node, slot = completion.round, completion.node, completion.slot
+        if round is None or node is None or slot is None:
+            absent = [n for n in ("round", "node", "slot") if getattr(completion, n) is None]
+            raise _refused("slot_missing", f"a coin needs {' and '.join(absent)}; none was given")
+        if self.nodes is not None and node not in self.nodes:
+            raise _refused("unknown_node", f"node {node[:80]!r} does not take part")
+        if not 0 <= slot < self.slots:
+            raise _refused("unknown_slot", f"slot {slot}: expected 0 to {self.slots - 1}")
+        if round < 0:
+            raise _refused("wrong_round", f"round {round}: expected 0 or later")
+        if self.check_rounds and self.round is None:
+            raise EncodeError(
+                Cause.UNSUPPORTED,
+                "no round has begun: call begin_round(round) at the start of each round",
+            )
+        if self.check_rounds and round != self.round:
+            raise _refused(
+                "wrong_round", f"a completion of round {round}, where round {self.round} is on"
+            )
+        return Place(round, node, slot, self._prompt(completion))
+
+    def fill(self, place: Place, ids: tuple[int, ...], *, again: bool) -> bool:
+        """Whether the slot was free, or holds this very completion and may be filled ``again``.
+
+        A trainer may verify a batch twice; within one batch nobody may fill a slot twice.
+        """
+        digest = _digest(repr(ids).encode())
+        with self._lock:
+            if place in self._filled:
+                return again and self._filled[place] == digest
+            if place.round == self.round:  # of other rounds nothing is kept
+                self._filled[place] = digest
+            return True
+
+    def _prompt(self, completion: Completion) -> bytes:
+        if not self.per_prompt:
+            return b""
+        try:
+            prompt = _digest(canonical(completion.prompt))
+        except (TypeError, ValueError) as error:  # also what is no UTF-8
+            raise _refused("wrong_prompt", f"prompt: {error}") from None
+        if self._prompts is not None and prompt not in self._prompts:
+            raise _refused("wrong_prompt", "this prompt is not asked in this round")
+        return prompt
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _refused(kind: str, message: str) -> EncodeError:
+    return EncodeError(Cause.MALFORMED, message, kind)

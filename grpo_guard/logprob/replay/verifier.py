@@ -1,0 +1,248 @@
+"""SeedReplayVerifier: is this the one completion that an honest node would have sent?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from grpo_guard.completion import Completion, Message
+from grpo_guard.logprob.coin import PublicCoin, canonical
+from grpo_guard.logprob.encode import Encoded, EncodeError
+from grpo_guard.logprob.noise import Family
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
+from grpo_guard.logprob.replay.findings import describe
+from grpo_guard.logprob.replay.margins import Replay
+from grpo_guard.logprob.replay.slots import Place, SlotBook
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+
+
+class SeedReplayVerifier(LogProbVerifier):
+    """Rejects completions that are not the ones their slots' seeds lead to.
+
+    For homogeneous swarms whose nodes sample under a public coin (`PublicCoin`, `generate`). It
+    sees what no other check can: a wrong digit where the policy was unsure, and a choice among
+    honest samples (the longest of eighty). An honest completion needs no bitwise equal hardware:
+    drift of the scores is allowed for (`evidence`).
+
+    Call `begin_round` at the start of each round. A slot's first accepted completion fills it;
+    `slots.missing()` lists those that stayed empty.
+
+    Error model, beside that of `LogProbVerifier`: a completion without ids, round, node or slot,
+    of another round or run, in a slot that is not its node's or is filled already, for another
+    prompt than the slot's, or cut short REJECTS as MALFORMED. Where no round has begun or its
+    beacon is unknown, all ABSTAIN as UNSUPPORTED. Where tokens mismatch on too few informative
+    positions to decide, it ABSTAINS as UNINFORMATIVE; a completion that matches throughout is the
+    slot's own, however few they are.
+
+    What it cannot see: tokens exchanged for ones that came within drift of being drawn, and slots
+    that were left empty (count them).
+
+    Args:
+        model: As for `LogProbVerifier`; with ``scorer``, one that replays.
+        tokenizer: As for `LogProbVerifier`.
+        sampling: What every node samples with; ``max_new_tokens`` must be declared, or completions
+            could be cut anywhere.
+        run: Name of the run, for a coin without beacons.
+        coin: The coin, in place of ``run``.
+        slots: How many completions a node owes in a round, for each prompt where all nodes answer
+            the same prompts: its share of a group.
+        nodes: Names of the nodes that take part; None: you vouch for `Completion.node`.
+        check_rounds: As for `SlotBook`.
+        prompts: Where each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
+            from. None: all nodes answer the same prompts, which `begin_round` may name; otherwise
+            you vouch for `Completion.prompt`.
+        family: The nodes' noise: ``"grpo-guard"``, or ``"vllm"`` for stock vLLM nodes.
+        alpha: As for `LogProbVerifier`.
+        min_informative: Informative positions needed to let mismatches pass as drift.
+        **options: As for `LogProbVerifier`; ids are always required.
+
+    Raises:
+        ValueError: neither or both of run and coin, no ``max_new_tokens``, a sampler whose noise
+            cannot be replayed, a scorer or profile that does not replay, or as `LogProbVerifier`.
+    """
+
+    name = "seed_replay"
+
+    def __init__(
+        self,
+        model: Any | None = None,
+        tokenizer: Any = None,
+        *,
+        sampling: SamplingSpec,
+        slots: int,
+        run: str | None = None,
+        coin: PublicCoin | None = None,
+        nodes: Collection[str] | None = None,
+        check_rounds: bool = True,
+        prompts: Sequence[str | Sequence[Message]] | None = None,
+        family: Family = "grpo-guard",
+        alpha: float = 1e-3,
+        min_informative: int = 8,
+        **options: Any,
+    ) -> None:
+        if (run is None) is (coin is None):
+            raise ValueError(
+                f"run, coin: expected exactly one of them, got {'both' if coin else 'neither'}"
+            )
+        _require_replayable(sampling, family)
+        if options.setdefault("require_ids", True) is not True:
+            raise ValueError("require_ids: expected True: text without ids cannot be replayed")
+        super().__init__(model, tokenizer, sampling=sampling, alpha=alpha, **options)
+        if not getattr(self.scorer, "replays", False):
+            raise ValueError(
+                f"scorer: expected one that replays a coin, got {type(self.scorer).__name__}; "
+                "pass the policy as a transformers model"
+            )
+        if not self.profile.replay:
+            raise ValueError(
+                f"profile {self.profile.name!r}: expected replay rates, got none; calibrate on "
+                "completions drawn under the coin"
+            )
+        if prompts is not None and not len(prompts):
+            raise ValueError("prompts: expected at least one, got none")
+        self.coin = coin or PublicCoin(str(run))
+        self.slots = SlotBook(
+            slots, nodes=nodes, check_rounds=check_rounds, per_prompt=prompts is None
+        )
+        self.prompts = prompts
+        self.replay = Replay(family)
+        self.min_informative = min_informative
+
+    def begin_round(
+        self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
+    ) -> None:
+        """From now on only completions of this round count; see `SlotBook.begin_round`."""
+        self.slots.begin_round(round, prompts)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts = super().verify(batch)
+        taken: set[Place] = set()
+        for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
+            if not verdict.accepted:
+                continue
+            # Only now: a forged completion must not keep the honest one out of its slot.
+            try:
+                place = self.slots.place(completion)
+            except EncodeError:  # another round has begun meanwhile
+                continue
+            ids = completion.completion_ids or ()
+            if not self.slots.fill(place, ids, again=place not in taken):
+                finding = Finding("slot_filled", f"a second completion for slot {place.slot}")
+                verdicts[i] = reject(
+                    self.name, Cause.MALFORMED, findings=(finding,), seconds=verdict.seconds
+                )
+            taken.add(place)
+        return verdicts
+
+    def _encode(self, completion: Completion) -> Encoded:
+        place = self.slots.place(completion)
+        self._require_run(completion.metadata)
+        try:
+            self._require_prompt(completion, place)
+            seed = self.coin.seed(
+                round=place.round, node=place.node, slot=place.slot, prompt=completion.prompt
+            )
+        except KeyError:
+            raise EncodeError(
+                Cause.UNSUPPORTED, f"the coin's beacon of round {place.round} is not known"
+            ) from None
+        except (TypeError, ValueError) as error:  # also what is no UTF-8
+            raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
+        encoded = super()._encode(completion)
+        self._require_whole(encoded)
+        return replace(encoded, seed=seed)
+
+    def _score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+        stats: list[TokenStats] = self.scorer.score(
+            sequences, self.sampling, mass_margin=profile.mass_margin, replay=self.replay
+        )
+        return stats
+
+    def _judge(
+        self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
+    ) -> Verdict:
+        evidence = weigh_replay(stats, profile)
+        notes = _notes_of(evidence)
+        if evidence.p_value < self.alpha:
+            finding = describe(self.encoder, completion, encoded, stats, evidence)
+            return reject(self.name, p_value=evidence.p_value, findings=(finding, *notes))
+        if evidence.mismatches and int(evidence.informative.sum()) < self.min_informative:
+            message = (
+                f"{evidence.mismatches} mismatches on {int(evidence.informative.sum())} "
+                "informative positions: too few to tell drift from another seed"
+            )
+            return abstain(self.name, Cause.UNINFORMATIVE, message)
+        return accept(self.name, p_value=evidence.p_value, findings=notes)
+
+    def _require_run(self, metadata: Mapping[str, Any]) -> None:
+        """A run that its author names must be ours; nobody has to name one."""
+        named = metadata.get("run", self.coin.run)
+        if named != self.coin.run:
+            raise EncodeError(
+                Cause.MALFORMED, f"run {str(named)[:80]!r}: expected {self.coin.run!r}", "wrong_run"
+            )
+
+    def _require_prompt(self, completion: Completion, place: Place) -> None:
+        if self.prompts is None:
+            return
+        index = self.coin.prompt_index(
+            round=place.round, node=place.node, slot=place.slot, prompts=len(self.prompts)
+        )
+        if canonical(completion.prompt) != canonical(self.prompts[index]):
+            message = f"slot {place.slot} is for prompt {index}, not for this one"
+            raise EncodeError(Cause.MALFORMED, message, "wrong_prompt")
+
+    def _require_whole(self, encoded: Encoded) -> None:
+        """What stops before its end matches the replay to its last token, and is not the draw."""
+        ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
+        window = self.encoder.window
+        full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
+        if ids[-1] not in self.encoder.eos_ids and not full:
+            raise EncodeError(
+                Cause.MALFORMED,
+                f"{len(ids)} tokens that neither end with EOS nor fill the {limit} that were "
+                "declared (max_new_tokens): cut short, or sent without the EOS",
+                "cut_short",
+            )
+
+
+def _notes_of(evidence: ReplayEvidence) -> tuple[Finding, ...]:
+    if not evidence.mismatches:
+        return ()
+    largest = float(np.max(evidence.excess))
+    message = (
+        f"{evidence.mismatches} of {len(evidence.excess)} tokens differ from the replay, by up to "
+        f"{largest:.2g} logits"
+    )
+    return (Finding("replay_drift", message),)
+
+
+def _require_replayable(sampling: SamplingSpec, family: Family) -> None:
+    if not isinstance(sampling, SamplingSpec):
+        raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+    if sampling.max_new_tokens is None:
+        raise ValueError(
+            "sampling.max_new_tokens: expected an integer, got None: without it a completion could "
+            "be cut anywhere and still match its replay"
+        )
+    if sampling.engine == "sglang":
+        raise ValueError(
+            "sampling.engine: expected 'transformers' or 'vllm', got 'sglang', whose noise goes by "
+            "sorted rank and cannot be replayed"
+        )
+    if family == "vllm" and sampling.engine != "vllm":
+        raise ValueError(
+            f"sampling.engine: expected 'vllm' for its own noise, got {sampling.engine!r}"
+        )
+    if family not in ("grpo-guard", "vllm"):
+        raise ValueError(
+            f"family: expected 'grpo-guard' or 'vllm' (Model Runner V2), got {family!r}; what "
+            "vLLM's V1 runner draws depends on batch and hardware and cannot be replayed"
+        )

@@ -1,0 +1,162 @@
+"""Sampling under a public coin with vLLM's V1 model runner: what an honest node runs.
+
+    llm = LLM(model, logits_processors=["grpo_guard.logprob.replay.vllm_processor:CoinProcessor"])
+    llm.generate(prompts, [coin_params(spec, seed) for seed in seeds])
+
+Over HTTP, start the server with ``--logits-processors`` and that name, and send
+``"vllm_xargs": {"grpo_guard_seed": SEED}``. Nodes on stock vLLM with Model Runner V2 need none of
+this: they pass the seed as the request's own, `noise.signed(seed)`, and the verifier replays
+``family="vllm"``.
+
+The processor draws the token itself and closes all others, so that nothing behind it in vLLM's
+sampler matters. This module imports vLLM; only vLLM imports this module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from grpo_guard.logprob.noise import signed
+from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.sampling import SamplingSpec
+
+SEED_ARGUMENT = "grpo_guard_seed"
+# What changes the scores in ways that the verifier does not know of.
+UNDECLARED = ("presence_penalty", "frequency_penalty", "min_tokens", "logit_bias", "bad_words")
+
+
+def coin_params(spec: SamplingSpec, seed: int) -> SamplingParams:
+    """Parameters of one request.
+
+    Args:
+        spec: The declared sampler, whose engine is ``"vllm"``.
+        seed: As `PublicCoin.seed` gives it.
+
+    Raises:
+        ValueError: the sampler is another engine's, or ``max_new_tokens`` is not declared.
+    """
+    if spec.engine != "vllm" or spec.max_new_tokens is None:
+        raise ValueError(f"spec: expected engine 'vllm' and max_new_tokens, got {spec}")
+    return SamplingParams(
+        temperature=spec.temperature,
+        top_k=spec.top_k,
+        top_p=spec.top_p,
+        min_p=spec.min_p,
+        repetition_penalty=spec.repetition_penalty,
+        max_tokens=spec.max_new_tokens,
+        stop_token_ids=list(spec.eos_token_ids) or None,
+        extra_args={SEED_ARGUMENT: seed},
+    )
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under the coin; ``output`` is vLLM's own list, which grows."""
+
+    spec: SamplingSpec
+    seed: int
+    prompt: list[int]
+    output: list[int]
+    seen: Tensor | None = field(default=None)
+
+
+class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Draws under the coin for requests that carry a seed; others are left alone."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Refuse what would make an honest completion fail its replay.
+
+        Raises:
+            ValueError: with the parameter, what was expected and what was found.
+        """
+        seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
+        if seed is None:
+            return
+        if isinstance(seed, bool) or not str(seed).isdecimal() or not 0 <= int(seed) < 2**64:
+            raise ValueError(f"{SEED_ARGUMENT}: expected 0 <= seed < 2**64, got {seed!r}")
+        if sampling_params.n != 1:
+            raise ValueError(f"n: expected 1 beside a seed, got {sampling_params.n}")
+        if sampling_params.temperature <= 0:
+            raise ValueError("temperature: expected a number > 0 (greedy decoding is top_k=1)")
+        for name in UNDECLARED:
+            if value := getattr(sampling_params, name, None):
+                raise ValueError(f"{name}: expected it to be off beside a seed, got {value!r}")
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.device = device
+        self.requests: dict[int, _Request] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow requests through the batch: removed, added, moved, in this order."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self.requests.pop(index, None)
+        for index, params, prompt, output in batch_update.added:
+            self.requests.pop(index, None)
+            if (params.extra_args or {}).get(SEED_ARGUMENT) is not None:
+                self.requests[index] = _request(params, prompt, output)
+        for a, b, direction in batch_update.moved:
+            moved, other = self.requests.pop(a, None), self.requests.pop(b, None)
+            if moved is not None:
+                self.requests[b] = moved
+            if direction == MoveDirectionality.SWAP and other is not None:
+                self.requests[a] = other
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Close all tokens but the drawn one, in place, [B, V]."""
+        alike: dict[SamplingSpec, list[int]] = defaultdict(list)
+        for index, request in self.requests.items():
+            alike[request.spec].append(index)
+        for spec, indices in alike.items():
+            requests = [self.requests[i] for i in indices]
+            rows = torch.tensor(indices, device=logits.device)
+            z = logits[rows].float()
+            for row, request in enumerate(requests):
+                _penalise(z[row], request)
+            drawn = draw(
+                z / spec.temperature,
+                torch.tensor([signed(r.seed) for r in requests], device=logits.device),
+                torch.tensor([len(r.output) for r in requests], device=logits.device),
+                spec,
+            )
+            logits[rows] = -torch.inf
+            logits[rows, drawn] = 0.0
+        return logits
+
+
+def _request(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request:
+    spec = SamplingSpec(
+        engine="vllm",
+        temperature=params.temperature,
+        top_k=max(params.top_k, 0),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+    )
+    return _Request(spec, int((params.extra_args or {})[SEED_ARGUMENT]), prompt or [], output)
+
+
+def _penalise(z: Tensor, request: _Request) -> None:
+    """The repetition penalty over prompt and completion, in place, [V]."""
+    penalty = request.spec.repetition_penalty
+    if penalty == 1.0:
+        return
+    if request.seen is None:
+        request.seen = torch.zeros_like(z, dtype=torch.bool)
+        request.seen[torch.tensor(request.prompt, device=z.device)] = True
+    seen = request.seen
+    if request.output:
+        seen[torch.tensor(request.output, device=z.device)] = True
+    z[seen] = torch.where(z[seen] > 0, z[seen] / penalty, z[seen] * penalty)
