@@ -84,6 +84,8 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
         if not (isinstance(kind, type) and issubclass(kind, LogProbVerifier)):
             continue
         options = {name: value for name, value in leaf.items() if name != "profile"}
+        if kind.replays:
+            options["check_rounds"] = False  # a file of finished rounds
         verifier = build_verifier(options, config.alpha)
         assert isinstance(verifier, LogProbVerifier)
         if chosen:
@@ -114,6 +116,9 @@ def table(result: ProfileFile) -> Table:
             f"<= {rate.rate:.1e} ({rate.seen:,} seen)",
             rate.source,
         )
+    for rate in result.profile.replay:
+        what = f"replay margin >= {rate.gap:g} logits" if rate.gap else "informative, no match"
+        shown.add_row(what, f"<= {rate.rate:.1e} ({rate.seen:,} seen)", rate.source)
     for name in ("ulps", "mass_margin", "least_tail", "floor_tail", "tau"):
         setting = getattr(result.profile, name)
         value = "infinite" if setting.value is None else f"{setting.value:.3g}"

@@ -21,6 +21,7 @@ from grpo_guard.logprob.encode import Encoded, EncodeError
 from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
 from grpo_guard.logprob.profile_file import FORMAT, FalsePositives, ProfileFile, SamplingRecord
+from grpo_guard.logprob.replay.evidence import replayed_tokens
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
 
@@ -68,8 +69,9 @@ def calibrate(
 
     Args:
         verifiers: Whose false-positive rates are measured, at least one; of one scorer identity
-            and one SamplingSpec. The first one scores.
+            and one SamplingSpec. The first one scores, or the one that replays a coin.
         completions: Honest ones with token ids, at least 2,000 tokens, of more than one prompt;
+            drawn under the coin where one is replayed;
             their ``sampler_logprobs``, where present, at the declared temperature over the whole
             vocabulary.
         base: Where the numbers come from that the data say nothing about.
@@ -81,9 +83,9 @@ def calibrate(
         ValueError: the verifiers differ in sampler or scorer.
         OutOfMemoryError: one completion does not fit into the memory budget.
     """
-    first = verifiers[0]
     for other in verifiers[1:]:
-        require_same(first, other)
+        require_same(verifiers[0], other)
+    first = next((v for v in verifiers if v.replays), verifiers[0])
     honest = score_honest(first, completions, base, progress)
     tokens = tokens_of(honest)
     n = len(tokens.edge_gap)
@@ -144,7 +146,7 @@ def score_honest(
     honest: list[Honest] = []
     for start in range(0, len(encoded), BATCH):
         batch = encoded[start : start + BATCH]
-        scored = verifier.scorer.score(batch, verifier.sampling, mass_margin=base.mass_margin)
+        scored = verifier.score(batch, base)
         for i, stats in enumerate(scored, start):
             if not stats.finite:
                 raise CalibrationError("(model): expected numbers, got NaN", i)
@@ -164,6 +166,7 @@ def tokens_of(honest: Iterable[Honest]) -> HonestTokens:
         edge_gap=joined([h.stats.edge_gap for h in scored]),
         tail_mass=joined([h.stats.tail_mass for h in scored]),
         drift=joined([h.drift for h in scored]),
+        replayed=[replayed for h in scored if (replayed := replayed_tokens(h.stats))],
     )
 
 
@@ -178,7 +181,7 @@ def _encoded(verifier: LogProbVerifier, index: int, completion: Completion) -> E
             index,
         )
     try:
-        return verifier.encoder.encode(completion)
+        return verifier.encode(completion)
     except EncodeError as error:
         raise CalibrationError(f"(completion): {error.cause.value}: {error}", index) from None
 

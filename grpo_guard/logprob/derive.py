@@ -24,8 +24,10 @@ from grpo_guard.logprob.profile_file import (
     Source,
     TailCount,
 )
+from grpo_guard.logprob.replay.evidence import Replayed
 from grpo_guard.logprob.stats import Floats
 
+MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5)
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
 # Beyond this share a gap is not drift, and its rate would be useless in a test.
@@ -45,11 +47,13 @@ class HonestTokens:
         edge_gap: Raw logits outside the support, shape [N], N >= 1.
         tail_mass: Probability of all tokens no likelier, shape [N].
         drift: Sampler log-prob minus ours at the declared temperature, nats, shape [M], M <= N.
+        replayed: Of each completion, where a coin was replayed.
     """
 
     edge_gap: Floats
     tail_mass: Floats
     drift: Floats
+    replayed: Sequence[Replayed] = ()
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
@@ -75,7 +79,42 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
             Setting(value=0.0, source="measured") if floor_seen else _inherited(base.floor_tail)
         ),
         tau=_tau(tokens.drift, base, temperature),
+        replay=replay_rates(tokens.replayed, base) if tokens.replayed else (),
     )
+
+
+def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapRate, ...]:
+    """95 % upper bounds of the share of honest tokens with each replay margin, falling.
+
+    Raises:
+        ValueError: half of the informative tokens or more mismatch.
+    """
+    excess = joined([r.excess for r in replayed])
+    informative = sum(int(r.informative.sum()) for r in replayed)
+    mismatches = int((excess > 0).sum())
+    if mismatches >= MOST_OUTSIDE * max(1, informative):
+        raise ValueError(
+            f"coin: {mismatches} of {informative} informative tokens are not those that the seeds "
+            "lead to; expected honest completions of this run, sampler and policy"
+        )
+    inherited = dict(base.replay)
+    margins = sorted({*MARGINS, *inherited})
+    counts = [
+        (int((excess >= m).sum()), len(excess)) if m > 0 else (mismatches, informative)
+        for m in margins
+    ]
+    built_in = [min((r for g, r in base.replay if g <= m), default=1.0) for m in margins]
+    # Where honest tokens go further than the base allows, its far rates are no guide.
+    guide = not any(lower_bound(k, n) > rate for (k, n), rate in zip(counts, built_in, strict=True))
+    rates: list[GapRate] = []
+    for margin, (k, n), rate in zip(margins, counts, built_in, strict=True):
+        bound = upper_bound(k, n) if n else MOST_OUTSIDE  # a policy that is sure of everything
+        source: Source = "measured" if k else "count"
+        if not k and guide and rate < bound:
+            bound, source = rate, "inherited"
+        bound = min(bound, rates[-1].rate) if rates else bound
+        rates.append(GapRate(gap=margin, rate=bound, seen=k, source=source))
+    return tuple(rates)
 
 
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:

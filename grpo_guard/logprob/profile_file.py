@@ -25,7 +25,10 @@ class _Strict(BaseModel):
 
 
 class GapRate(_Strict):
-    """Share of honest tokens at least ``gap`` raw logits outside: ``seen`` of them were."""
+    """Share of honest tokens at least ``gap`` raw logits outside: ``seen`` of them were.
+
+    Of a replay: that another token beats by at least ``gap``; at 0, that do not match.
+    """
 
     gap: float
     rate: float
@@ -111,6 +114,7 @@ class Numbers(_Strict):
     least_tail: Setting
     floor_tail: Setting
     tau: Setting
+    replay: tuple[GapRate, ...] = ()
 
     def build(self, name: str, origin: Origin | None = None) -> DriftProfile:
         """The drift profile.
@@ -126,6 +130,7 @@ class Numbers(_Strict):
             least_tail=_number(self.least_tail),
             floor_tail=_number(self.floor_tail),
             tau=_number(self.tau),
+            replay=tuple((rate.gap, rate.rate) for rate in self.replay),
             origin=origin,
         )
 

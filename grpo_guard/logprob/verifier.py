@@ -53,6 +53,9 @@ class LogProbVerifier(CompletionVerifier):
         TypeError: no tokenizer, or ``sampling`` is no `SamplingSpec`.
     """
 
+    replays = False
+    """Whether it scores with a coin's seeds."""
+
     def __init__(
         self,
         model: Any | None = None,
@@ -133,7 +136,7 @@ class LogProbVerifier(CompletionVerifier):
         encoded: dict[int, Encoded] = {}
         for i, completion in enumerate(batch):
             try:
-                encoded[i] = self._encode(completion)
+                encoded[i] = self.encode(completion)
             except EncodeError as error:
                 blame = reject if error.cause in AUTHOR_CAUSES else abstain
                 finding = Finding(error.kind, str(error))
@@ -174,11 +177,16 @@ class LogProbVerifier(CompletionVerifier):
         """Why nothing can be said of any completion under this profile, before it is scored."""
         return None
 
-    def _encode(self, completion: Completion) -> Encoded:
-        """Token ids of a completion; raises `EncodeError` where it cannot be scored."""
+    def encode(self, completion: Completion) -> Encoded:
+        """What is scored of a completion.
+
+        Raises:
+            EncodeError: it cannot be scored, with the cause that its verdict gets.
+        """
         return self.encoder.encode(completion)
 
-    def _score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+    def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+        """Statistics of each of them, in order; errors as `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
 
@@ -192,7 +200,7 @@ class LogProbVerifier(CompletionVerifier):
         if not sequences:
             return []
         try:
-            return list(self._score(sequences, profile))
+            return list(self.score(sequences, profile))
         except OutOfMemoryError as error:
             if len(sequences) == 1:
                 return [error]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class ReplayEvidence:
         p_value: Combined, in [0, 1].
         threshold: The margin whose count decided, in raw logits.
         excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
-        informative: Positions where the policy is not sure, boolean, shape [n].
+        informative: Positions where the policy is not sure, or the token mismatches, [n].
         informative_matches: How many of them match.
     """
 
@@ -58,19 +59,40 @@ class ReplayEvidence:
         return self.informative_matches / count if count else None
 
 
+class Replayed(NamedTuple):
+    """A completion's tokens against its seed.
+
+    Args:
+        excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
+        informative: Positions where the policy is not sure, or the token mismatches, boolean,
+            shape [n].
+    """
+
+    excess: Floats
+    informative: NDArray[np.bool_]
+
+
+def replayed_tokens(stats: TokenStats) -> Replayed | None:
+    """None where no seed was replayed."""
+    if stats.replay_margin is None:
+        return None
+    # A token outside the support was not drawn, however lucky its noise.
+    excess = np.maximum(stats.replay_margin, stats.edge_gap)
+    return Replayed(excess, (stats.max_logprob < math.log(SURE)) | (excess > 0))
+
+
 def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     """Evidence against the seed; the statistics must have margins and be free of NaN.
 
     Raises:
         ValueError: the statistics have no replay margins, or the profile no replay rates.
     """
-    if stats.replay_margin is None:
+    tokens = replayed_tokens(stats)
+    if tokens is None:
         raise ValueError("stats.replay_margin: expected margins, got None: no seed was replayed")
     if not profile.replay:
         raise ValueError(f"profile {profile.name!r}: expected replay rates, got none")
-    # A token outside the support was not drawn, however lucky its noise.
-    excess = np.maximum(stats.replay_margin, stats.edge_gap)
-    informative = (stats.max_logprob < math.log(SURE)) | (excess > 0)
+    excess, informative = tokens
     tests = []
     for margin, rate in profile.replay:
         n = len(excess) if margin > 0 else int(informative.sum())

@@ -69,6 +69,7 @@ class SeedReplayVerifier(LogProbVerifier):
     """
 
     name = "seed_replay"
+    replays = True
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class SeedReplayVerifier(LogProbVerifier):
             taken.add(place)
         return verdicts
 
-    def _encode(self, completion: Completion) -> Encoded:
+    def encode(self, completion: Completion) -> Encoded:
         place = self.slots.place(completion)
         self._require_run(completion.metadata)
         try:
@@ -155,11 +156,11 @@ class SeedReplayVerifier(LogProbVerifier):
             ) from None
         except (TypeError, ValueError) as error:  # also what is no UTF-8
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
-        encoded = super()._encode(completion)
+        encoded = super().encode(completion)
         self._require_whole(encoded)
         return replace(encoded, seed=seed)
 
-    def _score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+    def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
         stats: list[TokenStats] = self.scorer.score(
             sequences, self.sampling, mass_margin=profile.mass_margin, replay=self.replay
         )
