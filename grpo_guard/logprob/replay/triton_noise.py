@@ -1,14 +1,11 @@
 """The ``grpo-guard`` noise in Triton, bit for bit that of `noise.py`.
 
-For samplers that run as a kernel on the nodes' GPUs: what such a node draws has to pass a replay
-that computes the noise in torch. Were the last bits to differ, honest nodes would fail now and
-then, and the drift that has to be allowed for them would be room for a forger. Hence integers only,
-up to a last conversion that fp32 holds exactly.
+For nodes that sample in a kernel: what they draw has to pass a replay in torch, and whatever drift
+noise had of its own, a forger could use too. Hence integers, up to a last conversion that is exact.
 
 `gumbel_of` is for kernels of your own; `triton_gumbel` computes whole tensors. Importing this
-imports triton; nothing else in the library imports it.
-
-Arguments of kernels are pointers and machine scalars, which Python's types do not describe.
+imports triton; nothing else in the library imports it. Arguments of kernels are pointers and
+machine scalars, which Python's types do not describe.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -42,21 +39,16 @@ BLOCK = 1024
 
 @triton.jit
 def _times(x, FACTOR: tl.constexpr, PLUS: tl.constexpr):
-    """x * FACTOR + PLUS modulo 2^32. Through 64 bits, as the interpreter refuses to overflow; the
-    compiler makes one product on 32 bits of it."""
+    """Modulo 2^32. By 64 bits, as the interpreter refuses to overflow; compiled, 32 are taken."""
     return (x.to(tl.uint64) * FACTOR + PLUS).to(tl.uint32)
-
-
-@triton.jit
-def _rotated(x, BITS: tl.constexpr):
-    return (x << BITS) | (x >> (32 - BITS))
 
 
 @triton.jit
 def _mixed(h, key):
     """One round of murmur3: the state after a key, of which the low 32 bits count."""
-    key = _rotated(_times(key.to(tl.uint32), 0xCC9E2D51, 0), 15)
-    return _times(_rotated(h ^ _times(key, 0x1B873593, 0), 13), 5, 0xE6546B64)
+    key = _times(key.to(tl.uint32), 0xCC9E2D51, 0)
+    h = h ^ _times((key << 15) | (key >> 17), 0x1B873593, 0)
+    return _times((h << 13) | (h >> 19), 5, 0xE6546B64)
 
 
 @triton.jit
@@ -126,7 +118,7 @@ def triton_gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
     """`noise.gumbel` of the ``grpo-guard`` family by a kernel, int64 [N] each -> fp32 [N].
 
     Args:
-        seeds: int64 with the bits of the unsigned seeds (`noise.signed`).
+        seeds: With the bits of the unsigned seeds (`noise.signed`).
         positions: Index of the token in its completion, >= 0.
         tokens: Token ids.
 
@@ -138,21 +130,20 @@ def triton_gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         if value.dtype != torch.int64 or value.shape != seeds.shape[:1]:
             got = f"{value.dtype} {tuple(value.shape)}"
             raise ValueError(f"{name}: expected int64, one-dimensional, of one length, got {got}")
-        if value.device != seeds.device or not (INTERPRETED or value.is_cuda):
-            raise ValueError(f"{name}: expected all on one CUDA device, got {value.device}")
+    devices = {tensor.device for tensor in (seeds, positions, tokens)}
+    if len(devices) > 1 or not (INTERPRETED or seeds.is_cuda):
+        raise ValueError(f"seeds, positions, tokens: expected one CUDA device, got {devices}")
     out = torch.empty(seeds.shape, dtype=torch.float32, device=seeds.device)
-    if len(out):
-        logs, ratios = tables(seeds.device)
+    if len(out):  # a grid of no programs is an error
         inputs = (tensor.contiguous() for tensor in (seeds, positions, tokens))
         with torch.cuda.device_of(out):  # triton launches on the current device
             gumbel_kernel[(triton.cdiv(len(out), BLOCK),)](
-                *inputs, logs, ratios, out, len(out), BLOCK=BLOCK
+                *inputs, *tables(seeds.device), out, len(out), BLOCK=BLOCK
             )
     return out
 
 
 @functools.cache
-def tables(device: torch.device) -> tuple[Tensor, Tensor]:
+def tables(device: torch.device) -> tuple[Tensor, ...]:
     """Logarithms and ratios on a device, int64, as `noise.fixed_gumbel` describes them."""
-    logs, ratios = (torch.from_numpy(table).to(device) for table in noise._tables())
-    return logs, ratios
+    return tuple(torch.from_numpy(table).to(device) for table in noise._tables())
