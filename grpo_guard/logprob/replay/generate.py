@@ -48,6 +48,8 @@ class CoinSampling:
     ) -> None:
         if len(seeds) != len(prompt_ids):
             raise ValueError(f"seeds: expected {len(prompt_ids)}, got {len(seeds)}")
+        if spec.engine == "sglang":  # no verifier replays it: the node would find out too late
+            raise ValueError("spec.engine: expected 'transformers' or 'vllm', got 'sglang'")
         self.spec = spec
         self.family: Family = family
         self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)
@@ -121,7 +123,7 @@ def generate_under_coin(
 
     Raises:
         ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
-            declared, or there is no EOS.
+            declared, there is no EOS, or the sampler is SGLang's.
     """
     if spec.max_new_tokens is None:
         raise ValueError("spec.max_new_tokens: expected an integer, got None")
@@ -138,11 +140,14 @@ def generate_under_coin(
         mask[row, longest - len(tokens) :] = 1
     start = [len(prefix) for prefix in prefixes]
     sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
+    new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
+    if new_tokens < 1:  # `generate` refuses to do nothing
+        return [until_eos(prefix, eos_ids)[: spec.max_new_tokens] for prefix in prefixes]
     with torch.inference_mode(), only_these_settings(model):
         output = model.generate(
             input_ids=ids,
             attention_mask=mask,
-            generation_config=_settings(spec.max_new_tokens - min(start, default=0), eos_ids),
+            generation_config=_settings(new_tokens, eos_ids),
             logits_processor=[sampler],
         )
     rows = output[:, longest:].tolist()

@@ -1,0 +1,307 @@
+"""The sampler under the coin: the argmax that anybody can check, drawn with the right frequencies.
+
+An honest node is rejected when its sampler strays from the replay anywhere, so the sampler is held
+against brute force over the whole vocabulary, and the loop with transformers against one that
+computes every token from scratch.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from grpo_guard.logprob.noise import gumbel, noise_position, signed
+from grpo_guard.logprob.replay.draw import FEW, draw
+from grpo_guard.logprob.replay.generate import CoinSampling, generate_under_coin, until_eos
+from grpo_guard.sampling import SamplingSpec, support_mask
+
+FAMILIES = ("grpo-guard", "vllm")
+ENGINES = ("transformers", "vllm", "sglang")
+
+
+def spec_of(**changes):
+    return SamplingSpec(
+        **{"engine": "transformers", "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changes}
+    )
+
+
+def seeds_of(n, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
+
+
+def kept_by(scores, spec):
+    """The support, from the float64 form. Of tokens that tie with its edge all are kept: which of
+    them an engine's sort would leave is nobody's rule."""
+    mask = support_mask(scores.double().numpy(), replace(spec, temperature=1.0))
+    edge = np.where(mask, scores.numpy(), np.inf).min(-1, keepdims=True)
+    return torch.from_numpy((scores.numpy() >= edge) & (scores.numpy() > -np.inf))
+
+
+def brute_force(scores, seeds, positions, spec, family):
+    noise = gumbel(seeds[:, None], positions[:, None], torch.arange(scores.shape[-1])[None], family)
+    perturbed = torch.where(kept_by(scores, spec), scores + noise, -torch.inf)
+    # NumPy's argmax is the first of equals.
+    return torch.from_numpy(perturbed.numpy().argmax(-1))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.sampled_from([2, 33, 700, 3000]),
+    spread=st.sampled_from([0.1, 2.0, 12.0]),
+    whole=st.booleans(),
+    closed=st.sampled_from([0.0, 0.5]),
+    engine=st.sampled_from(ENGINES),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 5, 50, 2000]),
+    top_p=st.sampled_from([0.4, 0.93, 1.0]),
+    min_p=st.sampled_from([0.0, 0.04, 0.5]),
+    family=st.sampled_from(FAMILIES),
+)
+def test_the_drawn_token_is_the_best_of_the_whole_support(
+    seed, vocab, spread, whole, closed, engine, temperature, top_k, top_p, min_p, family
+):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, vocab, generator=generator) * spread
+    if whole:  # many tokens share a score
+        logits = logits.round()
+    shut = torch.rand(4, vocab, generator=generator) < closed
+    shut[:, 0] = False
+    scores = (logits / temperature).masked_fill(shut, -torch.inf)
+    spec = SamplingSpec(engine, temperature, top_k, top_p, min_p)
+    seeds, positions = seeds_of(4, seed), torch.randint(0, 4096, (4,), generator=generator)
+    drawn = draw(scores, seeds, positions, spec, family)
+    assert drawn.tolist() == brute_force(scores, seeds, positions, spec, family).tolist()
+
+
+@pytest.mark.parametrize("vocab", [50, 3 * FEW])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_of_equals_the_lowest_id_wins(vocab, family):
+    """Score + noise is 0 for every token but the closed ones."""
+    seeds, positions = seeds_of(3), torch.arange(3)
+    tokens = torch.arange(vocab)
+    scores = -gumbel(seeds[:, None], positions[:, None], tokens[None], family)
+    scores[1, :7] = -torch.inf
+    scores[2, :31] -= 0.01
+    assert draw(scores, seeds, positions, spec_of(), family).tolist() == [0, 7, 31]
+
+
+@pytest.mark.parametrize("vocab", [50, 3 * FEW])
+def test_a_token_at_minus_infinity_is_never_drawn(vocab):
+    scores = torch.full((400, vocab), -torch.inf)
+    scores[:, [3, vocab - 1]] = torch.tensor([0.0, -2.0])
+    drawn = draw(scores, seeds_of(400), torch.arange(400), spec_of())
+    assert set(drawn.tolist()) == {3, vocab - 1}
+
+
+def test_a_row_draws_the_same_alone_and_among_others():
+    """Rows with many tokens and with few take different ways when they are batched."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(6, 4 * FEW, generator=generator) * torch.tensor([[0.1], [8.0]] * 3)
+    scores[3, 10:] = -torch.inf
+    seeds, positions = seeds_of(6), torch.arange(6)
+    alone = [draw(scores[i, None], seeds[i, None], positions[i, None], spec_of()) for i in range(6)]
+    assert draw(scores, seeds, positions, spec_of()).tolist() == torch.cat(alone).tolist()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"top_k": 4},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"engine": "vllm", "top_k": 7, "top_p": 0.9},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_are_drawn_as_often_as_the_renormalised_softmax_says(changes, family):
+    n, spec = 20_000, spec_of(**changes)
+    scores = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -3.0, -torch.inf])
+    drawn = draw(scores.expand(n, -1), seeds_of(1).expand(n), torch.arange(n), spec, family)
+    p = torch.where(kept_by(scores[None], spec)[0], scores.double().exp(), 0.0)
+    assert_frequencies(torch.bincount(drawn, minlength=len(p)), p / p.sum())
+
+
+def test_large_vocabularies_are_drawn_from_as_often_as_the_softmax_says():
+    """Where most tokens are ruled out by their hash alone."""
+    n, vocab = 3000, 2 * FEW
+    scores = torch.randn(vocab, generator=torch.Generator().manual_seed(1))
+    drawn = draw(scores.expand(n, -1), seeds_of(n), torch.zeros(n, dtype=torch.int64), spec_of())
+    group = (scores * 2).floor().clamp(-4, 4).long() + 4
+    p = torch.zeros(9, dtype=torch.float64).index_add_(0, group, scores.double().softmax(-1))
+    assert_frequencies(torch.bincount(group[drawn], minlength=9), p)
+
+
+def assert_frequencies(counts, p):
+    """Pearson's chi-square, at most five standard deviations above its mean."""
+    assert (counts[p == 0] == 0).all()
+    counts, expected = counts[p > 0], p[p > 0] * counts.sum()
+    freedom = max(1, len(expected) - 1)
+    assert ((counts - expected) ** 2 / expected).sum() < freedom + 5 * (2 * freedom) ** 0.5
+
+
+# A policy with an output head large enough that it is not indifferent.
+EOS = 7
+PROMPTS = [(3, 4, 5), tuple(range(10, 40)), (9,), (3, 4, 5), tuple(range(50, 61))]
+SEEDS = [11, 2**64 - 1, 2**63, 0, 123456789]
+TINY = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+}
+SAMPLED = spec_of(temperature=0.9, top_k=40, top_p=0.95, max_new_tokens=20)
+SPECS = {
+    "filters": (SAMPLED, "grpo-guard"),
+    "penalty": (replace(SAMPLED, repetition_penalty=3.0), "grpo-guard"),
+    "vllm": (spec_of(engine="vllm", min_p=0.02, max_new_tokens=20), "vllm"),
+}
+each_spec = pytest.mark.parametrize(("spec", "family"), SPECS.values(), ids=SPECS)
+
+
+@cache
+def policy():
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TINY)).eval()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+    return model
+
+
+def completions(prompts, seeds, spec, family="grpo-guard", **options):
+    return generate_under_coin(
+        policy(), prompts, seeds, spec, eos_ids=[EOS], family=family, **options
+    )
+
+
+def from_scratch(prompt, seed, spec, family):
+    """Token by token, each from a forward of its own without padding or cache."""
+    ids = list(prompt)
+    for t in range(spec.max_new_tokens):
+        with torch.no_grad():
+            z = policy()(torch.tensor([ids]), use_cache=False).logits[:, -1].clone()
+        seen, penalty = sorted(set(ids)), spec.repetition_penalty
+        z[:, seen] = torch.where(z[:, seen] > 0, z[:, seen] / penalty, z[:, seen] * penalty)
+        position = noise_position(family, torch.tensor([len(prompt)]), torch.tensor([t]))
+        seeds = torch.tensor([signed(seed)])
+        ids.append(int(brute_force(z / spec.temperature, seeds, position, spec, family)))
+        if ids[-1] == EOS:
+            break
+    return tuple(ids[len(prompt) :])
+
+
+@each_spec
+def test_a_batch_under_the_coin_is_what_each_row_gives_from_scratch(spec, family):
+    """With padding left of the shorter prompts, whose token is EOS and has not been seen."""
+    together = completions(PROMPTS, SEEDS, spec, family)
+    for prompt, seed, completion in zip(PROMPTS, SEEDS, together, strict=True):
+        assert completion == from_scratch(prompt, seed, spec, family)
+    assert len(set(together)) == len(together)  # also where two prompts are the same
+
+
+@each_spec
+def test_a_completion_does_not_depend_on_its_neighbours(spec, family):
+    together = completions(PROMPTS, SEEDS, spec, family)
+    alone = [completions([p], [s], spec, family)[0] for p, s in zip(PROMPTS, SEEDS, strict=True)]
+    assert together == alone
+
+
+@each_spec
+def test_an_interrupted_completion_goes_on_as_if_it_had_not_been(spec, family):
+    whole = completions(PROMPTS, SEEDS, spec, family)
+    prefixes = [c[:at] for c, at in zip(whole, (0, 3, 8, 1, 19), strict=True)]
+    assert completions(PROMPTS, SEEDS, spec, family, prefixes=prefixes) == whole
+
+
+def test_completions_that_were_finished_stay_as_they_are():
+    whole = completions(PROMPTS, SEEDS, SAMPLED)
+    assert completions(PROMPTS, SEEDS, SAMPLED, prefixes=whole) == whole
+    full = [c for c in whole if len(c) == SAMPLED.max_new_tokens]
+    seeds = SEEDS[: len(full)]
+    assert full
+    assert completions(PROMPTS[: len(full)], seeds, SAMPLED, prefixes=full) == full
+
+
+def test_nobodys_completions_are_none():
+    assert completions([], [], SAMPLED) == []
+
+
+def test_completions_end_with_the_first_eos_or_at_the_limit():
+    ends = [c.index(EOS) + 1 if EOS in c else 20 for c in completions(PROMPTS, SEEDS, SAMPLED)]
+    many = completions([(3, 4, 5)] * 64, list(range(64)), SAMPLED)
+    assert all(c.index(EOS) == len(c) - 1 if EOS in c else len(c) == 20 for c in many)
+    assert {EOS in c for c in many} == {True, False}
+    assert [len(c) for c in completions(PROMPTS, SEEDS, SAMPLED)] == ends
+
+
+def test_the_models_own_generation_defaults_do_not_count_and_are_kept(monkeypatch):
+    expected = completions(PROMPTS, SEEDS, SAMPLED)
+    own = GenerationConfig(do_sample=True, top_k=2, repetition_penalty=5.0, min_new_tokens=20)
+    monkeypatch.setattr(policy(), "generation_config", own)
+    assert completions(PROMPTS, SEEDS, SAMPLED) == expected
+    assert policy().generation_config is own
+
+
+def test_the_processor_decides_whether_or_not_generate_samples():
+    expected = completions(PROMPTS[:1], SEEDS[:1], SAMPLED)[0]
+    prompt = torch.tensor(PROMPTS[:1])
+    for sample in (True, False):
+        output = policy().generate(
+            prompt,
+            do_sample=sample,
+            max_new_tokens=20,
+            eos_token_id=EOS,
+            pad_token_id=EOS,
+            logits_processor=[CoinSampling(SAMPLED, SEEDS[:1], PROMPTS[:1])],
+        )
+        assert until_eos(output[0, 3:].tolist(), [EOS]) == expected
+
+
+def test_what_follows_the_first_eos_is_dropped_and_the_eos_stays():
+    assert until_eos([5, 7, 8, 7], [7, 9]) == (5, 7)
+    assert until_eos([5, 9], [7, 9]) == (5, 9)
+    assert until_eos([5, 6], [7]) == (5, 6)
+    assert until_eos([], [7]) == ()
+
+
+def test_seeds_that_do_not_belong_to_the_prompts_are_refused():
+    with pytest.raises(ValueError, match="seeds: expected 2, got 1"):
+        CoinSampling(SAMPLED, [1], [(1,), (2,)])
+
+
+def test_a_sampler_that_cannot_be_replayed_is_refused_before_it_samples():
+    with pytest.raises(ValueError, match="'transformers' or 'vllm', got 'sglang'"):
+        CoinSampling(spec_of(engine="sglang"), [1], [(1,)])
+
+
+def test_rows_that_were_not_announced_are_refused():
+    """Two sequences of one prompt would share the first one's seed, or nobody's."""
+    sampler = CoinSampling(SAMPLED, [1], [(1, 2)])
+    with pytest.raises(ValueError, match="expected 1 rows, got 2; repeat prompts"):
+        sampler(torch.tensor([[1, 2], [1, 2]]), torch.zeros(2, 96))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"spec": spec_of()}, "max_new_tokens: expected an integer, got None"),
+        ({"eos_ids": []}, "eos_ids: expected at least one id"),
+        ({"seeds": [1]}, "seeds: expected 2, got 1"),
+        ({"prefixes": [()]}, "zip"),
+    ],
+)
+def test_a_loop_with_wrong_arguments_is_refused(changes, match):
+    arguments = {"prompt_ids": [(1,), (2,)], "seeds": [1, 2], "spec": SAMPLED, "eos_ids": [EOS]}
+    with pytest.raises(ValueError, match=match):
+        generate_under_coin(policy(), **{**arguments, **changes})
