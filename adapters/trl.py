@@ -13,7 +13,9 @@ Know what the guard can and cannot see from here:
   trainer trains, not a copy that training leaves behind.
 * Each rank sees its own slice of the batch, and **a group may straddle ranks**. The verdicts here
   are per completion; whatever compares a group's members must gather them first.
-* `group` and `slot` of a completion number the prompts and rows of this rank's slice.
+* `group` and `slot` of a completion number the prompts and rows of this rank's slice, and `round`
+  is the trainer's step, unless columns `slot` and `round` say otherwise. A public coin needs a
+  column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 from grpo_guard.adapters.reward_function import RewardFunction
@@ -120,8 +123,10 @@ def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
     """The batch behind TRL's keywords, in the trainer's order.
 
     Columns that are used where they are present: ``node`` or ``peer``; ``answer``, ``solution`` or
-    ``ground_truth``; ``task``; ``prompt_ids``. The last must be your own tokenisation of the
-    prompt: a sender who may choose the prompt chooses what looks likely after it.
+    ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The last must be your own
+    tokenisation of the prompt: a sender who may choose the prompt chooses what looks likely after
+    it. In a column ``round`` or ``slot``, what is no integer is None, not this function's own
+    count: whoever leaves it out must not be given a slot.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -138,6 +143,7 @@ def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
     references = _column(kwargs, n, "answer", "solution", "ground_truth")
     tasks, prompt_ids = _column(kwargs, n, "task"), _column(kwargs, n, "prompt_ids")
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
+    rounds, slots = _integers(kwargs, n, "round"), _integers(kwargs, n, "slot")
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     batch = []
@@ -151,8 +157,8 @@ def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
                 completion_ids=None if ids is None else ids[i],
                 node=None if nodes[i] is None else str(nodes[i]),
                 group=group,
-                round=step if isinstance(step, int) else None,
-                slot=sizes[group],
+                round=rounds[i] if rounds else step if isinstance(step, int) else None,
+                slot=slots[i] if slots else sizes[group],
                 reference=references[i] if isinstance(references[i], str) else None,
                 task=tasks[i] if isinstance(tasks[i], str) else None,
             )
@@ -177,6 +183,22 @@ def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:
         if isinstance(values, list | tuple) and len(values) == n:
             return values
     return [None] * n
+
+
+def _integers(kwargs: Mapping[str, Any], n: int, name: str) -> list[int | None]:
+    """A column of whole numbers, None where a row has none; empty where there is no column."""
+    values = kwargs.get(name)
+    if not isinstance(values, list | tuple) or len(values) != n:
+        return []
+    # A sender may have chosen them: Python refuses to print a number of 5,000 digits, and the
+    # exception would cost all others of the batch their verdicts.
+    return [
+        int(value) if isinstance(value, Integral) and _is_int64(value) else None for value in values
+    ]
+
+
+def _is_int64(value: Any) -> bool:
+    return not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _text(completion: Any) -> Any:
