@@ -142,22 +142,22 @@ def surely_kept(
     if spec.top_p < 1:
         p = (values - log_normaliser[:, None]).exp()
         above = p.cumsum(-1).gather(-1, reach - 1) - p
-        mass = _renormaliser(values, p, spec)
+        mass = _renormaliser(values, p, spec, nearby)
         kept &= above < (spec.top_p - settings.edge_mass) * mass
-        if not complete:  # beyond the last candidate there may be more that come close
-            kept &= reach < values.shape[-1]
+    if not complete and (spec.top_k > 0 or spec.top_p < 1):
+        kept &= reach < values.shape[-1]  # beyond the last one there may be more that come close
     return kept
 
 
-def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec) -> Tensor:
-    """Mass over which the engine takes top-p, [N, 1]; at most the true one."""
+def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:
+    """Mass over which the engine takes top-p, [N, 1]; at most that of any honest node."""
     eligible = torch.ones_like(values, dtype=torch.bool)
     if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
         return torch.ones_like(values[:, :1])
     if spec.top_k > 0:
         eligible[:, spec.top_k :] = False
     if _min_p_first(spec):
-        eligible &= values >= values[:, :1] + math.log(spec.min_p)
+        eligible &= values >= values[:, :1] + math.log(spec.min_p) + nearby
     return torch.where(eligible, p, 0.0).sum(-1, keepdim=True)
 
 

@@ -1,0 +1,352 @@
+"""Margins under the coin: exact where they claim to be, and never against an honest node.
+
+Two promises are held against each other: a token that the coin did not draw has a margin (or a
+forger goes free), and neither the verifier's rounding nor a node's may give the drawn one a large
+margin (or honest work is rejected).
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.kernels.head_stats import logit_stats
+from grpo_guard.logprob.kernels.scores import LogitScores
+from grpo_guard.logprob.kernels.tiled import row_stats
+from grpo_guard.logprob.noise import gumbel
+from grpo_guard.logprob.replay.candidates import MOST_CANDIDATES, Candidates, candidates_for
+from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.logprob.replay.margins import Replay, RowReplay, replay_margins, rows_of
+from grpo_guard.sampling import SamplingSpec
+
+FAMILIES = ("grpo-guard", "vllm")
+SPECS = st.builds(
+    SamplingSpec,
+    st.sampled_from(["transformers", "vllm"]),
+    st.sampled_from([0.4, 1.0, 1.6]),
+    st.sampled_from([0, 1, 4, 30, 127, 128, 140, 2000]),
+    st.sampled_from([0.3, 0.8, 0.95, 1.0]),
+    st.sampled_from([0.0, 0.03, 0.3]),
+)
+
+
+def spec_of(**changes):
+    return SamplingSpec(
+        **{"engine": "transformers", "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changes}
+    )
+
+
+def replay_of(n, seed=0, **settings):
+    generator = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
+    return RowReplay(Replay(**settings), seeds, torch.arange(n))
+
+
+def logits_of(seed, rows, vocab, spread):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, vocab, generator=generator) * spread
+
+
+def margins_of(logits, targets, spec, replay):
+    """As the scorer gets them: from one pass over the row."""
+    return logit_stats(logits, targets, spec, replay=replay).margins
+
+
+def drawn_from(logits, spec, replay):
+    scores = logits / spec.temperature
+    return draw(scores, replay.seeds, replay.positions, spec, replay.settings.family)
+
+
+# Candidates
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    widths=st.lists(st.sampled_from([1, 7, 31, 32, 33, 64, 96, 500, 1024]), min_size=1, max_size=6),
+    most=st.sampled_from([1, 2, 21, 128]),
+    whole=st.booleans(),
+    closed=st.sampled_from([0.0, 0.9]),
+)
+def test_the_candidates_of_any_tiles_are_the_largest_of_the_row(seed, widths, most, whole, closed):
+    z = logits_of(seed, 5, sum(widths), 3.0)
+    if whole:  # ties between tiles, blocks and with the lowest candidate
+        z = z.round()
+    shut = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed)) < closed
+    z = z.masked_fill(shut, -torch.inf)
+    candidates, start = Candidates(5, most, z.device), 0
+    for width in widths:
+        candidates(z[:, start : start + width], start)
+        start += width
+    kept = min(most, start)
+    assert torch.equal(candidates.values[:, :kept], z.topk(kept, -1).values)
+    assert (candidates.values[:, kept:] == -torch.inf).all()
+    for row, values, tokens in zip(z, candidates.values, candidates.tokens, strict=True):
+        found = tokens[values > -torch.inf]
+        assert len(found.unique()) == len(found)
+        assert torch.equal(row[found], values[values > -torch.inf])
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10**6), vocab=st.integers(2, 3000), tile=st.sampled_from([1, 100, 1024]))
+def test_candidates_are_gathered_while_the_scoring_pass_goes_by(seed, vocab, tile):
+    z = logits_of(seed, 3, vocab, 3.0)
+    candidates = Candidates(3, 50, z.device)
+    row_stats(LogitScores(z, 1.0), torch.tensor([0, 1, 0]), observer=candidates, tile=tile)
+    most = min(50, vocab)
+    assert torch.equal(candidates.values[:, :most], z.topk(most, -1).values)
+
+
+def test_as_many_candidates_are_kept_as_show_the_edge_of_the_support():
+    assert candidates_for(spec_of(top_k=20)) == 21
+    assert candidates_for(spec_of(top_k=5000)) == MOST_CANDIDATES
+    assert candidates_for(spec_of(top_p=0.9)) == MOST_CANDIDATES
+
+
+# Margins against the obvious form
+
+
+def surely_kept(z, spec, edge_logits, edge_mass):
+    """Tokens that count as competitors in one row of scores, float64 [V] -> boolean [V].
+
+    A token is judged as if all that come as close as ``edge_logits`` stood above it. Tokens beyond
+    the K likeliest are not seen: they do not compete, and where they might come close to a token,
+    it does not compete either.
+    """
+    order = np.argsort(-z, kind="stable")
+    most = min(candidates_for(spec), len(z))
+    seen = order[:most]
+    near = edge_logits / spec.temperature
+    p = np.exp(z - z.max())
+    p /= p.sum()
+    min_p = z.max() + math.log(spec.min_p) + near if spec.min_p > 0 else -np.inf
+    renormalised = spec.top_k > 0 or (spec.engine == "vllm" and spec.min_p > 0)
+    eligible = seen[: spec.top_k or None]
+    if spec.engine == "vllm":
+        eligible = eligible[z[eligible] >= min_p]
+    mass = p[eligible].sum() if renormalised else 1.0
+    kept = np.zeros(len(z), dtype=bool)
+    for token in seen:
+        close = seen[z[seen] >= z[token] - near]
+        hidden = len(close) == most < len(z)
+        sure = z[token] > -np.inf and z[token] >= min_p
+        if spec.top_k > 0:
+            sure &= len(close) <= spec.top_k and not hidden
+        if spec.top_p < 1:
+            sure &= p[close].sum() - p[token] < (spec.top_p - edge_mass) * mass and not hidden
+        kept[token] = sure
+    return kept
+
+
+def reference_margin(z, target, noise, spec, edge_logits, edge_mass):
+    if z[target] == -np.inf:
+        return np.inf
+    kept = surely_kept(z, spec, edge_logits, edge_mass)
+    kept[target] = False
+    best = (z + noise)[kept].max(initial=-np.inf)
+    return max(0.0, best - z[target] - noise[target]) * spec.temperature
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 400),
+    spread=st.sampled_from([0.3, 2.0, 8.0]),
+    closed=st.sampled_from([0.0, 0.5]),
+    spec=SPECS,
+    family=st.sampled_from(FAMILIES),
+)
+def test_margins_are_those_of_brute_force_over_the_vocabulary(
+    seed, vocab, spread, closed, spec, family
+):
+    logits = logits_of(seed, 6, vocab, spread)
+    shut = torch.rand(logits.shape, generator=torch.Generator().manual_seed(seed)) < closed
+    shut[:, 0] = False
+    logits = logits.masked_fill(shut, -torch.inf)
+    targets = torch.randint(0, vocab, (6,), generator=torch.Generator().manual_seed(seed))
+    targets[:2] = logits[:2].argmax(-1)
+    replay = replay_of(6, seed, family=family)
+    margin, _ = margins_of(logits, targets, spec, replay)
+    noise = gumbel(
+        replay.seeds[:, None], replay.positions[:, None], torch.arange(vocab)[None], family
+    )
+    z = logits.double().numpy() / spec.temperature
+    for row in range(6):
+        arguments = z[row], int(targets[row]), noise[row].double().numpy(), spec
+        # Whatever stands on an edge to five digits may fall to either side of it.
+        edges = product((0.25 - 1e-5, 0.25 + 1e-5), (0.02 - 1e-5, 0.02 + 1e-5))
+        expected = [reference_margin(*arguments, *edge) for edge in edges]
+        assert any(float(margin[row]) == pytest.approx(e, abs=1e-4) for e in expected)
+
+
+def test_the_replay_names_the_token_that_beats_the_target():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(200, -1)
+    replay = replay_of(200)
+    drawn = drawn_from(logits, spec_of(), replay)
+    for target in range(4):
+        targets = torch.full((200,), target)
+        margin, named = margins_of(logits, targets, spec_of(), replay)
+        assert torch.equal(named, drawn)
+        assert torch.equal(margin > 0, drawn != target)
+
+
+def test_margins_are_in_raw_logits():
+    """Twice the logits at twice the temperature are the same scores, with margins twice as wide."""
+    logits, targets, replay = logits_of(0, 50, 40, 2.0), torch.zeros(50).long(), replay_of(50)
+    once, _ = margins_of(logits, targets, spec_of(), replay)
+    twice, _ = margins_of(2 * logits, targets, spec_of(temperature=2.0), replay)
+    assert (once > 0).any()
+    torch.testing.assert_close(twice, 2 * once, atol=1e-4, rtol=0)
+
+
+# Nothing against honest nodes
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 1500),
+    spread=st.sampled_from([0.05, 1.0, 8.0]),
+    whole=st.booleans(),
+    spec=SPECS,
+    family=st.sampled_from(FAMILIES),
+)
+def test_a_drawn_token_has_no_margin_on_the_same_scores(seed, vocab, spread, whole, spec, family):
+    logits = logits_of(seed, 8, vocab, spread)
+    logits = logits.round() if whole else logits
+    scores, replay = logits / spec.temperature, replay_of(8, seed, family=family)
+    drawn = drawn_from(logits, spec, replay)
+    values, tokens = scores.topk(min(candidates_for(spec), vocab), -1)
+    own = scores.gather(-1, drawn[:, None])[:, 0]
+    margin, named = replay_margins(
+        values, tokens, own, drawn, scores.logsumexp(-1), replay, spec, vocab_size=vocab
+    )
+    assert (margin == 0).all()
+    assert torch.equal(named, drawn)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 600),
+    spread=st.sampled_from([0.05, 1.0, 4.0]),
+    off=st.sampled_from([1e-4, 5e-3]),
+    spec=SPECS,
+    family=st.sampled_from(FAMILIES),
+)
+def test_scores_that_are_off_by_d_give_honest_tokens_margins_of_2_d_at_most(
+    seed, vocab, spread, off, spec, family
+):
+    """The node draws y on scores that are off by up to d each, so that every token c which it keeps
+    has score + noise below y's on its side, and above by at most 2 d on ours: in raw logits, 2 d T.
+
+    It does keep all that compete: 2 d is less than the edge's 0.25 / T, and probabilities are off
+    by a factor of at most exp(2 d), the two sides of the test for top-p together by exp(4 d), which
+    for d <= 0.005 is less than 1 / (1 - 0.02). fp32 adds the last 1e-4.
+    """
+    logits = logits_of(seed, 8, vocab, spread)
+    generator = torch.Generator().manual_seed(seed + 1)
+    drift = (2 * torch.rand(logits.shape, generator=generator) - 1) * off * spec.temperature
+    replay = replay_of(8, seed, family=family)
+    drawn = drawn_from(logits + drift, spec, replay)
+    margin, _ = margins_of(logits, drawn, spec, replay)
+    assert (margin <= 2 * off * spec.temperature + 1e-4).all()
+
+
+def assert_only_these_compete(scores, spec, expected):
+    """Whatever is claimed, the replay names no others, and each of these now and then."""
+    logits = torch.tensor(scores).expand(2000, -1) * spec.temperature
+    vocab, replay = logits.shape[-1], replay_of(2000)
+    named = set()
+    for target in (vocab - 1, vocab - 2):
+        targets = torch.full((2000,), target)
+        margin, drawn = margins_of(logits, targets, spec, replay)
+        named |= set(drawn[margin > 0].tolist())
+    assert named == expected
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_token_that_may_have_left_the_top_k_does_not_compete(temperature):
+    spec = spec_of(temperature=temperature, top_k=3)
+    for fourth, expected in ((0.8, {0, 1}), (0.7, {0, 1, 2})):
+        logits = [4.0, 3.0, 1.0, fourth, -3.0, -3.0]
+        assert_only_these_compete([z / temperature for z in logits], spec, expected)
+
+
+def test_a_token_near_the_edge_of_min_p_does_not_compete():
+    edge = math.log(0.1)
+    spec = spec_of(min_p=0.1)
+    assert_only_these_compete([0.0, edge + 0.3, edge + 0.2, edge - 0.2, -9.0, -9.0], spec, {0, 1})
+
+
+def test_a_token_near_the_edge_of_the_nucleus_does_not_compete():
+    p = [0.5, 0.25, 0.145, 0.09, 0.01, 0.005]
+    scores = [math.log(x) for x in p]
+    # The third token has 0.75 above it, the fourth 0.895.
+    assert_only_these_compete(scores, spec_of(top_p=0.9), {0, 1, 2})
+    assert_only_these_compete(scores, spec_of(top_p=0.92), {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("top_k", [MOST_CANDIDATES - 1, MOST_CANDIDATES, MOST_CANDIDATES + 20])
+def test_where_equals_go_on_beyond_the_candidates_none_of_them_competes(top_k):
+    """Drift decides which of 400 near equals a node's top-k keeps, whatever the verifier sees."""
+    logits = torch.zeros(300, 402)
+    logits[:, 400:] = -5.0
+    targets, spec = torch.full((300,), 401), spec_of(top_k=top_k)
+    margin, _ = margins_of(logits, targets, spec, replay_of(300))
+    assert (margin == 0).all()
+
+
+def test_a_nucleus_whose_min_p_may_have_cut_earlier_is_taken_for_the_smaller_one():
+    """vLLM takes top-p over what min-p leaves. Eight tokens stand on the edge of min-p: a node may
+    renormalise without them, and its nucleus then ends before the third token."""
+    edge = math.log(0.2)
+    scores = [0.0, -0.7, -1.1] + [edge + 0.01] * 8 + [-9.0, -9.0]
+    spec = spec_of(engine="vllm", min_p=0.2, top_p=0.75)
+    node = torch.tensor(scores)
+    node[3:11] -= 0.02
+    mask = drawn_from(node.expand(4000, -1), spec, replay_of(4000)).unique().tolist()
+    assert mask == [0, 1]
+    assert_only_these_compete(scores, spec, {0, 1})
+
+
+def test_a_target_at_minus_infinity_has_an_infinite_margin():
+    logits = torch.tensor([[0.0, -torch.inf, 0.0], [-torch.inf, -torch.inf, 1.0]])
+    for spec in (spec_of(), spec_of(top_k=1), spec_of(top_p=0.5), spec_of(min_p=0.5)):
+        margin, _ = margins_of(logits, torch.tensor([1, 1]), spec, replay_of(2))
+        assert (margin == torch.inf).all()
+
+
+def test_a_token_without_competitors_has_no_margin():
+    logits = torch.tensor([[0.0, -torch.inf, -torch.inf]])
+    margin, drawn = margins_of(logits, torch.tensor([0]), spec_of(), replay_of(1))
+    assert (margin.item(), drawn.item()) == (0.0, 0)
+
+
+# Seeds and positions
+
+
+def test_each_token_has_its_sequences_seed_and_the_familys_position():
+    sequences = [Encoded((1, 2, 3), (4, 5), False, 2**64 - 1), Encoded((1,), (6, 7, 8), False, 9)]
+    ours = rows_of(Replay(), sequences, torch.device("cpu"))
+    assert ours.seeds.tolist() == [-1, -1, 9, 9, 9]
+    assert ours.positions.tolist() == [0, 1, 0, 1, 2]
+    vllm = rows_of(Replay(family="vllm"), sequences, torch.device("cpu"))
+    assert vllm.positions.tolist() == [2, 3, 0, 1, 2]
+
+
+def test_some_of_the_rows_keep_their_own_seeds_and_positions():
+    replay = replay_of(5)
+    some = replay.rows(torch.tensor([4, 1]))
+    assert some.seeds.tolist() == replay.seeds[[4, 1]].tolist()
+    assert some.positions.tolist() == [4, 1]
+
+
+def test_a_sequence_without_a_seed_is_not_replayed():
+    with pytest.raises(ValueError, match="expected a seed in each, got one without"):
+        rows_of(Replay(), [Encoded((1,), (2,), False)], torch.device("cpu"))
