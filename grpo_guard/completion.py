@@ -82,6 +82,8 @@ class Completion:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise CompletionError(name, "an integer or null", value)
+            if value is not None and not _fits(value):
+                raise CompletionError(name, "an integer of 64 bits or null", "a larger one")
         if isinstance(self.group, bool) or not isinstance(self.group, str | int | None):
             raise CompletionError("group", "a string, an integer or null", self.group)
         if not isinstance(self.metadata, Mapping):
@@ -125,7 +127,15 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
             ids.append(operator.index(item))
         except TypeError:
             raise CompletionError(name, "a list of integers or null", item) from None
+        if not _fits(ids[-1]):
+            raise CompletionError(name, "integers of 64 bits", "a larger one")
     return tuple(ids)
+
+
+def _fits(value: int) -> bool:
+    """Whether it is an int64. Python refuses to print integers of 4,300 digits and more: an error
+    message about one would be an error of its own, and take the whole batch along."""
+    return -(2**63) <= value < 2**63
 
 
 def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
@@ -149,5 +159,6 @@ def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
 
 
 def _shorten(value: Any) -> str:
-    text = value if value in ("nothing", "an unknown field") else repr(value)
+    words = ("nothing", "an unknown field", "a larger one")
+    text = value if value in words else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

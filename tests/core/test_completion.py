@@ -78,11 +78,11 @@ def test_lines_that_are_no_completion(line, message):
     st.fixed_dictionaries(
         {"prompt": st.text(), "text": st.text()},
         optional={
-            "prompt_ids": st.none() | st.lists(st.integers()),
-            "completion_ids": st.none() | st.lists(st.integers()),
+            "prompt_ids": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1)),
+            "completion_ids": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1)),
             "node": st.none() | st.text(),
-            "group": st.none() | st.text() | st.integers(),
-            "round": st.none() | st.integers(),
+            "group": st.none() | st.text() | st.integers(-(2**63), 2**63 - 1),
+            "round": st.none() | st.integers(-(2**63), 2**63 - 1),
             "sampler_logprobs": st.none() | st.lists(st.floats(allow_nan=False)),
         },
     )
@@ -97,3 +97,12 @@ def test_long_values_are_shortened_in_messages():
     with pytest.raises(CompletionError) as caught:
         Completion("p", ["x" * 500])
     assert len(str(caught.value)) < 130
+
+
+@pytest.mark.parametrize("field", ["round", "slot"])
+def test_numbers_too_long_to_print_are_refused_in_words(field):
+    """Formatting one raises ValueError; as an error inside an error it would end a whole batch."""
+    with pytest.raises(CompletionError, match="64 bits"):
+        Completion("p", "t", **{field: 10**5000})
+    with pytest.raises(CompletionError, match="64 bits"):
+        Completion("p", "t", completion_ids=[1, 10**5000])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.noise import Family, noise_position, signed
 from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.logprob.scorers.forward import eval_mode
 from grpo_guard.sampling import SamplingSpec
 
 
@@ -109,7 +110,7 @@ def generate_under_coin(
     """The one honest completion of each (prompt, seed), all in one batch.
 
     Args:
-        model: A transformers causal language model in eval mode.
+        model: A transformers causal language model; put into eval mode for the time of the call.
         prompt_ids: Prompts as ids, each not empty.
         seeds: One for each prompt; for a group, repeat its prompt.
         spec: The declared sampler, with ``max_new_tokens``.
@@ -143,7 +144,7 @@ def generate_under_coin(
     new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
     if new_tokens < 1:  # `generate` refuses to do nothing
         return [until_eos(prefix, eos_ids)[: spec.max_new_tokens] for prefix in prefixes]
-    with torch.inference_mode(), only_these_settings(model):
+    with eval_mode(model), only_these_settings(model):
         output = model.generate(
             input_ids=ids,
             attention_mask=mask,
