@@ -82,8 +82,9 @@ class SlotBook:
 
         Args:
             round: >= 0.
-            prompts: All that are asked in this round; others are refused. None: whoever hands over
-                the completions vouches for their prompts.
+            prompts: All that are asked in this round; others are refused. None: those named
+                before, if the round has begun already; otherwise whoever hands over the
+                completions vouches for their prompts.
 
         Raises:
             ValueError: the round is negative, or prompts are given and slots draw their own.
@@ -94,10 +95,12 @@ class SlotBook:
             raise ValueError("prompts: expected None, since every slot draws its own prompt")
         asked = None if prompts is None else [_digest(canonical(prompt)) for prompt in prompts]
         with self._lock:
-            self._prompts = asked
             if round != self.round:
                 self.round = round
+                self._prompts = None
                 self._filled.clear()
+            if asked is not None:
+                self._prompts = asked
 
     def missing(self) -> list[EmptySlot]:
         """Slots of the round in progress that hold no accepted completion, in order.
@@ -158,7 +161,8 @@ class SlotBook:
         with self._lock:
             if place in self._filled:
                 return again and self._filled[place] == digest
-            if place.round == self.round:  # of other rounds nothing is kept
+            # Of rounds that ended nothing is kept; files of finished ones are all kept.
+            if place.round == self.round or not self.check_rounds:
                 self._filled[place] = digest
             return True
 
@@ -167,7 +171,9 @@ class SlotBook:
             return b""
         try:
             prompt = _digest(canonical(completion.prompt))
-        except (TypeError, ValueError) as error:  # also what is no UTF-8
+        # Also what is no UTF-8, or nested too deeply for json.dumps: raised further, one such prompt
+        # would end the check of the whole batch.
+        except (TypeError, ValueError, RecursionError) as error:
             raise _refused("wrong_prompt", f"prompt: {error}") from None
         if self._prompts is not None and prompt not in self._prompts:
             raise _refused("wrong_prompt", "this prompt is not asked in this round")

@@ -154,7 +154,7 @@ class SeedReplayVerifier(LogProbVerifier):
             raise EncodeError(
                 Cause.UNSUPPORTED, f"the coin's beacon of round {place.round} is not known"
             ) from None
-        except (TypeError, ValueError) as error:  # also what is no UTF-8
+        except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
         encoded = super().encode(completion)
         self._require_whole(encoded)

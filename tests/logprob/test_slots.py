@@ -1,0 +1,280 @@
+"""Whose slot it is: every way in which a node could choose among honest samples is refused."""
+
+import threading
+
+import pytest
+
+from grpo_guard import Completion
+from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.logprob.replay.slots import EmptySlot, SlotBook
+from grpo_guard.verdict import Cause
+
+PROMPTS = ["What is 2 + 2?", [{"role": "user", "content": "What is 3 + 3?"}]]
+LONE = "\ud800"
+
+
+def completion(prompt=PROMPTS[0], **changes):
+    return Completion(prompt, "4", **{"node": "a", "round": 3, "slot": 0, **changes})
+
+
+def book(slots=2, *, round=3, prompts=PROMPTS, **options):
+    """Of two nodes, in a round that has begun."""
+    own = SlotBook(slots, **{"nodes": ["a", "b"], **options})
+    if round is not None:
+        own.begin_round(round, prompts if own.per_prompt else None)
+    return own
+
+
+def refusal(own, sent):
+    with pytest.raises(EncodeError) as caught:
+        own.place(sent)
+    return caught.value.cause, caught.value.kind
+
+
+def fill(own, ids=(1, 2), *, again=True, **changes):
+    return own.fill(own.place(completion(**changes)), ids, again=again)
+
+
+# What is refused
+
+
+def test_a_slot_of_ones_own_in_the_round_that_is_on_is_a_place():
+    place = book().place(completion(slot=1))
+    assert (place.round, place.node, place.slot) == (3, "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"slot": None}, "slot_missing"),
+        ({"round": None}, "slot_missing"),
+        ({"node": None}, "slot_missing"),
+        ({"node": "c"}, "unknown_node"),
+        ({"node": LONE}, "unknown_node"),
+        ({"slot": 2}, "unknown_slot"),
+        ({"slot": -1}, "unknown_slot"),
+        ({"slot": 10**6}, "unknown_slot"),
+        ({"round": 2}, "wrong_round"),
+        ({"round": 4}, "wrong_round"),
+        ({"round": -3}, "wrong_round"),
+        ({"prompt": "What is 5 + 5?"}, "wrong_prompt"),
+        ({"prompt": "What is 2 + 2? "}, "wrong_prompt"),
+        ({"prompt": [{"role": "user", "content": PROMPTS[0]}]}, "wrong_prompt"),
+        ({"prompt": [{"role": "system", "content": "What is 3 + 3?"}]}, "wrong_prompt"),
+    ],
+    ids=str,
+)
+def test_what_is_not_the_nodes_to_fill_is_refused_as_malformed(changes, kind):
+    assert refusal(book(), completion(**changes)) == (Cause.MALFORMED, kind)
+
+
+def test_the_refusal_names_everything_that_is_missing():
+    with pytest.raises(EncodeError, match="needs round and slot"):
+        book().place(completion(round=None, slot=None))
+
+
+def test_before_the_first_round_nobody_is_to_blame():
+    own = book(round=None)
+    assert refusal(own, completion()) == (Cause.UNSUPPORTED, "unsupported")
+    assert refusal(own, completion(round=None))[0] is Cause.MALFORMED
+
+
+def test_the_order_of_a_messages_keys_does_not_matter():
+    same = [{"content": "What is 3 + 3?", "role": "user"}]
+    assert book().place(completion(same)) == book().place(completion(PROMPTS[1]))
+
+
+def test_without_names_any_node_and_without_prompts_any_prompt_is_taken():
+    own = book(nodes=None, prompts=None)
+    assert own.place(completion("anything", node="c")).node == "c"
+
+
+def test_files_of_finished_rounds_may_hold_any_round_but_none_below_0():
+    own = book(round=None, check_rounds=False)
+    assert own.place(completion(round=17)).round == 17
+    assert refusal(own, completion(round=-1)) == (Cause.MALFORMED, "wrong_round")
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
+def test_a_prompt_that_is_no_unicode_is_the_authors_doing(prompts):
+    """Lone surrogates pass json.loads and crash whatever encodes them."""
+    own = book(prompts=prompts)
+    assert refusal(own, completion(f"hi {LONE}")) == (Cause.MALFORMED, "wrong_prompt")
+
+
+def test_messages_that_are_no_unicode_are_not_among_the_rounds_prompts():
+    sent = completion([{"role": "user", "content": LONE}])
+    assert refusal(book(), sent) == (Cause.MALFORMED, "wrong_prompt")
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
+def test_messages_that_no_json_holds_are_the_authors_doing(prompts):
+    """One of them must not end the check of everybody else's completions."""
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    for content in (object(), {1: 2, "1": 2}, deep):
+        sent = completion([{"role": "user", "content": content}])
+        assert refusal(book(prompts=prompts), sent) == (Cause.MALFORMED, "wrong_prompt")
+
+
+# Who may fill what, and how often
+
+
+def test_a_filled_slot_takes_the_same_completion_again_and_no_other():
+    own = book()
+    assert fill(own, (1, 2))
+    assert fill(own, (1, 2), again=True)
+    assert not fill(own, (1, 3), again=True)
+    assert fill(own, (1, 2), again=True)  # the refused one has not replaced it
+
+
+def test_within_a_batch_a_slot_is_not_filled_twice_even_by_the_same_completion():
+    own = book()
+    assert fill(own, again=False)
+    assert not fill(own, again=False)
+
+
+def test_ids_do_not_run_into_each_other():
+    own = book()
+    assert fill(own, (1, 23))
+    assert not fill(own, (12, 3))
+
+
+def test_each_node_slot_and_prompt_has_a_place_of_its_own():
+    own = book()
+    for node in ("a", "b"):
+        for slot in (0, 1):
+            for prompt in PROMPTS:
+                assert fill(own, node=node, slot=slot, prompt=prompt, again=False)
+    assert own.missing() == []
+
+
+def test_where_slots_draw_their_prompts_a_slot_is_one_whatever_the_prompt():
+    own = book(per_prompt=False)
+    assert fill(own, prompt="one", again=False)
+    assert not fill(own, prompt="another", again=False)
+    assert own.missing() == [EmptySlot("a", 1), EmptySlot("b", 0), EmptySlot("b", 1)]
+
+
+def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
+    """A completion that counts twice is a choice too."""
+    own = book(round=None, check_rounds=False)
+    assert fill(own, round=5, again=False)
+    assert not fill(own, round=5, again=False)
+    assert fill(own, round=6, again=False)
+
+
+def test_of_many_threads_that_fill_one_slot_exactly_one_wins():
+    own = SlotBook(50)
+    own.begin_round(0)
+    places = [own.place(completion(round=0, slot=slot)) for slot in range(50)]
+    together = threading.Barrier(8)
+    won = [[] for _ in range(8)]
+
+    def race(i):
+        for place in places:
+            together.wait()
+            won[i].append(own.fill(place, (i,), again=True))
+
+    threads = [threading.Thread(target=race, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [sum(winners) for winners in zip(*won, strict=True)] == [1] * 50
+
+
+# Rounds
+
+
+def test_a_new_round_clears_the_slots_and_ends_the_old_one():
+    own = book()
+    fill(own)
+    own.begin_round(4, PROMPTS)
+    assert len(own.missing()) == 8
+    assert refusal(own, completion(round=3)) == (Cause.MALFORMED, "wrong_round")
+    assert fill(own, (9,), round=4, again=False)
+
+
+def test_beginning_the_round_again_forgets_nothing():
+    """A trainer that calls it at every step must not open the filled slots, nor the prompts."""
+    own = book()
+    fill(own)
+    for prompts in (PROMPTS, None):
+        own.begin_round(3, prompts)
+        assert not fill(own, again=False)
+        assert refusal(own, completion("What is 5 + 5?"))[1] == "wrong_prompt"
+        assert len(own.missing()) == 7
+
+
+def test_a_round_may_be_given_its_prompts_later():
+    own = book(prompts=None)
+    fill(own)
+    own.begin_round(3, PROMPTS)
+    assert len(own.missing()) == 7
+
+
+def test_the_next_round_does_not_inherit_prompts():
+    own = book()
+    own.begin_round(4)
+    assert own.place(completion("What is 5 + 5?", round=4)).round == 4
+
+
+def test_a_completion_of_a_round_that_ended_meanwhile_leaves_nothing_behind():
+    own = book()
+    late = own.place(completion())
+    own.begin_round(4, PROMPTS)
+    own.fill(late, (1,), again=False)
+    own.begin_round(3, PROMPTS)
+    assert len(own.missing()) == 8
+
+
+@pytest.mark.parametrize("round", [-1, True, 1.0, "3", None])
+def test_a_round_that_is_no_count_is_refused_and_changes_nothing(round):
+    own = book()
+    fill(own)
+    with pytest.raises(ValueError, match="round: expected an integer >= 0"):
+        own.begin_round(round, PROMPTS)
+    assert len(own.missing()) == 7
+
+
+def test_prompts_of_a_round_whose_slots_draw_their_own_are_refused():
+    with pytest.raises(ValueError, match="every slot draws its own prompt"):
+        book(per_prompt=False).begin_round(4, PROMPTS)
+
+
+# What is missing
+
+
+def test_empty_slots_are_listed_by_node_prompt_and_slot():
+    own = book()
+    for slot, prompt in ((0, PROMPTS[0]), (1, PROMPTS[1])):
+        fill(own, node="b", slot=slot, prompt=prompt)
+    a = [EmptySlot("a", slot, prompt) for prompt in (0, 1) for slot in (0, 1)]
+    assert own.missing() == [*a, EmptySlot("b", 1, 0), EmptySlot("b", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"round": None}, "a round that has begun"),
+        ({"nodes": None}, "the nodes' names"),
+        ({"prompts": None}, "begin_round with the round's prompts"),
+    ],
+)
+def test_what_nobody_can_count_is_said(options, match):
+    with pytest.raises(ValueError, match=f"missing: expected .*{match}"):
+        book(**options).missing()
+
+
+@pytest.mark.parametrize("slots", [0, -1, True, 2.0, "2", None])
+def test_a_share_that_is_no_positive_count_is_refused(slots):
+    with pytest.raises(ValueError, match="slots: expected an integer >= 1"):
+        SlotBook(slots)
+
+
+def test_one_name_in_place_of_a_list_is_refused():
+    """Its letters would be the nodes."""
+    with pytest.raises(ValueError, match="nodes: expected a list of names, got 'peer'"):
+        SlotBook(1, nodes="peer")
