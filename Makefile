@@ -7,7 +7,7 @@ VLLM   := .venv-vllm
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure drift bench bench-docs gpu docs package vllm clean
+.PHONY: demo test check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,14 @@ measure: $(READY) models
 #: make drift    what the sender's number format costs honest work; resumes where it stopped
 drift: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+
+#: make replay   what seed replay rejects, honest and forged (about an hour); resumes where it stopped
+replay: $(READY) models
+	$(BIN)/python -m grpo_guard.evals.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+
+#: make replay   what seed replay rejects, honest and forged (an hour and a half); resumable
+replay: $(READY) models
+	$(BIN)/python -m grpo_guard.evals.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make bench    pytest-benchmark under tests/bench
 bench: $(READY)

@@ -33,8 +33,9 @@ from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.evals.versions import versions
 
 N = 240
-MISDECLARED = 64
-SELECTED_OF_8, SELECTED_OF_80 = 225, 12
+# Of how many questions each sample is made; time goes with their sum.
+FORGED, MISDECLARED = 128, 64
+SELECTED_OF_8, SELECTED_OF_80 = 125, 8
 STEP_GROUPS = 4
 LEAST_TOKENS = 96
 
@@ -62,9 +63,9 @@ class Measurement:
         """Draw, forge, verify."""
         forward = [self.honest(FLOAT32), *self.forged(), *self.selected(), *self.misdeclared()]
         return [
-            measured(self.models, self.tokenizer, FLOAT32, FLOAT32, forward),
             measured(self.models, self.tokenizer, FLOAT32, ROUNDED, forward),
             measured(self.models, self.tokenizer, ROUNDED, FLOAT32, [self.honest(ROUNDED)]),
+            measured(self.models, self.tokenizer, FLOAT32, FLOAT32, forward[:1]),
         ]
 
     def honest(self, number_format: str) -> Sample:
@@ -81,6 +82,7 @@ class Measurement:
             if flipped := flipped_digit(ids, self.tokenizer, rng):
                 flips.append((question, *flipped))
         asked = [question for question, _, _ in flips]
+        some = list(zip(self.questions, honest, strict=True))[:FORGED]
         regenerated = self.sets.continued(
             asked, [ids[: t + 1] for _, ids, t in flips], "math-regenerated"
         )
@@ -93,14 +95,11 @@ class Measurement:
                     random.Random(f"swap:{q.slot}"),
                     among=among,
                 )
-                for q, ids in zip(self.questions, honest, strict=True)
+                for q, ids in some
             ]
             for among in (50, 2)
         }
-        completions = [
-            sets.completion(q, i, self.tokenizer)
-            for q, i in zip(self.questions, honest, strict=True)
-        ]
+        completions = [sets.completion(q, ids, self.tokenizer) for q, ids in some]
         text = [
             (self.questions[case.completion.slot or 0], case.completion.completion_ids or ())
             for case in poisoned(completions, TextAttack(), self.tokenizer, seed=0)
@@ -108,7 +107,7 @@ class Measurement:
         return [
             self._sample("math, rest kept", asked, [ids for _, ids, _ in flips]),
             self._sample("math, rest drawn again", asked, regenerated),
-            *(self._sample(name, self.questions, rows) for name, rows in swaps.items()),
+            *(self._sample(name, [q for q, _ in some], rows) for name, rows in swaps.items()),
             self._sample("text", [q for q, _ in text], [ids for _, ids in text]),
         ]
 
