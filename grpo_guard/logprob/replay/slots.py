@@ -171,8 +171,8 @@ class SlotBook:
             return b""
         try:
             prompt = _digest(canonical(completion.prompt))
-        # Also what is no UTF-8, or nested too deeply for json.dumps: if that were raised further, one
-        # such prompt would end the check of the whole batch.
+        # Also what is no UTF-8, or nested too deeply for json.dumps: one such prompt must not end
+        # the check of the whole batch.
         except (TypeError, ValueError, RecursionError) as error:
             raise _refused("wrong_prompt", f"prompt: {error}") from None
         if self._prompts is not None and prompt not in self._prompts:
