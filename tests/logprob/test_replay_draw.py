@@ -102,14 +102,16 @@ def test_a_token_at_minus_infinity_is_never_drawn(vocab):
     assert set(drawn.tolist()) == {3, vocab - 1}
 
 
-def test_a_row_draws_the_same_alone_and_among_others():
-    """Rows with many tokens and with few take different ways when they are batched."""
+@pytest.mark.parametrize("spec", [spec_of(), spec_of(top_p=0.9), spec_of(min_p=0.3)], ids=str)
+def test_a_row_draws_the_same_alone_and_among_others(spec):
+    """Rows that keep many tokens and rows that keep few take different ways, unless batched."""
     generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(6, 4 * FEW, generator=generator) * torch.tensor([[0.1], [8.0]] * 3)
+    spread = torch.tensor([[0.1], [0.2], [3.0], [8.0]] * 20)
+    scores = torch.randn(80, 4 * FEW, generator=generator) * spread
     scores[3, 10:] = -torch.inf
-    seeds, positions = seeds_of(6), torch.arange(6)
-    alone = [draw(scores[i, None], seeds[i, None], positions[i, None], spec_of()) for i in range(6)]
-    assert draw(scores, seeds, positions, spec_of()).tolist() == torch.cat(alone).tolist()
+    arguments = scores, seeds_of(80), torch.arange(80)
+    alone = [draw(*(a[i, None] for a in arguments), spec).item() for i in range(80)]
+    assert draw(*arguments, spec).tolist() == alone
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head_stats import logit_stats
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.head_stats import head_stats, logit_stats
 from grpo_guard.logprob.kernels.scores import LogitScores
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.logprob.noise import gumbel
@@ -228,6 +229,16 @@ def test_a_drawn_token_has_no_margin_on_the_same_scores(seed, vocab, spread, who
     )
     assert (margin == 0).all()
     assert torch.equal(named, drawn)
+
+
+def test_a_drawn_token_does_not_lose_to_itself_by_rounding():
+    """Its score on its own and as a candidate may differ in the last bit: no mismatch to count."""
+    hidden, head = logits_of(0, 500, 16, 1.0), Head(logits_of(1, 100, 16, 1.0))
+    for temperature in (0.3, 0.7, 1.3):
+        spec, replay = spec_of(temperature=temperature), replay_of(500)
+        drawn = drawn_from(hidden @ head.weight.T, spec, replay)
+        margin = head_stats(hidden, head, drawn, spec, replay=replay).margins.margin
+        assert (margin == 0).all()
 
 
 @settings(deadline=None, max_examples=150)

@@ -1,12 +1,13 @@
 """Whose slot it is: every way in which a node could choose among honest samples is refused."""
 
 import threading
+import time
 
 import pytest
 
 from grpo_guard import Completion
 from grpo_guard.logprob.encode import EncodeError
-from grpo_guard.logprob.replay.slots import EmptySlot, SlotBook
+from grpo_guard.logprob.replay.slots import EmptySlot, Place, SlotBook
 from grpo_guard.verdict import Cause
 
 PROMPTS = ["What is 2 + 2?", [{"role": "user", "content": "What is 3 + 3?"}]]
@@ -165,24 +166,31 @@ def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
     assert fill(own, round=6, again=False)
 
 
+class SlowPlace(Place):
+    """Lets other threads run whenever the book looks it up."""
+
+    def __hash__(self):
+        time.sleep(1e-4)
+        return super().__hash__()
+
+
 def test_of_many_threads_that_fill_one_slot_exactly_one_wins():
-    own = SlotBook(50)
+    own = SlotBook(10)
     own.begin_round(0)
-    places = [own.place(completion(round=0, slot=slot)) for slot in range(50)]
     together = threading.Barrier(8)
     won = [[] for _ in range(8)]
 
     def race(i):
-        for place in places:
+        for slot in range(10):
             together.wait()
-            won[i].append(own.fill(place, (i,), again=True))
+            won[i].append(own.fill(SlowPlace(0, "a", slot, b""), (i,), again=True))
 
     threads = [threading.Thread(target=race, args=(i,)) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [sum(winners) for winners in zip(*won, strict=True)] == [1] * 50
+    assert [sum(winners) for winners in zip(*won, strict=True)] == [1] * 10
 
 
 # Rounds
@@ -195,6 +203,8 @@ def test_a_new_round_clears_the_slots_and_ends_the_old_one():
     assert len(own.missing()) == 8
     assert refusal(own, completion(round=3)) == (Cause.MALFORMED, "wrong_round")
     assert fill(own, (9,), round=4, again=False)
+    own.begin_round(3, PROMPTS)
+    assert len(own.missing()) == 8
 
 
 def test_beginning_the_round_again_forgets_nothing():
