@@ -91,7 +91,7 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
     """
     excess = joined([r.excess for r in replayed])
     informative = sum(int(r.informative.sum()) for r in replayed)
-    mismatches = int((excess > 0).sum())
+    mismatches = sum(int((r.excess[r.informative] > 0).sum()) for r in replayed)
     if mismatches >= MOST_OUTSIDE * max(1, informative):
         raise ValueError(
             f"coin: {mismatches} of {informative} informative tokens are not those that the seeds "

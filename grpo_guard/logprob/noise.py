@@ -80,7 +80,13 @@ def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
 
 
 def signed(seed: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit seed: tensors have no unsigned integers."""
+    """The int64 with the bits of an unsigned 64-bit seed: tensors have no unsigned integers.
+
+    Raises:
+        ValueError: the seed is out of range.
+    """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed!r}")
     return seed - 2**64 if seed >= 2**63 else seed
 
 

@@ -116,6 +116,11 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
             eligible = ranked >= ranked[:, :1] + math.log(spec.min_p)
         weights = torch.where(eligible, (ranked - ranked[:, :1]).double().exp(), 0.0)
         mass_above = weights.cumsum(-1) - weights
-        kept = eligible & (mass_above < top_p * weights.sum(-1, keepdim=True))
+        mass = weights.sum(-1, keepdim=True)
+        if k < z.shape[-1] and ranked.shape[-1] == k:
+            # Engines keep what ties with the k-th, and renormalise over that as well.
+            tied = (z >= ranked[:, -1:]).sum(-1, keepdim=True) - k
+            mass = mass + tied * weights[:, -1:]
+        kept = eligible & (mass_above < top_p * mass)
         edge = torch.maximum(edge, torch.where(kept, ranked, torch.inf).amin(-1))
     return edge

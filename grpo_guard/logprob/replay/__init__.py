@@ -5,6 +5,7 @@ The nodes draw each token as the argmax of score + noise, where the noise is a p
 
 * `draw`: the sampler itself, on scores.
 * `generate`: nodes that sample with transformers.
+* `triton_noise`: the same noise for kernels.
 * `vllm_processor`: nodes that sample with vLLM.
 * `candidates`, `margins`: how far a claimed token is from the drawn one, in the scoring pass.
 * `evidence`: from margins to a p-value that survives numerical drift.

@@ -9,7 +9,7 @@ from grpo_guard.sampling import SamplingSpec
 
 # Competitors where the sampler keeps more than these, or everything. Whoever would have won from
 # beyond them is overlooked: the claimed token then looks better than it is, never worse.
-MOST_CANDIDATES = 128
+MOST_CANDIDATES = 64
 # Tokens of a tile that share a maximum. Their ids lie a tile's width / BLOCK apart, so that the
 # maximum runs over whole vectors.
 BLOCK = 32

@@ -37,6 +37,9 @@ def draw(
 
     Returns:
         Token ids, int64, shape [B].
+
+    Raises:
+        ValueError: a row has no token that can be drawn.
     """
     kept = scores > -torch.inf
     if spec.truncates:
@@ -50,7 +53,10 @@ def draw(
     best.scatter_reduce_(0, rows, perturbed, "amax")
     won = perturbed == best[rows]
     drawn = torch.full_like(seeds, scores.shape[-1])
-    return drawn.scatter_reduce_(0, rows[won], tokens[won], "amin")
+    drawn = drawn.scatter_reduce_(0, rows[won], tokens[won], "amin")
+    if bool((drawn == scores.shape[-1]).any()):
+        raise ValueError("scores: expected a number in each row, got only NaN or -inf in one")
+    return drawn
 
 
 def _contenders(

@@ -37,7 +37,7 @@ class ReplayEvidence:
         p_value: Combined, in [0, 1].
         threshold: The margin whose count decided, in raw logits.
         excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
-        informative: Positions where the policy is not sure, or the token mismatches, [n].
+        informative: Positions where the policy is not sure, boolean, shape [n].
         informative_matches: How many of them match.
     """
 
@@ -64,8 +64,7 @@ class Replayed(NamedTuple):
 
     Args:
         excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
-        informative: Positions where the policy is not sure, or the token mismatches, boolean,
-            shape [n].
+        informative: Positions where the policy is not sure, boolean, shape [n].
     """
 
     excess: Floats
@@ -78,7 +77,7 @@ def replayed_tokens(stats: TokenStats) -> Replayed | None:
         return None
     # A token outside the support was not drawn, however lucky its noise.
     excess = np.maximum(stats.replay_margin, stats.edge_gap)
-    return Replayed(excess, (stats.max_logprob < math.log(SURE)) | (excess > 0))
+    return Replayed(excess, stats.max_logprob < math.log(SURE))
 
 
 def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
@@ -95,8 +94,10 @@ def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     excess, informative = tokens
     tests = []
     for margin, rate in profile.replay:
+        # A mismatch where the policy is sure has a margin that the other entries see. Counted
+        # here, it would come to both sides of the rate.
         n = len(excess) if margin > 0 else int(informative.sum())
-        k = int((excess >= margin).sum() if margin > 0 else (excess > 0).sum())
+        k = int((excess >= margin).sum() if margin > 0 else (excess[informative] > 0).sum())
         tests.append((binomial_tail(k, n, rate) if k else 1.0, margin))
     p_value, threshold = min(tests)
     return ReplayEvidence(

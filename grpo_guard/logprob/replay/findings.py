@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder
 from grpo_guard.logprob.replay.evidence import ReplayEvidence
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.verdict import Finding
 
-# Where fewer of the informative positions match, the text is not the coin's.
-LEAST_MATCH = 0.85
 # A difference of sampler or weights moves many tokens by little; no single one is to blame then.
 SMALL_MARGIN = 0.5
+# A forged token makes the few behind it mismatch as well, another seed about a third of all.
+FEW, FEW_SHARE = 4, 0.05
 # Informative positions in front of the first mismatch that show that the seed was the right one.
 ON_THE_WAY = 16
 
@@ -26,13 +24,21 @@ def describe(
     evidence: ReplayEvidence,
 ) -> Finding:
     """The finding of a rejected completion."""
-    first = int(np.argmax(evidence.excess > 0))
+    assert stats.replay_token is not None
+    differs = evidence.excess > 0
     far = evidence.excess >= max(evidence.threshold, SMALL_MARGIN)
-    if not far.any() or _matches(evidence, first) < LEAST_MATCH:
-        if int(evidence.informative[:first].sum()) < ON_THE_WAY or not far.any():
-            return _mismatch(evidence)
+    if not far.any():
+        return _mismatch(evidence)
+    first, first_far = int(differs.argmax()), int(far.argmax())
+    isolated = max(FEW, FEW_SHARE * len(differs))
+    if int(stats.replay_token[first_far]) in encoder.eos_ids and differs[:first_far].sum() < FEW:
+        return _goes_on(encoder, completion, encoded, first_far, evidence)
+    if far.sum() <= isolated:
+        worst = int(evidence.excess.argmax())
+        return _forged(encoder, completion, encoded, stats, worst, evidence)
+    if int(evidence.informative[:first].sum()) >= ON_THE_WAY:
         return _diverges(encoder, completion, encoded, first, evidence)
-    return _forged(encoder, completion, encoded, stats, int(evidence.excess.argmax()), evidence)
+    return _mismatch(evidence)
 
 
 def _mismatch(evidence: ReplayEvidence) -> Finding:
@@ -71,28 +77,30 @@ def _forged(
 ) -> Finding:
     assert stats.replay_token is not None
     drawn, sent = int(stats.replay_token[t]), encoded.completion_ids[t]
-    if drawn in encoder.eos_ids:
-        what = f"goes on at token {t}, where the seed ends it"
-        kind = "suppressed_eos"
-    else:
-        what = (
-            f"token {t} is {_shown(encoder, sent)}, where the seed draws {_shown(encoder, drawn)}"
-        )
-        kind = "forged_token"
+    theirs, ours = _shown(encoder, sent), _shown(encoder, drawn)
     message = (
-        f"{what} by {evidence.excess[t]:.2g} logits; {evidence.mismatches} of "
+        f"token {t} is {theirs}, where the seed draws {ours} by "
+        f"{evidence.excess[t]:.2g} logits; {evidence.mismatches} of "
         f"{len(evidence.excess)} tokens differ; chance for honest work {evidence.p_value:.1e}"
     )
     span = encoder.char_span(completion, encoded, t, t + 1)
-    return Finding(kind, message, char_span=span, token_span=(t, t + 1))
+    return Finding("forged_token", message, char_span=span, token_span=(t, t + 1))
 
 
-def _matches(evidence: ReplayEvidence, start: int) -> float:
-    """Share of the informative positions behind ``start`` that match; 1 where there are none."""
-    informative = evidence.informative[start + 1 :]
-    if not informative.any():
-        return 1.0
-    return float((evidence.excess[start + 1 :][informative] <= 0).mean())
+def _goes_on(
+    encoder: Encoder,
+    completion: Completion,
+    encoded: Encoded,
+    t: int,
+    evidence: ReplayEvidence,
+) -> Finding:
+    n = len(evidence.excess)
+    message = (
+        f"goes on at token {t}, where the seed ends it by {evidence.excess[t]:.2g} logits; chance "
+        f"for honest work {evidence.p_value:.1e}"
+    )
+    span = encoder.char_span(completion, encoded, t, n)
+    return Finding("suppressed_eos", message, char_span=span, token_span=(t, n))
 
 
 def _shown(encoder: Encoder, token: int) -> str:

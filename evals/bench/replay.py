@@ -1,0 +1,84 @@
+"""What a public coin costs: replaying it in the scoring pass, and drawing under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from grpo_guard.evals.bench.end_to_end import load
+from grpo_guard.evals.bench.head import HeadCase
+from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
+from grpo_guard.evals.sample import generation_config
+from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.head_stats import head_stats
+from grpo_guard.logprob.noise import signed
+from grpo_guard.logprob.replay.generate import generate_under_coin, only_these_settings
+from grpo_guard.logprob.replay.margins import Replay, RowReplay
+from grpo_guard.sampling import SamplingSpec
+
+# The sampler of the measurements, and TRL's default.
+TRUNCATED = SamplingSpec("transformers", 1.0, 50, 0.95)
+WHOLE = SamplingSpec("transformers", 1.0, 0, 1.0)
+NEW_TOKENS, ROWS = 64, 16
+NEVER = 10**9
+SCORING = "seed replay in the head's pass"
+DRAWING = f"drawing {ROWS} completions of {NEW_TOKENS} tokens"
+
+
+def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
+    """The statistics of a batch with and without the replay of a coin, both by tiles."""
+    hidden, weight, _ = case.tensors(device)
+    head = Head(weight)
+    # Honest targets: where they are random, nearly every row needs its second pass.
+    logits = hidden.float() @ weight.float().T
+    targets = torch.multinomial(logits.softmax(-1), 1)[:, 0]
+    del logits
+    replay = RowReplay(
+        Replay(),
+        torch.full((case.rows,), signed(2**64 - 3), device=device),
+        torch.arange(case.rows, device=device),
+    )
+
+    def run(replay: RowReplay | None) -> Callable[[], object]:
+        return lambda: head_stats(
+            hidden, head, targets, spec, replay=replay, implementation="tiled"
+        )
+
+    clock: Clock = "cuda" if device == "cuda" else "cpu"
+    with torch.no_grad():
+        return interleaved(
+            {"statistics alone": run(None), "grpo-guard, with the coin's replay": run(replay)},
+            rounds=rounds,
+            clock=clock,
+        )
+
+
+def drawing(model: Path, device: str, *, rounds: int) -> list[Timing]:
+    """Plain sampling against sampling under the coin, for both samplers; wall time."""
+    loaded = load(model, device)
+    prompts = [loaded.prompts[0][:64]] * ROWS
+    ids = torch.tensor(prompts, device=loaded.model.device)
+    seeds = list(range(ROWS))
+
+    def plain(spec: SamplingSpec) -> object:
+        with torch.inference_mode(), only_these_settings(loaded.model):
+            return loaded.model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=generation_config(spec, eos=(), pad=0),
+            )
+
+    def coin(spec: SamplingSpec) -> object:
+        # An id that is never drawn stands for the EOS, so that all have full length.
+        return generate_under_coin(loaded.model, prompts, seeds, spec, eos_ids=[NEVER])
+
+    variants: dict[str, Callable[[], object]] = {}
+    for name, base in (("top-k 50, top-p 0.95", TRUNCATED), ("whole vocabulary", WHOLE)):
+        spec = SamplingSpec(
+            base.engine, base.temperature, base.top_k, base.top_p, max_new_tokens=NEW_TOKENS
+        )
+        variants[f"plain sampling, {name}"] = lambda spec=spec: plain(spec)  # type: ignore[misc]
+        variants[f"grpo-guard, under the coin, {name}"] = lambda spec=spec: coin(spec)  # type: ignore[misc]
+    return interleaved(variants, rounds=rounds, clock="wall", warm_up=True)

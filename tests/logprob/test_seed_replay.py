@@ -1,0 +1,240 @@
+"""SeedReplayVerifier on the bundled policy: what honest nodes send, and what attackers do to it."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from bundled_policy import policy
+from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
+
+from grpo_guard import Cause, PublicCoin
+from grpo_guard.evals.replay.forgeries import flipped_digit
+from grpo_guard.evals.rounding import rounded_to_bfloat16
+from grpo_guard.logprob.scorers.base import Scorer
+
+
+def test_honest_completions_are_accepted_in_order():
+    verdicts = verifier_of().verify(drawn())
+    assert [v.outcome.value for v in verdicts] == ["accept"] * len(drawn())
+    assert all(v.p_value == 1.0 for v in verdicts)
+
+
+def test_honest_completions_survive_another_number_format():
+    """The nodes' hardware rounds differently; a verifier that asked for equality would reject."""
+    model, tokenizer = policy()
+    verifier = type(verifier_of())(
+        rounded_to_bfloat16(model), tokenizer, sampling=SPEC, coin=COIN, slots=4
+    )
+    verifier.begin_round(ROUND)
+    assert all(v.accepted for v in verifier.verify(drawn()))
+
+
+def test_a_flipped_digit_is_found_where_it_stands():
+    """MATH: one result changed, everything after it kept."""
+    _, tokenizer = policy()
+    cases = []
+    for completion in drawn():
+        rng = random.Random(completion.text)
+        if found := flipped_digit(completion.completion_ids, tokenizer, rng):
+            cases.append((with_ids(completion, found[0]), found[1]))
+    verdicts = verifier_of().verify([completion for completion, _ in cases])
+    caught = [(v, t) for v, (_, t) in zip(verdicts, cases, strict=True) if v.rejected]
+    assert len(caught) >= 0.9 * len(cases) > 0
+    exact = [v.findings[0].token_span == (t, t + 1) for v, t in caught]
+    assert sum(exact) >= 0.8 * len(exact)
+    assert all(v.findings[0].char_span for v, t in caught if v.findings[0].kind == "forged_token")
+
+
+def test_the_choice_among_honest_samples_is_no_choice():
+    """The longest of many: each is honest in every token, and none is the slot's."""
+    samples = [drawn(coin_name=f"attacker {i}") for i in range(8)]
+    longest = [max(row, key=lambda c: len(c.completion_ids)) for row in zip(*samples, strict=True)]
+    verdicts = verifier_of().verify(longest)
+    own = [c.completion_ids for c in drawn()]
+    lucky = sum(c.completion_ids == ids for c, ids in zip(longest, own, strict=True))
+    assert sum(v.rejected for v in verdicts) == len(longest) - lucky
+    assert kinds(verdicts).count("replay_mismatch") >= 0.8 * len(longest)
+
+
+@pytest.mark.parametrize("claim", [{"node": "bob"}, {"round": ROUND + 1}, {"slot": 0}])
+def test_a_completion_fits_no_other_slot(claim):
+    """Sent under another name, later, or in a slot that would suit better."""
+    moved = [replace(c, **claim) for c in drawn() if c.slot != 0]
+    node, round = claim.get("node", NODE), claim.get("round", ROUND)
+    own = {(c.prompt, c.slot): c.completion_ids for c in drawn(node, round=round)}
+    verdicts = verifier_of(round=round, profile="float32").verify(moved)
+    # This policy writes some answers twice; what equals the slot's own is the slot's own.
+    for completion, verdict in zip(moved, verdicts, strict=True):
+        same = own[completion.prompt, completion.slot] == completion.completion_ids
+        assert same or verdict.rejected
+    assert sum(v.rejected for v in verdicts) > len(moved) / 2
+
+
+def test_a_phrase_in_front_diverges_at_once():
+    """TEXT."""
+    _, tokenizer = policy()
+    phrase = tokenizer.encode("Then ", add_special_tokens=False)
+    poisoned = [with_ids(c, (*phrase, *c.completion_ids)[:64]) for c in drawn()]
+    assert all(v.rejected for v in verifier_of().verify(poisoned))
+
+
+def test_another_sampler_is_named_as_such_and_no_token_is_accused():
+    hot = drawn(spec=replace(SPEC, temperature=1.6, top_p=1.0))
+    verdicts = verifier_of().verify(hot)
+    rejected = [v for v in verdicts if v.rejected]
+    assert rejected
+    spread = [v for v in rejected if v.findings[0].kind == "replay_mismatch"]
+    assert all("sampler than declared" in v.reason for v in spread)
+    assert spread
+
+
+def test_a_completion_cut_short_matches_to_its_last_token_and_is_refused():
+    cut = [with_ids(c, c.completion_ids[:-3]) for c in drawn()]
+    assert set(kinds(verifier_of().verify(cut))) == {"cut_short"}
+
+
+def test_going_on_where_the_seed_ends_is_found():
+    """DoS: the EOS that was drawn is left out and more is written."""
+    _, tokenizer = policy()
+    eos = tokenizer.eos_token_id
+    more = tokenizer.encode(" Then 2 + 2 = 4 apples.", add_special_tokens=False)
+    ended = [c for c in drawn() if c.completion_ids[-1] == eos and len(c.completion_ids) < 50]
+    longer = [with_ids(c, (*c.completion_ids[:-1], *more, eos)) for c in ended]
+    verdicts = verifier_of().verify(longer)
+    assert ended
+    assert all(v.rejected for v in verdicts)
+    assert "suppressed_eos" in kinds(verdicts)
+
+
+def test_tokens_behind_the_end_are_refused():
+    smuggled = with_ids(drawn()[0], (*drawn()[0].completion_ids, 5, 6))
+    (verdict,) = verifier_of().verify([smuggled])
+    assert verdict.rejected
+    assert verdict.cause is Cause.MALFORMED
+
+
+def test_what_needs_ids_refuses_text_alone():
+    """Otherwise an attacker leaves them out."""
+    bare = replace(drawn()[0], completion_ids=None)
+    (verdict,) = verifier_of().verify([bare])
+    assert verdict.rejected
+    assert verdict.cause is Cause.MALFORMED
+
+
+@pytest.mark.parametrize("field", ["round", "node", "slot"])
+def test_what_names_no_slot_is_refused(field):
+    (verdict,) = verifier_of().verify([replace(drawn()[0], **{field: None})])
+    assert verdict.cause is Cause.MALFORMED
+    assert field in verdict.reason
+
+
+def test_an_old_completion_is_refused_with_its_round():
+    (verdict,) = verifier_of(round=ROUND + 1).verify(drawn()[:1])
+    assert kinds([verdict]) == ["wrong_round"]
+    assert f"round {ROUND + 1} is" in verdict.reason
+
+
+def test_another_run_is_refused_by_its_name():
+    named = replace(drawn()[0], metadata={"run": "other-run"})
+    assert kinds(verifier_of().verify([named])) == ["wrong_run"]
+    assert verifier_of().verify([replace(named, metadata={"run": "test-run"})])[0].accepted
+
+
+def test_two_completions_for_one_slot_fill_it_once():
+    """Twice the same would earn twice; a second delivery of a whole batch is the trainer's own."""
+    verifier = verifier_of()
+    once, twice = verifier.verify([drawn()[0], drawn()[0]])
+    assert once.accepted
+    assert kinds([twice]) == ["slot_filled"]
+    assert verifier.verify([drawn()[0]])[0].accepted
+
+
+def test_a_forgery_does_not_keep_the_honest_completion_out_of_its_slot():
+    honest = drawn()[0]
+    forged = with_ids(honest, drawn(coin_name="attacker 0")[0].completion_ids)
+    assert [v.accepted for v in verifier_of().verify([forged, honest])] == [False, True]
+
+
+def test_empty_slots_are_listed():
+    verifier = verifier_of(round=None, nodes=["alice", "bob"])
+    verifier.begin_round(ROUND, prompts())
+    verifier.verify(drawn()[1:])
+    missing = verifier.slots.missing()
+    assert [(m.slot, m.prompt) for m in missing if m.node == "alice"] == [(0, 0)]
+    assert sum(m.node == "bob" for m in missing) == len(drawn())
+
+
+def test_slots_that_draw_their_prompts_take_no_other():
+    pool = [*prompts(), "another"]
+    index = COIN.prompt_index(round=ROUND, node=NODE, slot=0, prompts=len(pool))
+    fits = next((c for c in drawn() if c.slot == 0 and c.prompt == pool[index]), None)
+    others = [c for c in drawn() if c.slot == 0 and c.prompt != pool[index]]
+    verifier = verifier_of(prompts=pool)
+    assert set(kinds(verifier.verify(others))) == {"wrong_prompt"}
+    assert fits is None or verifier.verify([fits])[0].accepted
+
+
+def test_without_a_round_or_its_beacon_nobody_is_blamed():
+    assert verifier_of(round=None).verify(drawn()[:1])[0].cause is Cause.UNSUPPORTED
+    waiting = verifier_of(coin=PublicCoin("test-run", {0: "revealed"}))
+    assert waiting.verify(drawn()[:1])[0].cause is Cause.UNSUPPORTED
+
+
+def test_a_beacon_changes_every_seed():
+    revealed = verifier_of(coin=PublicCoin("test-run", {ROUND: "drawn at noon"}))
+    assert sum(v.rejected for v in revealed.verify(drawn())) > len(drawn()) / 2
+
+
+def test_mismatches_on_too_few_informative_positions_decide_nothing():
+    verifier = verifier_of(min_informative=10**6)
+    verdicts = verifier.verify(drawn())
+    assert all(v.accepted for v in verdicts)  # every token matches: these are the slots' own
+    model, tokenizer = policy()
+    drifting = type(verifier)(
+        rounded_to_bfloat16(model),
+        tokenizer,
+        sampling=SPEC,
+        coin=COIN,
+        slots=4,
+        min_informative=10**6,
+    )
+    drifting.begin_round(ROUND)
+    outcomes = drifting.verify(drawn())
+    differing = [v for v in outcomes if not v.accepted]
+    assert all(v.cause is Cause.UNINFORMATIVE for v in differing)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"run": "x"}, "run, coin: expected exactly one"),
+        ({"sampling": replace(SPEC, max_new_tokens=None)}, "max_new_tokens"),
+        ({"sampling": replace(SPEC, engine="sglang")}, "sorted rank"),
+        ({"family": "vllm"}, "expected 'vllm' for its own noise"),
+        ({"family": "vllm-v1"}, "V1 runner"),
+        ({"profile": "text"}, "expected replay rates"),
+        ({"require_ids": False}, "require_ids"),
+        ({"prompts": []}, "prompts"),
+        ({"slots": 0}, "slots"),
+        ({"nodes": "alice"}, "nodes"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_built(options, message):
+    with pytest.raises(ValueError, match=message):
+        verifier_of(**options)
+
+
+def test_a_scorer_that_does_not_replay_is_refused():
+    class Plain(Scorer):
+        vocab_size, window = 512, 512
+
+        def identity(self):
+            return {}
+
+        def score(self, sequences, spec, *, mass_margin=0.0):
+            return []
+
+    with pytest.raises(ValueError, match="one that replays a coin, got Plain"):
+        type(verifier_of())(
+            tokenizer=policy()[1], scorer=Plain(), sampling=SPEC, coin=COIN, slots=4
+        )
