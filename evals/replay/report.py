@@ -163,8 +163,6 @@ def measured(
             scorer=scorer,
             sampling=SPEC,
             coin=COIN,
-            slots=10**6,
-            check_rounds=False,
             profile=profile,
         )
         rows.append(_row(sample.name, verifier.verify(sample.completions)))

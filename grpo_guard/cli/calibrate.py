@@ -84,8 +84,6 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
         if not (isinstance(kind, type) and issubclass(kind, LogProbVerifier)):
             continue
         options = {name: value for name, value in leaf.items() if name != "profile"}
-        if kind.replays:
-            options["check_rounds"] = False  # a file of finished rounds
         verifier = build_verifier(options, config.alpha)
         assert isinstance(verifier, LogProbVerifier)
         if chosen:

@@ -174,8 +174,20 @@ def test_slots_that_draw_their_prompts_take_no_other():
     assert fits is None or verifier.verify([fits])[0].accepted
 
 
-def test_without_a_round_or_its_beacon_nobody_is_blamed():
-    assert verifier_of(round=None).verify(drawn()[:1])[0].cause is Cause.UNSUPPORTED
+def test_before_a_round_begins_all_rounds_are_taken_with_a_warning(caplog):
+    """A file of finished rounds has no round in progress; in training that would be a hole."""
+    assert all(v.accepted for v in verifier_of(round=None).verify(drawn()))
+    assert "begin_round" in caplog.text
+
+
+def test_without_a_declared_length_only_an_eos_shows_that_nothing_was_cut():
+    _, tokenizer = policy()
+    verifier = verifier_of(sampling=replace(SPEC, max_new_tokens=None), slots=None)
+    for completion, verdict in zip(drawn(), verifier.verify(drawn()), strict=True):
+        assert verdict.accepted == (completion.completion_ids[-1] == tokenizer.eos_token_id)
+
+
+def test_without_the_rounds_beacon_nobody_is_blamed():
     waiting = verifier_of(coin=PublicCoin("test-run", {0: "revealed"}))
     assert waiting.verify(drawn()[:1])[0].cause is Cause.UNSUPPORTED
 
@@ -208,7 +220,6 @@ def test_mismatches_on_too_few_informative_positions_decide_nothing():
     ("options", "message"),
     [
         ({"run": "x"}, "run, coin: expected exactly one"),
-        ({"sampling": replace(SPEC, max_new_tokens=None)}, "max_new_tokens"),
         ({"sampling": replace(SPEC, engine="sglang")}, "sorted rank"),
         ({"family": "vllm"}, "expected 'vllm' for its own noise"),
         ({"family": "vllm-v1"}, "V1 runner"),

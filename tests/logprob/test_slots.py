@@ -74,10 +74,18 @@ def test_the_refusal_names_everything_that_is_missing():
         book().place(completion(round=None, slot=None))
 
 
-def test_before_the_first_round_nobody_is_to_blame():
+def test_before_the_first_round_every_round_is_taken_and_a_warning_says_so(caplog):
     own = book(round=None)
-    assert refusal(own, completion()) == (Cause.UNSUPPORTED, "unsupported")
+    assert own.place(completion()).slot == 0
+    own.place(completion())
+    assert caplog.text.count("begin_round") == 1
     assert refusal(own, completion(round=None))[0] is Cause.MALFORMED
+
+
+def test_without_a_share_any_slot_is_taken_but_none_below_0():
+    own = SlotBook()
+    assert own.place(completion(slot=10**6)).slot == 10**6
+    assert refusal(own, completion(slot=-1)) == (Cause.MALFORMED, "unknown_slot")
 
 
 def test_the_order_of_a_messages_keys_does_not_matter():
@@ -91,7 +99,7 @@ def test_without_names_any_node_and_without_prompts_any_prompt_is_taken():
 
 
 def test_files_of_finished_rounds_may_hold_any_round_but_none_below_0():
-    own = book(round=None, check_rounds=False)
+    own = book(round=None)
     assert own.place(completion(round=17)).round == 17
     assert refusal(own, completion(round=-1)) == (Cause.MALFORMED, "wrong_round")
 
@@ -160,7 +168,7 @@ def test_where_slots_draw_their_prompts_a_slot_is_one_whatever_the_prompt():
 
 def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
     """A completion that counts twice is a choice too."""
-    own = book(round=None, check_rounds=False)
+    own = book(round=None)
     assert fill(own, round=5, again=False)
     assert not fill(own, round=5, again=False)
     assert fill(own, round=6, again=False)
@@ -278,7 +286,7 @@ def test_what_nobody_can_count_is_said(options, match):
         book(**options).missing()
 
 
-@pytest.mark.parametrize("slots", [0, -1, True, 2.0, "2", None])
+@pytest.mark.parametrize("slots", [0, -1, True, 2.0, "2"])
 def test_a_share_that_is_no_positive_count_is_refused(slots):
     with pytest.raises(ValueError, match="slots: expected an integer >= 1"):
         SlotBook(slots)

@@ -7,6 +7,7 @@ choice among honest samples again, so each is refused here.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from grpo_guard.completion import Completion, Message
 from grpo_guard.logprob.coin import canonical
 from grpo_guard.logprob.encode import EncodeError
 from grpo_guard.verdict import Cause
+
+logger = logging.getLogger("grpo_guard")
+
+# Beyond this the oldest slots are forgotten; a round that large has begun nowhere.
+MOST_FILLED = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +46,14 @@ class EmptySlot:
 class SlotBook:
     """Slots of one round after the other. May be used from several threads.
 
+    Until `begin_round` is called, completions of all rounds are taken, as from a file of finished
+    ones, and a warning says so: a node that may name its round draws as often as it likes.
+
     Args:
         slots: Of each node in a round, numbered 0 ... slots - 1; of each node and prompt where
-            ``per_prompt``.
+            ``per_prompt``. None: whoever hands over the completions vouches for `Completion.slot`.
         nodes: Names of the nodes that take part; None: whoever hands over the completions vouches
             for `Completion.node`.
-        check_rounds: Accept only the round that has begun. Off only for files of finished rounds:
-            a node that may name its round draws as often as it likes.
         per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Off
             where every slot draws its own prompt.
 
@@ -56,24 +63,25 @@ class SlotBook:
 
     def __init__(
         self,
-        slots: int,
+        slots: int | None = None,
         *,
         nodes: Collection[str] | None = None,
-        check_rounds: bool = True,
         per_prompt: bool = True,
     ) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-            raise ValueError(f"slots: expected an integer >= 1, got {slots!r}")
+        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
+            raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
+        if slots is not None and slots < 1:
+            raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
         if isinstance(nodes, str):
             raise ValueError(f"nodes: expected a list of names, got {nodes!r}")
         self.slots = slots
         self.nodes = None if nodes is None else frozenset(nodes)
-        self.check_rounds = check_rounds
         self.per_prompt = per_prompt
         self.round: int | None = None
         self._prompts: list[bytes] | None = None
         self._filled: dict[Place, bytes] = {}
         self._lock = threading.Lock()
+        self._warned = False
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
@@ -110,8 +118,10 @@ class SlotBook:
         Raises:
             ValueError: no round has begun, or its nodes or prompts are not known.
         """
-        if self.round is None or self.nodes is None:
-            raise ValueError("missing: expected a round that has begun, and the nodes' names")
+        if self.round is None or self.nodes is None or self.slots is None:
+            raise ValueError(
+                "missing: expected a round that has begun, the number of slots and the nodes' names"
+            )
         if self.per_prompt and self._prompts is None:
             raise ValueError("missing: expected begin_round with the round's prompts")
         with self._lock:
@@ -128,8 +138,7 @@ class SlotBook:
         """What a completion claims to fill.
 
         Raises:
-            EncodeError: MALFORMED where its author named nothing, or what is not its to fill;
-                UNSUPPORTED where no round has begun.
+            EncodeError: MALFORMED where its author named nothing, or what is not its to fill.
         """
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
@@ -137,16 +146,14 @@ class SlotBook:
             raise _refused("slot_missing", f"a coin needs {' and '.join(absent)}; none was given")
         if self.nodes is not None and node not in self.nodes:
             raise _refused("unknown_node", f"node {node[:80]!r} does not take part")
-        if not 0 <= slot < self.slots:
-            raise _refused("unknown_slot", f"slot {slot}: expected 0 to {self.slots - 1}")
+        if slot < 0 or (self.slots is not None and slot >= self.slots):
+            expected = "0 or more" if self.slots is None else f"0 to {self.slots - 1}"
+            raise _refused("unknown_slot", f"slot {slot}: expected {expected}")
         if round < 0:
             raise _refused("wrong_round", f"round {round}: expected 0 or later")
-        if self.check_rounds and self.round is None:
-            raise EncodeError(
-                Cause.UNSUPPORTED,
-                "no round has begun: call begin_round(round) at the start of each round",
-            )
-        if self.check_rounds and round != self.round:
+        if self.round is None:
+            self._warn_once()
+        elif round != self.round:
             raise _refused(
                 "wrong_round", f"a completion of round {round}, where round {self.round} is on"
             )
@@ -161,10 +168,19 @@ class SlotBook:
         with self._lock:
             if place in self._filled:
                 return again and self._filled[place] == digest
-            # Of rounds that ended nothing is kept; files of finished ones are all kept.
-            if place.round == self.round or not self.check_rounds:
+            if self.round is None or place.round == self.round:  # of ended rounds nothing is kept
                 self._filled[place] = digest
+                while len(self._filled) > MOST_FILLED:
+                    del self._filled[next(iter(self._filled))]
             return True
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "seed replay: no round has begun, so completions of any round are taken and a node "
+                "may choose among them; call begin_round(round) at the start of each round"
+            )
 
     def _prompt(self, completion: Completion) -> bytes:
         if not self.per_prompt:

@@ -31,13 +31,14 @@ class SeedReplayVerifier(LogProbVerifier):
     honest samples (the longest of eighty). An honest completion needs no bitwise equal hardware:
     drift of the scores is allowed for (`evidence`).
 
-    Call `begin_round` at the start of each round. A slot's first accepted completion fills it;
-    `slots.missing()` lists those that stayed empty.
+    In training, call `begin_round` at the start of each round and say ``slots`` and ``nodes``: a
+    node that may name its round or slot draws as often as it likes. A slot's first accepted
+    completion fills it; `slots.missing()` lists those that stayed empty.
 
     Error model, beside that of `LogProbVerifier`: a completion without ids, round, node or slot,
     of another round or run, in a slot that is not its node's or is filled already, for another
-    prompt than the slot's, or cut short REJECTS as MALFORMED. Where no round has begun or its
-    beacon is unknown, all ABSTAIN as UNSUPPORTED. Where tokens mismatch on too few informative
+    prompt than the slot's, or cut short REJECTS as MALFORMED. Where the round's beacon is unknown,
+    all ABSTAIN as UNSUPPORTED. Where tokens mismatch on too few informative
     positions to decide, it ABSTAINS as UNINFORMATIVE; a completion that matches throughout is the
     slot's own, however few they are.
 
@@ -47,14 +48,14 @@ class SeedReplayVerifier(LogProbVerifier):
     Args:
         model: As for `LogProbVerifier`; with ``scorer``, one that replays.
         tokenizer: As for `LogProbVerifier`.
-        sampling: What every node samples with; ``max_new_tokens`` must be declared, or completions
-            could be cut anywhere.
+        sampling: What every node samples with. Without ``max_new_tokens`` only completions that end
+            with EOS can be told from ones that were cut, and all others are rejected.
         run: Name of the run, for a coin without beacons.
         coin: The coin, in place of ``run``.
         slots: How many completions a node owes in a round, for each prompt where all nodes answer
-            the same prompts: its share of a group.
+            the same prompts: its share of a group. None: you vouch for `Completion.slot`; a node
+            that may name it draws as often as it likes.
         nodes: Names of the nodes that take part; None: you vouch for `Completion.node`.
-        check_rounds: As for `SlotBook`.
         prompts: Where each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
             from. None: all nodes answer the same prompts, which `begin_round` may name; otherwise
             you vouch for `Completion.prompt`.
@@ -64,7 +65,7 @@ class SeedReplayVerifier(LogProbVerifier):
         **options: As for `LogProbVerifier`; ids are always required.
 
     Raises:
-        ValueError: neither or both of run and coin, no ``max_new_tokens``, a sampler whose noise
+        ValueError: neither or both of run and coin, a sampler whose noise
             cannot be replayed, a scorer or profile that does not replay, or as `LogProbVerifier`.
     """
 
@@ -77,11 +78,10 @@ class SeedReplayVerifier(LogProbVerifier):
         tokenizer: Any = None,
         *,
         sampling: SamplingSpec,
-        slots: int,
+        slots: int | None = None,
         run: str | None = None,
         coin: PublicCoin | None = None,
         nodes: Collection[str] | None = None,
-        check_rounds: bool = True,
         prompts: Sequence[str | Sequence[Message]] | None = None,
         family: Family = "grpo-guard",
         alpha: float = 1e-3,
@@ -109,9 +109,7 @@ class SeedReplayVerifier(LogProbVerifier):
         if prompts is not None and not len(prompts):
             raise ValueError("prompts: expected at least one, got none")
         self.coin = coin or PublicCoin(str(run))
-        self.slots = SlotBook(
-            slots, nodes=nodes, check_rounds=check_rounds, per_prompt=prompts is None
-        )
+        self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
         self.replay = Replay(family)
         self.min_informative = min_informative
@@ -208,8 +206,8 @@ class SeedReplayVerifier(LogProbVerifier):
         if ids[-1] not in self.encoder.eos_ids and not full:
             raise EncodeError(
                 Cause.MALFORMED,
-                f"{len(ids)} tokens that neither end with EOS nor fill the {limit} that were "
-                "declared (max_new_tokens): cut short, or sent without the EOS",
+                f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
+                f"{limit or 'not declared'}: cut short, or sent without the EOS",
                 "cut_short",
             )
 
@@ -228,11 +226,6 @@ def _notes_of(evidence: ReplayEvidence) -> tuple[Finding, ...]:
 def _require_replayable(sampling: SamplingSpec, family: Family) -> None:
     if not isinstance(sampling, SamplingSpec):
         raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
-    if sampling.max_new_tokens is None:
-        raise ValueError(
-            "sampling.max_new_tokens: expected an integer, got None: without it a completion could "
-            "be cut anywhere and still match its replay"
-        )
     if sampling.engine == "sglang":
         raise ValueError(
             "sampling.engine: expected 'transformers' or 'vllm', got 'sglang', whose noise goes by "
