@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps, loads
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,14 @@ from grpo_guard.sampling import SamplingSpec
 
 SPEC = SamplingSpec("transformers", 1.0, 20, 1.0, max_new_tokens=128)
 PROMPT, GROUP, GROUPS = 256, 8, 2
-NAME = f"end to end, {GROUPS} groups of {GROUP}, {PROMPT}-token prompt, {SPEC.max_new_tokens} new"
+LONG = replace(SPEC, max_new_tokens=384)
 QUESTION = "A farmer has 17 cows and buys 5 more, then sells 8 of them at the market. "
+
+
+def name_of(spec: SamplingSpec) -> str:
+    """Of the comparison."""
+    new = spec.max_new_tokens
+    return f"end to end, {GROUPS} groups of {GROUP}, {PROMPT}-token prompt, {new} new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,14 @@ def load(model: Path, device: str) -> Loaded:
     return Loaded(policy, tuple(prompts))
 
 
-def generate(loaded: Loaded) -> list[Encoded]:
+def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
     """Sample every group with transformers; no EOS, so that all completions have full length."""
     import torch
 
     sequences = []
     for prompt in loaded.prompts:
         ids = torch.tensor([prompt] * GROUP, device=loaded.model.device)
-        config = generation_config(SPEC, eos=(), pad=0)
+        config = generation_config(spec, eos=(), pad=0)
         with torch.inference_mode():
             output = loaded.model.generate(
                 input_ids=ids,
@@ -102,6 +108,25 @@ def end_to_end(
         # A round takes a minute on a CPU; what a warm-up would change is small beside it.
         timings = interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
         return timings, differences
+
+
+def long_completions(model: Path, device: str, *, rounds: int) -> list[Timing]:
+    """Scoring against generating where completions are longer than their prompt."""
+    import torch
+
+    loaded = load(model, device)
+    torch.manual_seed(0)
+    sequences = generate(loaded, LONG)
+    shared = TransformersScorer(loaded.model)
+    return interleaved(
+        {
+            "grpo-guard, prompt shared": lambda: shared.score(sequences, LONG),
+            "generating them, transformers": lambda: generate(loaded, LONG),
+        },
+        rounds=rounds,
+        clock="cuda" if device == "cuda" else "wall",
+        warm_up=device == "cuda",
+    )
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,8 +20,10 @@ from grpo_guard.logprob.replay.margins import Replay, RowReplay
 from grpo_guard.sampling import SamplingSpec
 
 # The sampler of the measurements, and TRL's default.
-TRUNCATED = SamplingSpec("transformers", 1.0, 50, 0.95)
-WHOLE = SamplingSpec("transformers", 1.0, 0, 1.0)
+SAMPLERS = (
+    (SamplingSpec("transformers", 1.0, 50, 0.95), "top-k 50, top-p 0.95"),
+    (SamplingSpec("transformers", 1.0, 0, 1.0), "whole vocabulary"),
+)
 NEW_TOKENS, ROWS = 64, 16
 NEVER = 10**9
 SCORING = "seed replay in the head's pass"
@@ -55,14 +58,14 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
         )
 
 
-def drawing(model: Path, device: str, *, rounds: int) -> list[Timing]:
-    """Plain sampling against sampling under the coin, for both samplers; wall time."""
+def drawing(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
+    """Plain sampling against sampling under the coin; wall time."""
     loaded = load(model, device)
     prompts = [loaded.prompts[0][:64]] * ROWS
     ids = torch.tensor(prompts, device=loaded.model.device)
-    seeds = list(range(ROWS))
+    spec = replace(spec, max_new_tokens=NEW_TOKENS)
 
-    def plain(spec: SamplingSpec) -> object:
+    def plain() -> object:
         with torch.inference_mode(), only_these_settings(loaded.model):
             return loaded.model.generate(
                 input_ids=ids,
@@ -70,15 +73,11 @@ def drawing(model: Path, device: str, *, rounds: int) -> list[Timing]:
                 generation_config=generation_config(spec, eos=(), pad=0),
             )
 
-    def coin(spec: SamplingSpec) -> object:
+    def coin() -> object:
+        seeds = list(range(ROWS))
         # An id that is never drawn stands for the EOS, so that all have full length.
         return generate_under_coin(loaded.model, prompts, seeds, spec, eos_ids=[NEVER])
 
-    variants: dict[str, Callable[[], object]] = {}
-    for name, base in (("top-k 50, top-p 0.95", TRUNCATED), ("whole vocabulary", WHOLE)):
-        spec = SamplingSpec(
-            base.engine, base.temperature, base.top_k, base.top_p, max_new_tokens=NEW_TOKENS
-        )
-        variants[f"plain sampling, {name}"] = lambda spec=spec: plain(spec)  # type: ignore[misc]
-        variants[f"grpo-guard, under the coin, {name}"] = lambda spec=spec: coin(spec)  # type: ignore[misc]
-    return interleaved(variants, rounds=rounds, clock="wall", warm_up=True)
+    return interleaved(
+        {"plain sampling": plain, "grpo-guard, under the coin": coin}, rounds=rounds, clock="wall"
+    )

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import NAME as END_TO_END
-from grpo_guard.evals.bench.end_to_end import end_to_end
+from grpo_guard.evals.bench.end_to_end import LONG, SPEC, end_to_end, long_completions, name_of
 from grpo_guard.evals.bench.head import HeadCase, cpu_head, cuda_head
 from grpo_guard.evals.bench.measure import Timing
 from grpo_guard.evals.bench.prompts import NAME as SHARED_PROMPT
 from grpo_guard.evals.bench.prompts import shared_prompt
+from grpo_guard.evals.bench.replay import DRAWING, SAMPLERS, SCORING, drawing, scoring
 from grpo_guard.evals.versions import versions
 
 # The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
@@ -53,11 +53,24 @@ def bench(
     torch.set_num_threads(1)
     add(SHARED_PROMPT, shared_prompt(device, rounds=rounds), threads=1)
     torch.set_num_threads(threads)
+    for spec, what in SAMPLERS:
+        name = f"{SCORING}, {what}"
+        say(name)
+        torch.set_num_threads(1)
+        add(name, scoring(_cases(device, quick)[0], device, spec, rounds=rounds), threads=1)
+        torch.set_num_threads(threads)
     if model is not None and not quick:
-        say(END_TO_END)
         few = min(rounds, END_TO_END_ROUNDS)
+        say(name_of(SPEC))
         timings, notes = end_to_end(model, device, rounds=few, vllm_python=vllm_python)
-        add(f"{END_TO_END}, {model.name}", timings, threads=threads, notes=notes)
+        add(f"{name_of(SPEC)}, {model.name}", timings, threads=threads, notes=notes)
+        say(name_of(LONG))
+        timings = long_completions(model, device, rounds=few)
+        add(f"{name_of(LONG)}, {model.name}", timings, threads=threads)
+        for spec, what in SAMPLERS:
+            name = f"{DRAWING}, {what}, {model.name}"
+            say(name)
+            add(name, drawing(model, device, spec, rounds=rounds), threads=threads)
     return {
         "kind": "bench",
         "device": device,

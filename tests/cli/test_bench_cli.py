@@ -22,7 +22,7 @@ def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
     assert done.returncode == 0, done.stderr
     results = json.loads(out.read_text())
     assert {"device", "machine", "versions", "date", "rounds", "tables"} <= results.keys()
-    head, prompts = results["tables"]
+    head, prompts, *replays = results["tables"]
     assert head["rows"][0]["ratio"] == 1.0
     assert {row["name"] for row in prompts["rows"]} == {
         "prompt run once (ours)",
@@ -30,7 +30,8 @@ def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
     }
     text, plots = page([out])
     assert head["name"] in text
-    assert len(plots) == 2
+    assert [table["name"].startswith("seed replay") for table in replays] == [True, True]
+    assert len(plots) == 4
     assert all(svg.startswith("<svg") for svg in plots.values())
 
 
