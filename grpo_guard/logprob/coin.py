@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -35,19 +35,26 @@ class PublicCoin:
 
     Args:
         run: Name of the run, not empty. It keys the hash: another run has other seeds.
-        beacons: Public value of each round, revealed when the round begins; a round that is not
-            in it has none. Empty: no beacons are used.
+        beacons: Public value of each round, revealed when the round begins; may grow while it is
+            used. None: no beacons are used.
 
     Raises:
-        ValueError: the name is empty.
+        ValueError: the name is empty or no Unicode, or a beacon is no text.
     """
 
     run: str
-    beacons: Mapping[int, str] = field(default_factory=dict)
+    beacons: Mapping[int, str] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.run, str) or not self.run:
             raise ValueError(f"run: expected a name, got {self.run!r}")
+        try:
+            self.run.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"run: expected Unicode, got {self.run!r}") from None
+        for round, beacon in (self.beacons or {}).items():
+            if not isinstance(beacon, str):
+                raise ValueError(f"beacons[{round!r}]: expected text, got {beacon!r:.80}")
 
     def seed(
         self, *, round: int, node: str, slot: int, prompt: str | Sequence[Mapping[str, Any]]
@@ -80,9 +87,10 @@ class PublicCoin:
         return drawn * prompts >> 64  # a bias of at most prompts / 2^64
 
     def _hash(self, domain: bytes, round: int, node: str, slot: int, rest: bytes) -> int:
-        if round < 0 or slot < 0:
-            raise ValueError(f"round, slot: expected integers >= 0, got {round!r}, {slot!r}")
-        beacon = self.beacons[round] if self.beacons else ""
+        for name, value in (("round", round), ("slot", slot)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name}: expected an integer >= 0, got {value!r}")
+        beacon = "" if self.beacons is None else self.beacons[round]
         key = blake2b(self.run.encode(), digest_size=MOST_FIELD_BYTES).digest()
         # `person` keeps seeds and prompts apart: one must not tell the other.
         h = blake2b(key=key, digest_size=8, person=domain)
@@ -98,5 +106,5 @@ def canonical(prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
     if isinstance(prompt, str):
         return b"text:" + prompt.encode()
     messages = [dict(message) for message in prompt]
-    dumped = json.dumps(messages, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    dumped = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return b"messages:" + dumped.encode()

@@ -27,7 +27,10 @@ from grpo_guard.logprob.profile_file import (
 from grpo_guard.logprob.replay.evidence import Replayed
 from grpo_guard.logprob.stats import Floats
 
-MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5)
+MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0)
+# Beyond the largest margin seen, rates fall by ten for each further such distance, in raw logits:
+# three times as slowly as those of SmolLM2 between fp32 and rounded bf16.
+DECADE, LEAST_RATE = 0.25, 1e-15
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
 # Beyond this share a gap is not drift, and its rate would be useless in a test.
@@ -107,13 +110,20 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
     # Where honest tokens go further than the base allows, its far rates are no guide.
     guide = not any(lower_bound(k, n) > rate for (k, n), rate in zip(counts, built_in, strict=True))
     rates: list[GapRate] = []
+    last: GapRate | None = None
     for margin, (k, n), rate in zip(margins, counts, built_in, strict=True):
         bound = upper_bound(k, n) if n else MOST_OUTSIDE  # a policy that is sure of everything
         source: Source = "measured" if k else "count"
         if not k and guide and rate < bound:
             bound, source = rate, "inherited"
+        # A bound by count alone would make one token of any margin free in a long completion.
+        if not k and last is not None:
+            decline = last.rate * 10 ** (-(margin - last.gap) / DECADE)
+            if decline < bound:
+                bound, source = max(decline, LEAST_RATE), "extrapolated"
         bound = min(bound, rates[-1].rate) if rates else bound
         rates.append(GapRate(gap=margin, rate=bound, seen=k, source=source))
+        last = rates[-1] if k else last
     return tuple(rates)
 
 

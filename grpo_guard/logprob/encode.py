@@ -245,6 +245,14 @@ class Encoder:
             raise EncodeError(Cause.UNSUPPORTED, "the prompt has no tokens to condition on")
         return ids
 
+    def usual_prompt_ids(self, completion: Completion) -> tuple[int, ...]:
+        """The prompt's ids in the form that trainers usually give it.
+
+        Raises:
+            EncodeError: UNSUPPORTED, the prompt cannot be encoded.
+        """
+        return self._own_prompt_ids(completion)[0]
+
     def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
         """The prompt's ids as trainers make them, the usual form first."""
         if isinstance(completion.prompt, str):

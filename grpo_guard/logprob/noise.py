@@ -10,6 +10,9 @@ Two families:
   ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which differ in the
   last bits between libraries. Its V1 runner draws from a torch.Generator in an order that depends
   on batch and hardware, and SGLang's noise goes by sorted rank: neither can be replayed.
+
+The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with chance
+2^-32. That is no way to choose a seed, which a coin has fixed already.
 """
 
 from __future__ import annotations

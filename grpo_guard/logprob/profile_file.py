@@ -15,9 +15,9 @@ from grpo_guard.sampling import Engine, SamplingSpec
 FORMAT: Final = 1
 MAX_BYTES = 1024 * 1024  # a profile is a few kilobytes; a file that is not one must not be parsed
 
-Source = Literal["measured", "count", "inherited"]
+Source = Literal["measured", "count", "inherited", "extrapolated"]
 """measured: bounds what was seen. count: never seen, so only the number of tokens bounds it.
-inherited: from the base profile."""
+inherited: from the base profile. extrapolated: beyond what was seen, at a fixed rate of decline."""
 
 
 class _Strict(BaseModel):

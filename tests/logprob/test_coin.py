@@ -57,7 +57,7 @@ def test_what_is_missing_is_said():
         PublicCoin("")
     with pytest.raises(KeyError):
         PublicCoin("r", {1: "a"}).seed(**SLOT)
-    with pytest.raises(ValueError, match="round, slot"):
+    with pytest.raises(ValueError, match="slot: expected an integer >= 0"):
         PublicCoin("r").seed(**{**SLOT, "slot": -1})
     with pytest.raises(ValueError, match="prompts: expected an integer >= 1"):
         PublicCoin("r").prompt_index(round=0, node="n", slot=0, prompts=0)

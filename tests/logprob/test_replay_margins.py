@@ -22,7 +22,13 @@ from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.logprob.noise import gumbel
 from grpo_guard.logprob.replay.candidates import MOST_CANDIDATES, Candidates, candidates_for
 from grpo_guard.logprob.replay.draw import draw
-from grpo_guard.logprob.replay.margins import Replay, RowReplay, replay_margins, rows_of
+from grpo_guard.logprob.replay.margins import (
+    EDGE_MARGIN,
+    Replay,
+    RowReplay,
+    replay_margins,
+    rows_of,
+)
 from grpo_guard.sampling import SamplingSpec
 
 FAMILIES = ("grpo-guard", "vllm")
@@ -119,6 +125,8 @@ def surely_kept(z, spec, edge_logits, edge_mass):
     the K likeliest are not seen: they do not compete, and where they might come close to a token,
     it does not compete either.
     """
+    if not spec.truncates:  # then nothing is overlooked
+        return z > -np.inf
     order = np.argsort(-z, kind="stable")
     most = min(candidates_for(spec), len(z))
     seen = order[:most]
@@ -139,7 +147,9 @@ def surely_kept(z, spec, edge_logits, edge_mass):
         if spec.top_k > 0:
             sure &= len(close) <= spec.top_k and not hidden
         if spec.top_p < 1:
-            sure &= p[close].sum() - p[token] < (spec.top_p - edge_mass) * mass and not hidden
+            odds = spec.top_p / (1 - spec.top_p) * math.exp(-near)
+            limit = min(spec.top_p - edge_mass, odds / (1 + odds))
+            sure &= p[close].sum() - p[token] < limit * mass and not hidden
         kept[token] = sure
     return kept
 
@@ -277,7 +287,7 @@ def assert_only_these_compete(scores, spec, expected):
     for target in (vocab - 1, vocab - 2):
         targets = torch.full((2000,), target)
         margin, drawn = margins_of(logits, targets, spec, replay)
-        named |= set(drawn[margin > 0].tolist())
+        named |= set(drawn[margin > EDGE_MARGIN].tolist())
     assert named == expected
 
 
@@ -310,7 +320,7 @@ def test_where_equals_go_on_beyond_the_candidates_none_of_them_competes(top_k):
     logits[:, 400:] = -5.0
     targets, spec = torch.full((300,), 401), spec_of(top_k=top_k)
     margin, _ = margins_of(logits, targets, spec, replay_of(300))
-    assert (margin == 0).all()
+    assert (margin <= EDGE_MARGIN).all()
 
 
 def test_a_nucleus_whose_min_p_may_have_cut_earlier_is_taken_for_the_smaller_one():
@@ -361,3 +371,36 @@ def test_some_of_the_rows_keep_their_own_seeds_and_positions():
 def test_a_sequence_without_a_seed_is_not_replayed():
     with pytest.raises(ValueError, match="expected a seed in each, got one without"):
         rows_of(Replay(), [Encoded((1,), (2,), False)], torch.device("cpu"))
+
+
+# Without truncation
+
+
+def test_without_truncation_every_token_of_the_vocabulary_competes():
+    """At T = 1 a few percent of draws lie beyond the likeliest tokens; looking only at these, an
+    attacker could choose there among several tokens that all seem drawn."""
+    hidden, head = logits_of(0, 300, 16, 1.0), Head(logits_of(1, 9000, 16, 0.7))
+    logits, spec, replay = hidden @ head.weight.T, spec_of(), replay_of(300)
+    drawn = drawn_from(logits, spec, replay)
+    assert (torch.argsort(-logits).argsort().gather(-1, drawn[:, None]) > MOST_CANDIDATES).any()
+    assert (head_stats(hidden, head, drawn, spec, replay=replay).margins.margin == 0).all()
+    targets = torch.randint(0, 9000, (300,), generator=torch.Generator().manual_seed(2))
+    noise = gumbel(replay.seeds[:, None], replay.positions[:, None], torch.arange(9000)[None])
+    perturbed = logits + noise
+    expected = perturbed.amax(-1) - perturbed.gather(-1, targets[:, None])[:, 0]
+    margins = head_stats(hidden, head, targets, spec, replay=replay).margins
+    torch.testing.assert_close(margins.margin, expected, atol=1e-4, rtol=0)
+    assert torch.equal(margins.drawn, drawn)
+
+
+def test_a_token_that_only_the_exact_edge_cuts_is_no_match_and_no_evidence():
+    """Otherwise tokens at the edge could be chosen for nothing, at every such position."""
+    logits = torch.tensor([[2.0, 1.0, 0.9]]).expand(400, -1)
+    spec, replay = spec_of(top_k=2), replay_of(400)
+    targets = torch.full((400,), 2)
+    margin, _ = margins_of(logits, targets, spec, replay)
+    assert (margin > 0).all()
+    free, _ = margins_of(logits, targets, spec_of(top_k=3), replay)
+    wins = free == 0
+    assert wins.any()
+    torch.testing.assert_close(margin[wins], torch.full_like(margin[wins], EDGE_MARGIN))

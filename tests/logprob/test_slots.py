@@ -32,8 +32,8 @@ def refusal(own, sent):
     return caught.value.cause, caught.value.kind
 
 
-def fill(own, ids=(1, 2), *, again=True, **changes):
-    return own.fill(own.place(completion(**changes)), ids, again=again)
+def fill(own, **changes):
+    return own.fill(own.place(completion(**changes)))
 
 
 # What is refused
@@ -130,24 +130,10 @@ def test_messages_that_no_json_holds_are_the_authors_doing(prompts):
 # Who may fill what, and how often
 
 
-def test_a_filled_slot_takes_the_same_completion_again_and_no_other():
+def test_a_slot_is_filled_once():
     own = book()
-    assert fill(own, (1, 2))
-    assert fill(own, (1, 2), again=True)
-    assert not fill(own, (1, 3), again=True)
-    assert fill(own, (1, 2), again=True)  # the refused one has not replaced it
-
-
-def test_within_a_batch_a_slot_is_not_filled_twice_even_by_the_same_completion():
-    own = book()
-    assert fill(own, again=False)
-    assert not fill(own, again=False)
-
-
-def test_ids_do_not_run_into_each_other():
-    own = book()
-    assert fill(own, (1, 23))
-    assert not fill(own, (12, 3))
+    assert fill(own)
+    assert not fill(own)
 
 
 def test_each_node_slot_and_prompt_has_a_place_of_its_own():
@@ -155,23 +141,23 @@ def test_each_node_slot_and_prompt_has_a_place_of_its_own():
     for node in ("a", "b"):
         for slot in (0, 1):
             for prompt in PROMPTS:
-                assert fill(own, node=node, slot=slot, prompt=prompt, again=False)
+                assert fill(own, node=node, slot=slot, prompt=prompt)
     assert own.missing() == []
 
 
 def test_where_slots_draw_their_prompts_a_slot_is_one_whatever_the_prompt():
     own = book(per_prompt=False)
-    assert fill(own, prompt="one", again=False)
-    assert not fill(own, prompt="another", again=False)
+    assert fill(own, prompt="one")
+    assert not fill(own, prompt="another")
     assert own.missing() == [EmptySlot("a", 1), EmptySlot("b", 0), EmptySlot("b", 1)]
 
 
 def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
     """A completion that counts twice is a choice too."""
     own = book(round=None)
-    assert fill(own, round=5, again=False)
-    assert not fill(own, round=5, again=False)
-    assert fill(own, round=6, again=False)
+    assert fill(own, round=5)
+    assert not fill(own, round=5)
+    assert fill(own, round=6)
 
 
 class SlowPlace(Place):
@@ -191,7 +177,7 @@ def test_of_many_threads_that_fill_one_slot_exactly_one_wins():
     def race(i):
         for slot in range(10):
             together.wait()
-            won[i].append(own.fill(SlowPlace(0, "a", slot, b""), (i,), again=True))
+            won[i].append(own.fill(SlowPlace(0, "a", slot, b"")))
 
     threads = [threading.Thread(target=race, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -210,7 +196,7 @@ def test_a_new_round_clears_the_slots_and_ends_the_old_one():
     own.begin_round(4, PROMPTS)
     assert len(own.missing()) == 8
     assert refusal(own, completion(round=3)) == (Cause.MALFORMED, "wrong_round")
-    assert fill(own, (9,), round=4, again=False)
+    assert fill(own, round=4)
     own.begin_round(3, PROMPTS)
     assert len(own.missing()) == 8
 
@@ -221,7 +207,7 @@ def test_beginning_the_round_again_forgets_nothing():
     fill(own)
     for prompts in (PROMPTS, None):
         own.begin_round(3, prompts)
-        assert not fill(own, again=False)
+        assert not fill(own)
         assert refusal(own, completion("What is 5 + 5?"))[1] == "wrong_prompt"
         assert len(own.missing()) == 7
 
@@ -243,7 +229,8 @@ def test_a_completion_of_a_round_that_ended_meanwhile_leaves_nothing_behind():
     own = book()
     late = own.place(completion())
     own.begin_round(4, PROMPTS)
-    own.fill(late, (1,), again=False)
+    with pytest.raises(EncodeError, match="has ended"):
+        own.fill(late)
     own.begin_round(3, PROMPTS)
     assert len(own.missing()) == 8
 

@@ -99,24 +99,39 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++"))
 
 
-@functools.cache
-def _compiled() -> Callable[..., Any]:
-    compiled = torch.compile(tile_sums, dynamic=None)
+def compiled_where_worth_it(
+    eager: Callable[..., Any], by_row: int, vocab_size: int, device: torch.device
+) -> Callable[..., Any]:
+    """Another function of a tile, compiled from when on `tile_sums` is.
 
-    def call(
-        z: Tensor, z_target: Tensor, tie_margin: Tensor, block: int, flat: bool
-    ) -> tuple[Partial, Tensor]:
-        if z.shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
-            return tile_sums(z, z_target, tie_margin, block, flat)
-        for tensor in (z, z_target, tie_margin):  # batches differ in rows: one kernel for all
+    Args:
+        eager: What to compile.
+        by_row: How many of its arguments, from the first on, have a row per token.
+        vocab_size: V.
+        device: Of the tiles.
+    """
+    if epilogue("auto", 0, vocab_size, device) is tile_sums:
+        return eager
+    return _guarded(_compiled(eager, by_row), eager)
+
+
+@functools.cache
+def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 3) -> Callable[..., Any]:
+    compiled = torch.compile(eager, dynamic=None)
+
+    def call(*arguments: Any) -> Any:
+        if arguments[0].shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
+            return eager(*arguments)
+        for tensor in arguments[:by_row]:  # batches differ in rows: one kernel for all
             torch._dynamo.mark_dynamic(tensor, 0)
-        result: tuple[Partial, Tensor] = compiled(z, z_target, tie_margin, block, flat)
-        return result
+        return compiled(*arguments)
 
     return call
 
 
-def _guarded(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(
+    compiled: Callable[..., Any], eager: Callable[..., Any] = tile_sums
+) -> Callable[..., Any]:
     """The compiled form; the eager one, once and for all, where compiling fails."""
 
     def call(*arguments: Any) -> Any:
@@ -132,6 +147,6 @@ def _guarded(compiled: Callable[..., Any]) -> Callable[..., Any]:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        return tile_sums(*arguments)
+        return eager(*arguments)
 
     return call

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from grpo_guard.logprob.kernels.epilogue import compiled_where_worth_it
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.rows import RowStats
@@ -22,7 +23,9 @@ from grpo_guard.logprob.kernels.triton_stats import (
     triton_row_stats,
 )
 from grpo_guard.logprob.replay.candidates import Candidates, candidates_for
+from grpo_guard.logprob.replay.contenders import Contenders
 from grpo_guard.logprob.replay.margins import Margins, RowReplay, replay_margins
+from grpo_guard.logprob.replay.vocabulary_hash import contender_counts
 from grpo_guard.sampling import SamplingSpec
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
@@ -165,6 +168,12 @@ def replayed(
     scores: Scores, targets: Tensor, spec: SamplingSpec, eos_ids: Sequence[int], replay: RowReplay
 ) -> tuple[RowStats, Margins]:
     """Statistics, and the margins under a public coin, from one pass."""
+    if not spec.truncates:
+        own, size = scores.of(targets), scores.vocab_size
+        counts = compiled_where_worth_it(contender_counts, 3, size, targets.device)
+        best = Contenders(own, targets, replay, size, counts)
+        stats = row_stats(scores, targets, top_k=spec.top_k, eos_ids=eos_ids, observer=best)
+        return stats, best.margins(own, spec.temperature)
     most = min(candidates_for(spec), scores.vocab_size)
     likeliest = Candidates(len(targets), most, targets.device)
     stats = row_stats(scores, targets, top_k=spec.top_k, eos_ids=eos_ids, observer=likeliest)

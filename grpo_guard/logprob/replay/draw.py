@@ -7,16 +7,13 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.support import support_edge
 from grpo_guard.logprob.noise import Family, gumbel
-from grpo_guard.logprob.replay.vocabulary_hash import hash_vocabulary
+from grpo_guard.logprob.replay.vocabulary_hash import contenders, hash_prefix, token_keys
 from grpo_guard.sampling import SamplingSpec
 
 # Up to this many tokens a row, noise is computed for all that are kept.
 FEW = 1024
 # The likeliest tokens that the others have to beat.
 LEADING = 32
-# exp(z - best) bounds the chance that noise lifts a token that far; the slack covers what the
-# fixed-point logarithms and fp32 lose.
-SLACK = 1.001
 
 
 def draw(
@@ -73,8 +70,6 @@ def _contenders(
     if spec.truncates:  # the likeliest token is kept by every filter; of the others nobody knows
         perturbed = perturbed[:, :1]
     best = perturbed.amax(-1, keepdim=True)
-    chance = (scores - best).exp_().mul_(SLACK * 2.0**32)
-    h = hash_vocabulary(seeds, positions, scores.shape[-1], family)
-    # Signed like the hash: shifting both by 2^31 turns unsigned order into signed order.
-    below = (h ^ -(2**31)).float() + 2.0**31
-    return below <= chance + 512  # fp32 holds 24 of the 32 bits
+    prefix = hash_prefix(seeds, positions, family)
+    keys = token_keys(scores.shape[-1], scores.device)
+    return contenders(scores, best[:, 0], prefix, keys)

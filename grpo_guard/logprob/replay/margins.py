@@ -21,6 +21,9 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
 from grpo_guard.sampling import SamplingSpec
 
+# Of a token that only the exact edge of the support keeps from being drawn: a mismatch, of no size.
+EDGE_MARGIN = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -29,7 +32,7 @@ class Replay:
     Args:
         family: Which noise.
         edge_logits: Tokens whose raw logits are closer than this may have changed places.
-        edge_mass: Top-p may have cut this much probability earlier.
+        edge_mass: Top-p may have cut at least this much probability earlier.
     """
 
     family: Family = "grpo-guard"
@@ -71,8 +74,27 @@ def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device
     return RowReplay(settings, torch.cat(seeds).to(device), torch.cat(positions).to(device))
 
 
+def sure_top_p(spec: SamplingSpec, settings: Replay) -> float:
+    """Top-p, as far inside as drift can move it: scores that shift by d move a mass p by about
+    p (1 - p) d, which is most in the middle."""
+    odds = math.log(spec.top_p / (1 - spec.top_p)) - settings.edge_logits / spec.temperature
+    shifted = 1 / (1 + math.exp(-odds))
+    return min(spec.top_p - settings.edge_mass, shifted)
+
+
+def edge_width(spec: SamplingSpec, settings: Replay) -> float:
+    """How far beyond top-p drift can move its edge, in probability."""
+    if spec.top_p >= 1:
+        return 0.0
+    odds = math.log(spec.top_p / (1 - spec.top_p)) + settings.edge_logits / spec.temperature
+    return 1 / (1 + math.exp(-odds)) - spec.top_p
+
+
 class Margins(NamedTuple):
-    """Of N rows: the margin in raw logits, >= 0, and the token that the replay draws."""
+    """Of N rows: the margin in raw logits, >= 0, and the token that the replay draws.
+
+    `EDGE_MARGIN` says that no sure competitor wins, and yet another token is drawn.
+    """
 
     margin: Tensor
     drawn: Tensor  # int64
@@ -104,15 +126,28 @@ def replay_margins(
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions
     noise = gumbel(seeds[:, None], positions[:, None], tokens.clamp_min(0), settings.family)
     complete = values.shape[-1] >= vocab_size
-    competes = surely_kept(values, log_normaliser, spec, settings, complete=complete)
-    competes &= (tokens != targets[:, None]) & (values > -torch.inf)
-    perturbed = torch.where(competes, values + noise, -torch.inf)
+    real, mine = values > -torch.inf, tokens == targets[:, None]
+    surely = surely_kept(values, log_normaliser, spec, settings, complete=complete) & real
+    perturbed = torch.where(surely & ~mine, values + noise, -torch.inf)
     best, index = perturbed.max(-1)
     own_perturbed = own + gumbel(seeds, positions, targets, settings.family)
     margin = (best - own_perturbed) * spec.temperature
     margin = torch.where(best > -torch.inf, margin.clamp_min(0.0), 0.0)
     margin = torch.where(own == -torch.inf, torch.inf, margin)
-    drawn = torch.where(margin > 0, tokens.gather(-1, index[:, None])[:, 0], targets)
+    # With the edges as they stand: where these alone make the difference nothing is claimed about
+    # its size, but it is no match either. Otherwise tokens at the edge could be chosen for free.
+    kept = exactly_kept(values, log_normaliser, spec) & real
+    nominal = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
+    nominal = tokens.gather(-1, nominal)[:, 0]
+    # A target beyond the candidates is outside only where these hold the whole support.
+    seen = mine.any(-1)
+    if 0 < spec.top_k < values.shape[-1]:
+        seen |= own < values[:, -1]
+    elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
+        seen &= spec.top_p >= 1  # over what the engine renormalises is not known
+    margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
+    beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
+    drawn = torch.where(margin > 0, beaten, targets)
     return Margins(margin, drawn)
 
 
@@ -143,10 +178,26 @@ def surely_kept(
         p = (values - log_normaliser[:, None]).exp()
         above = p.cumsum(-1).gather(-1, reach - 1) - p
         mass = _renormaliser(values, p, spec, nearby)
-        kept &= above < (spec.top_p - settings.edge_mass) * mass
+        kept &= above < sure_top_p(spec, settings) * mass
     if not complete and (spec.top_k > 0 or spec.top_p < 1):
         kept &= reach < values.shape[-1]  # beyond the last one there may be more that come close
     return kept
+
+
+def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> Tensor:
+    """Candidates that the sampler keeps on just these scores, boolean, [N, K]."""
+    everything = torch.ones_like(values, dtype=torch.bool)
+    above = torch.searchsorted(-values, -values, right=False)  # how many are strictly above
+    top_k = above < spec.top_k if spec.top_k > 0 else everything
+    min_p = values >= values[:, :1] + math.log(spec.min_p) if spec.min_p > 0 else everything
+    if spec.top_p >= 1:
+        return top_k & min_p
+    p = (values - log_normaliser[:, None]).exp()
+    eligible = {"transformers": top_k, "vllm": top_k & min_p, "sglang": everything}[spec.engine]
+    some = spec.engine != "sglang" and (spec.top_k > 0 or _min_p_first(spec))
+    mass = torch.where(eligible, p, 0.0).sum(-1, keepdim=True) if some else torch.ones_like(p)
+    sums = torch.nn.functional.pad(p.cumsum(-1), (1, 0))
+    return top_k & min_p & (sums.gather(-1, above) < spec.top_p * mass)
 
 
 def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from grpo_guard.completion import Completion, Message
 from grpo_guard.logprob.coin import canonical
@@ -20,7 +21,7 @@ from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
 
-# Beyond this the oldest slots are forgotten; a round that large has begun nowhere.
+# Before a round begins, the oldest slots beyond this are forgotten.
 MOST_FILLED = 2**18
 
 
@@ -79,7 +80,7 @@ class SlotBook:
         self.per_prompt = per_prompt
         self.round: int | None = None
         self._prompts: list[bytes] | None = None
-        self._filled: dict[Place, bytes] = {}
+        self._filled: dict[Place, None] = {}  # in the order of filling
         self._lock = threading.Lock()
         self._warned = False
 
@@ -99,6 +100,8 @@ class SlotBook:
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts: expected a list of prompts, got {prompts!r:.80}")
         if prompts is not None and not self.per_prompt:
             raise ValueError("prompts: expected None, since every slot draws its own prompt")
         asked = None if prompts is None else [_digest(canonical(prompt)) for prompt in prompts]
@@ -151,35 +154,46 @@ class SlotBook:
             raise _refused("unknown_slot", f"slot {slot}: expected {expected}")
         if round < 0:
             raise _refused("wrong_round", f"round {round}: expected 0 or later")
-        if self.round is None:
+        if self.round is None or self.slots is None:
             self._warn_once()
-        elif round != self.round:
+        if self.round is not None and round != self.round:
             raise _refused(
                 "wrong_round", f"a completion of round {round}, where round {self.round} is on"
             )
         return Place(round, node, slot, self._prompt(completion))
 
-    def fill(self, place: Place, ids: tuple[int, ...], *, again: bool) -> bool:
-        """Whether the slot was free, or holds this very completion and may be filled ``again``.
+    def fill(self, place: Place) -> bool:
+        """Fill a slot; whether it was free. Once filled it stays so until the next round begins,
+        also for the same completion: sent twice it would earn twice.
 
-        A trainer may verify a batch twice; within one batch nobody may fill a slot twice.
+        Raises:
+            EncodeError: UNSUPPORTED, another round has begun since `place`.
         """
-        digest = _digest(repr(ids).encode())
         with self._lock:
             if place in self._filled:
-                return again and self._filled[place] == digest
-            if self.round is None or place.round == self.round:  # of ended rounds nothing is kept
-                self._filled[place] = digest
-                while len(self._filled) > MOST_FILLED:
-                    del self._filled[next(iter(self._filled))]
+                return False
+            if self.round is not None and place.round != self.round:
+                raise EncodeError(Cause.UNSUPPORTED, f"round {place.round} has ended")
+            self._filled[place] = None
+            # In a round all are kept; a file of finished ones may be of any length.
+            while self.round is None and len(self._filled) > MOST_FILLED:
+                del self._filled[next(iter(self._filled))]
             return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
     def _warn_once(self) -> None:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "seed replay: no round has begun, so completions of any round are taken and a node "
-                "may choose among them; call begin_round(round) at the start of each round"
+                "seed replay: any %s is taken, so a node may choose among them; in training, say "
+                "slots= and call begin_round(round) at the start of each round",
+                "round" if self.round is None else "slot",
             )
 
     def _prompt(self, completion: Completion) -> bytes:

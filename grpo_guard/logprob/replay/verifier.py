@@ -15,7 +15,7 @@ from grpo_guard.logprob.noise import Family
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
 from grpo_guard.logprob.replay.findings import describe
-from grpo_guard.logprob.replay.margins import Replay
+from grpo_guard.logprob.replay.margins import Replay, edge_width
 from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
@@ -42,8 +42,10 @@ class SeedReplayVerifier(LogProbVerifier):
     positions to decide, it ABSTAINS as UNINFORMATIVE; a completion that matches throughout is the
     slot's own, however few they are.
 
-    What it cannot see: tokens exchanged for ones that came within drift of being drawn, and slots
-    that were left empty (count them).
+    What it cannot see: tokens exchanged for ones that came within drift of being drawn, a few in
+    each completion, which leaves an attacker some variants of every slot's completion; slots that
+    were left empty (count them); and, with top-p or min-p but no top-k of 63 or less, a drawn token
+    beyond the 64 likeliest, in whose place others can stand.
 
     Args:
         model: As for `LogProbVerifier`; with ``scorer``, one that replays.
@@ -85,7 +87,7 @@ class SeedReplayVerifier(LogProbVerifier):
         prompts: Sequence[str | Sequence[Message]] | None = None,
         family: Family = "grpo-guard",
         alpha: float = 1e-3,
-        min_informative: int = 8,
+        min_informative: int = 4,
         **options: Any,
     ) -> None:
         if (run is None) is (coin is None):
@@ -106,8 +108,10 @@ class SeedReplayVerifier(LogProbVerifier):
                 f"profile {self.profile.name!r}: expected replay rates, got none; calibrate on "
                 "completions drawn under the coin"
             )
-        if prompts is not None and not len(prompts):
-            raise ValueError("prompts: expected at least one, got none")
+        if prompts is not None and (isinstance(prompts, str) or not len(prompts)):
+            raise ValueError(f"prompts: expected a list of at least one, got {prompts!r:.80}")
+        if not isinstance(min_informative, int) or min_informative < 0:
+            raise ValueError(f"min_informative: expected an integer >= 0, got {min_informative!r}")
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
@@ -122,23 +126,24 @@ class SeedReplayVerifier(LogProbVerifier):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = super().verify(batch)
-        taken: set[Place] = set()
         for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             if not verdict.accepted:
                 continue
             # Only now: a forged completion must not keep the honest one out of its slot.
-            try:
-                place = self.slots.place(completion)
-            except EncodeError:  # another round has begun meanwhile
-                continue
-            ids = completion.completion_ids or ()
-            if not self.slots.fill(place, ids, again=place not in taken):
-                finding = Finding("slot_filled", f"a second completion for slot {place.slot}")
-                verdicts[i] = reject(
-                    self.name, Cause.MALFORMED, findings=(finding,), seconds=verdict.seconds
-                )
-            taken.add(place)
+            verdicts[i] = self._filling(completion, verdict)
         return verdicts
+
+    def _filling(self, completion: Completion, verdict: Verdict) -> Verdict:
+        """The verdict, if the slot is still free for this completion."""
+        try:
+            free = self.slots.fill(self.slots.place(completion))
+        except EncodeError as error:  # another round has begun while this one was scored
+            late = f"its round ended while it was verified: {error}"
+            return abstain(self.name, Cause.UNSUPPORTED, late, seconds=verdict.seconds)
+        if free:
+            return verdict
+        finding = Finding("slot_filled", f"a second completion for slot {completion.slot}")
+        return reject(self.name, Cause.MALFORMED, findings=(finding,), seconds=verdict.seconds)
 
     def encode(self, completion: Completion) -> Encoded:
         place = self.slots.place(completion)
@@ -155,12 +160,14 @@ class SeedReplayVerifier(LogProbVerifier):
         except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
         encoded = super().encode(completion)
+        self._require_usual_prompt(completion, encoded)
         self._require_whole(encoded)
         return replace(encoded, seed=seed)
 
     def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
+        margin = max(profile.mass_margin, edge_width(self.sampling, self.replay))
         stats: list[TokenStats] = self.scorer.score(
-            sequences, self.sampling, mass_margin=profile.mass_margin, replay=self.replay
+            sequences, self.sampling, mass_margin=margin, replay=self.replay
         )
         return stats
 
@@ -182,11 +189,13 @@ class SeedReplayVerifier(LogProbVerifier):
 
     def _require_run(self, metadata: Mapping[str, Any]) -> None:
         """A run that its author names must be ours; nobody has to name one."""
-        named = metadata.get("run", self.coin.run)
-        if named != self.coin.run:
-            raise EncodeError(
-                Cause.MALFORMED, f"run {str(named)[:80]!r}: expected {self.coin.run!r}", "wrong_run"
-            )
+        named = metadata.get("run")
+        # Only a string is compared and printed: arrays raise at the one, deep lists at the other,
+        # and an exception here would end the check of the whole batch.
+        if named is None or (isinstance(named, str) and named == self.coin.run):
+            return
+        shown = repr(named[:80]) if isinstance(named, str) else type(named).__name__
+        raise EncodeError(Cause.MALFORMED, f"run {shown}: expected {self.coin.run!r}", "wrong_run")
 
     def _require_prompt(self, completion: Completion, place: Place) -> None:
         if self.prompts is None:
@@ -197,6 +206,19 @@ class SeedReplayVerifier(LogProbVerifier):
         if canonical(completion.prompt) != canonical(self.prompts[index]):
             message = f"slot {place.slot} is for prompt {index}, not for this one"
             raise EncodeError(Cause.MALFORMED, message, "wrong_prompt")
+
+    def _require_usual_prompt(self, completion: Completion, encoded: Encoded) -> None:
+        """One form of the prompt's ids: each has a completion of its own, and two are a choice."""
+        if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
+            return
+        if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
+            raise EncodeError(
+                Cause.MALFORMED,
+                "prompt_ids: expected the tokenizer's own for this prompt, with special tokens "
+                "and, for messages, a new turn. If they come from your own trainer and not from "
+                "the peer, pass trust_prompt_ids=True",
+                "unusual_prompt_ids",
+            )
 
     def _require_whole(self, encoded: Encoded) -> None:
         """What stops before its end matches the replay to its last token, and is not the draw."""

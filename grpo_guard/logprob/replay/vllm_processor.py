@@ -29,7 +29,18 @@ from grpo_guard.sampling import SamplingSpec
 
 SEED_ARGUMENT = "grpo_guard_seed"
 # What changes the scores in ways that the verifier does not know of.
-UNDECLARED = ("presence_penalty", "frequency_penalty", "min_tokens", "logit_bias", "bad_words")
+UNDECLARED = (
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "stop",
+    "ignore_eos",
+    "truncate_prompt_tokens",
+)
 
 
 def coin_params(spec: SamplingSpec, seed: int) -> SamplingParams:
@@ -80,8 +91,8 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
         seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
         if seed is None:
             return
-        if isinstance(seed, bool) or not str(seed).isdecimal() or not 0 <= int(seed) < 2**64:
-            raise ValueError(f"{SEED_ARGUMENT}: expected 0 <= seed < 2**64, got {seed!r}")
+        if isinstance(seed, bool) or not _is_seed(str(seed)):
+            raise ValueError(f"{SEED_ARGUMENT}: expected 0 <= seed < 2**64, got {seed!r:.80}")
         if sampling_params.n != 1:
             raise ValueError(f"n: expected 1 beside a seed, got {sampling_params.n}")
         if sampling_params.temperature <= 0:
@@ -136,6 +147,11 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
         return logits
 
 
+def _is_seed(text: str) -> bool:
+    digits = text.isascii() and text.isdecimal() and len(text) <= 20
+    return digits and int(text) < 2**64
+
+
 def _request(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request:
     spec = SamplingSpec(
         engine="vllm",
@@ -157,6 +173,11 @@ def _penalise(z: Tensor, request: _Request) -> None:
         request.seen = torch.zeros_like(z, dtype=torch.bool)
         request.seen[torch.tensor(request.prompt, device=z.device)] = True
     seen = request.seen
+    if -1 in request.output:
+        raise RuntimeError(
+            "repetition_penalty: expected the tokens drawn so far, got placeholders; switch "
+            "asynchronous scheduling off"
+        )
     if request.output:
         seen[torch.tensor(request.output, device=z.device)] = True
     z[seen] = torch.where(z[seen] > 0, z[seen] / penalty, z[seen] * penalty)

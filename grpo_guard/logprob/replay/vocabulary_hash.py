@@ -9,24 +9,63 @@ from torch import Tensor
 
 from grpo_guard.logprob.noise import DOMAIN, M32, Family, mixed
 
+# What the fixed-point logarithms and fp32 lose.
+SLACK = 1.001
+
+
+def _int32(x: int) -> int:
+    return x - 2**32 if x >= 2**31 else x
+
+
+MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
+
 
 def hash_vocabulary(seeds: Tensor, positions: Tensor, vocab_size: int, family: Family) -> Tensor:
     """`hashed` for all tokens, as int32 with the same bits, [B], [B] -> [B, V].
 
     In place on 32 bits, where products wrap: a fraction of what 64-bit integers cost.
     """
-    prefix = _prefix(seeds, positions, family)
-    h = prefix[:, None] ^ _token_keys(vocab_size, seeds.device)
+    h = hash_prefix(seeds, positions, family)[:, None] ^ token_keys(vocab_size, seeds.device)
     h = (h << 13) | ((h >> 19) & 0x1FFF)
-    h.mul_(5).add_(_int32(0xE6546B64)).bitwise_xor_(16)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, None)):
-        h ^= (h >> shift) & ((1 << (32 - shift)) - 1)
-        if factor is not None:
-            h.mul_(_int32(factor))
+    h.mul_(5).add_(MIX).bitwise_xor_(16)
+    h ^= (h >> 16) & 0xFFFF
+    h.mul_(FIRST)
+    h ^= (h >> 13) & 0x7FFFF
+    h.mul_(SECOND)
+    h ^= (h >> 16) & 0xFFFF
     return h
 
 
-def _prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
+def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor) -> Tensor:
+    """Tokens whose noise may lift them above ``best``, boolean, [N, W]: a superset of few.
+
+    Noise above best - z means a hash below about exp(z - best). Written without in-place steps, for
+    a compiler to fuse.
+
+    Args:
+        z: Scores, fp32, [N, W].
+        best: Score + noise to beat, [N].
+        prefix: `hash_prefix` of the rows, [N].
+        keys: `token_keys` of the tokens, [W].
+    """
+    h = prefix[:, None] ^ keys
+    h = ((h << 13) | ((h >> 19) & 0x1FFF)) * 5 + MIX
+    h = h ^ 16
+    h = (h ^ ((h >> 16) & 0xFFFF)) * FIRST
+    h = (h ^ ((h >> 13) & 0x7FFFF)) * SECOND
+    h = h ^ ((h >> 16) & 0xFFFF)
+    # Signed like the hash: shifting both by 2^31 turns unsigned order into signed order.
+    below = (h ^ -(2**31)).float() + 2.0**31
+    # fp32 holds 24 of the 32 bits.
+    return below <= (z - best[:, None]).exp() * (SLACK * 2.0**32) + 512
+
+
+def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor) -> Tensor:
+    """How many `contenders` each row has, [N]."""
+    return contenders(z, best, prefix, keys).sum(-1)
+
+
+def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
     """State of the hash before the token goes in, int32, [B]."""
     h = torch.full_like(seeds, DOMAIN[family])
     for key in (seeds & M32, (seeds >> 32) & M32, positions & M32):
@@ -35,7 +74,7 @@ def _prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4)
-def _token_keys(vocab_size: int, device: torch.device) -> Tensor:
+def token_keys(vocab_size: int, device: torch.device) -> Tensor:
     """What each token adds to the hash, int32, [V]."""
     key = (torch.arange(vocab_size, device=device) * 0xCC9E2D51) & M32
     key = ((key << 15) | (key >> 17)) & M32
@@ -45,7 +84,3 @@ def _token_keys(vocab_size: int, device: torch.device) -> Tensor:
 def _wrapped(x: Tensor) -> Tensor:
     """int64 in [0, 2^32) -> int32 with the same bits."""
     return torch.where(x >= 2**31, x - 2**32, x).to(torch.int32)
-
-
-def _int32(x: int) -> int:
-    return x - 2**32 if x >= 2**31 else x

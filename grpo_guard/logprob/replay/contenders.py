@@ -1,0 +1,81 @@
+"""The token that wins where every token may: its noise is looked for in the whole vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.kernels.tiled import TILE
+from grpo_guard.logprob.noise import gumbel
+from grpo_guard.logprob.replay.margins import Margins, RowReplay
+from grpo_guard.logprob.replay.vocabulary_hash import (
+    contender_counts,
+    contenders,
+    hash_prefix,
+    token_keys,
+)
+
+
+class Contenders:
+    """An observer of `row_stats` without truncation: each row's best token but the target.
+
+    Only the likeliest tokens would not do: at T = 1 a few percent of all draws are beyond the 64
+    likeliest, and whoever overlooks those lets an attacker choose there among several tokens.
+
+    Args:
+        own: Score of each row's target, [N].
+        targets: Token ids, [N].
+        replay: Seeds and positions.
+        vocab_size: V.
+        counts: `contender_counts` or its compiled form.
+    """
+
+    def __init__(
+        self,
+        own: Tensor,
+        targets: Tensor,
+        replay: RowReplay,
+        vocab_size: int,
+        counts: Callable[..., Tensor] = contender_counts,
+    ) -> None:
+        self.targets, self.replay, self.counts = targets, replay, counts
+        family = replay.settings.family
+        self.own = own + gumbel(replay.seeds, replay.positions, targets, family)
+        self.best = torch.full_like(own, -torch.inf)
+        self.token = targets.clone()
+        self.prefix = hash_prefix(replay.seeds, replay.positions, family)
+        self.keys = token_keys(vocab_size, own.device)
+
+    def __call__(self, z: Tensor, start: int) -> None:
+        """Take in the scores of tokens [start, start + W), shape [N, W]."""
+        keys = self.keys[start : start + z.shape[-1]]
+        counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
+        # Where the target has no chance, everything contends until the first tile's best is known.
+        floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
+        rows = torch.nonzero(counts(z, floor, self.prefix, keys))[:, 0]
+        if not len(rows):
+            return
+        hits = contenders(z[rows], floor[rows], self.prefix[rows], keys)
+        at, tokens = torch.nonzero(hits, as_tuple=True)
+        at, tokens = rows[at], tokens + start
+        seeds, positions = self.replay.seeds[at], self.replay.positions[at]
+        noise = gumbel(seeds, positions, tokens, self.replay.settings.family)
+        perturbed = z[at, tokens - start] + noise
+        other = tokens != self.targets[at]
+        at, tokens, perturbed = at[other], tokens[other], perturbed[other]
+        better = self.best.scatter_reduce(0, at, perturbed, "amax")
+        won = (perturbed == better[at]) & (perturbed > self.best[at])
+        self.token[at[won]] = tokens[won]
+        self.best = better
+
+    def margins(self, own: Tensor, temperature: float) -> Margins:
+        """Of each row's target, whose score is ``own``, [N]."""
+        margin = ((self.best - self.own) * temperature).clamp_min(0.0)
+        margin = torch.where(own == -torch.inf, torch.inf, margin)
+        return Margins(margin, torch.where(margin > 0, self.token, self.targets))
+
+
+# Gumbel noise is seldom below this; a tile's likeliest token mostly ends above it.
+FLOOR = 2.0
