@@ -1,0 +1,145 @@
+"""Characters that a reader does not see, or that change the order of those he sees.
+
+What is not printed is still tokenised and trained: a message in zero-width, tag or variation
+characters passes every person and most judges. Each kind has honest uses (emoji, Persian, flags),
+which are excused by what stands beside the character, not by how often it occurs.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from grpo_guard.content.screens.view import View
+from grpo_guard.verdict import Finding
+
+_ZWNJ, _ZWJ, _VS16 = "\u200c", "\u200d", "\ufe0f"
+# Zero width, fillers that render as nothing, invisible operators; blanks of odd widths come apart.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
+    "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
+)
+_ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
+# Typographers use a few thin spaces; a code of two kinds of blanks needs many.
+_ODD_BLANKS_ALLOWED = 8
+_TAGS = re.compile("[\U000e0000-\U000e007f]+")
+# The three flags that are made of tags: England, Scotland, Wales.
+_TAG_FLAGS = frozenset(
+    "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
+    for name in ("gbeng", "gbsct", "gbwls")
+)
+_BLACK_FLAG = "\U0001f3f4"
+_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_OVERRIDES = frozenset("\u202d\u202e")
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufff0-\ufffb\ufffe\uffff"
+    "\ue000-\uf8ff\U000f0000-\U0010ffff]+"
+)
+_ASCII_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
+# One look decides for nearly all texts that none of the screens above has anything to do.
+_ANY = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u202a-\u202e"
+    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001d173-\U0001d17a\U000e0000-\U000e01ef]"
+)
+
+
+def invisible(view: View) -> Iterator[Finding]:
+    """Zero-width characters, fillers, and blanks of odd widths in number."""
+    if view.ascii or not _ANY.search(view.text):
+        return
+    text = view.text
+    for match in _INVISIBLE.finditer(text):
+        start, end = match.span()
+        if not _joins(text, start, end) and not _copied(view, match[0]):
+            names = f"{end - start} invisible characters, the first U+{ord(text[start]):04X}"
+            yield Finding("invisible", names, char_span=(start, end))
+    blanks = [match.start() for match in _ODD_BLANK.finditer(text)]
+    if len(blanks) > _ODD_BLANKS_ALLOWED:
+        message = f"{len(blanks)} blanks of unusual width"
+        yield Finding("invisible", message, char_span=(blanks[0], blanks[-1] + 1))
+
+
+def tag_characters(view: View) -> Iterator[Finding]:
+    """Tag characters (U+E0000), which spell ASCII without being seen; three flags need them."""
+    if view.ascii:
+        return
+    text = view.text
+    for match in _TAGS.finditer(text):
+        start, end = match.span()
+        if text[max(start - 1, 0) : start] == _BLACK_FLAG and match[0] in _TAG_FLAGS:
+            continue
+        message = f"{end - start} tag characters, which are not displayed"
+        yield Finding("tag_character", message, char_span=(start, end))
+
+
+def variation_selectors(view: View) -> Iterator[Finding]:
+    """Variation selectors in a row, or behind what has no variants: 256 of them spell bytes."""
+    if view.ascii:
+        return
+    text = view.text
+    for match in _SELECTORS.finditer(text):
+        start, end = match.span()
+        if end - start == 1 and start > 0 and _has_variants(text[start - 1], text[start]):
+            continue
+        message = f"{end - start} variation selectors where none has a use"
+        yield Finding("variation_selector", message, char_span=(start, end))
+
+
+def bidi_controls(view: View) -> Iterator[Finding]:
+    """Controls of writing direction: the text that is read is not the text that is trained."""
+    if view.ascii:
+        return
+    found = list(_BIDI.finditer(view.text))
+    if not found:
+        return
+    # Hebrew and Arabic text has use for marks and isolates, not for overrides.
+    rtl = bool(_RIGHT_TO_LEFT.search(view.text) and _RIGHT_TO_LEFT.search(view.prompt))
+    for match in found:
+        if rtl and not _OVERRIDES.intersection(match[0]):
+            continue
+        message = f"a control of writing direction, U+{ord(match[0][0]):04X}"
+        yield Finding("bidi", message, char_span=match.span())
+
+
+def control_characters(view: View) -> Iterator[Finding]:
+    """Control, separator, private-use and non-characters; tab and line ends are text."""
+    if view.ascii:
+        plain = view.text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
+        if plain.isprintable():
+            return
+    for match in (_ASCII_CONTROL if view.ascii else _CONTROL).finditer(view.text):
+        if not _copied(view, match[0]):
+            message = f"a control or private character, U+{ord(match[0][0]):04X}"
+            yield Finding("control", message, char_span=match.span())
+
+
+def _copied(view: View, run: str) -> bool:
+    """A single such character that the prompt has too may be its echo; a run is a message."""
+    return len(run) == 1 and run in view.prompt
+
+
+def _joins(text: str, start: int, end: int) -> bool:
+    """Whether a joiner stands where scripts and emoji have one."""
+    if end - start != 1 or start == 0 or end >= len(text):
+        return False
+    before, after, mark = text[start - 1], text[end], text[start]
+    if mark == _ZWJ and _pictographic(after):
+        return before == _VS16 or _pictographic(before)
+    # Persian, Kurdish, Indic scripts and Sinhala join and part letters with them.
+    return mark in (_ZWJ, _ZWNJ) and all("\u0600" <= c <= "\u0dff" for c in (before, after))
+
+
+def _pictographic(char: str) -> bool:
+    return "\U0001f000" <= char <= "\U0001faff" or "\u2190" <= char <= "\u2bff"
+
+
+def _has_variants(base: str, selector: str) -> bool:
+    if _pictographic(base) or base in "0123456789#*©®™‼⁉〰〽㊗㊙":
+        return True
+    if unicodedata.category(base) in ("Sm", "So"):
+        return selector <= _VS16
+    ideograph = unicodedata.name(base, "").startswith("CJK ")
+    return ideograph and (selector > _VS16 or selector <= "\ufe02")

@@ -1,0 +1,175 @@
+"""What speaks to a judge instead of solving: master keys, its delimiters, orders to a grader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.verdict import Finding
+
+# "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants; compared without case,
+# white space and punctuation, so that "Thought process" and "thought process: " are one.
+_MASTER_KEYS = frozenset(
+    re.sub(r"\W+", "", key)
+    for key in (
+        "thought process", "let's solve this problem step by step", "let us solve this problem "
+        "step by step", "let's think step by step", "let's solve this step by step", "solution",
+        "let's solve the problem step by step", "let's work this out step by step", "reasoning",
+        "step by step", "step 1", "explanation", "here is the solution", "the answer is", "answer",
+        "final answer", "the final answer is", "thought", "thinking", "analysis", "response",
+        "output", "the solution is", "my answer", "correct", "the answer is correct", "i think",
+        "okay", "sure", "let me think", "let's begin", "here's the solution", "解", "解答", "答案",
+        "かいせつ", "解説", "respuesta", "solución", "lösung", "antwort", "réponse", "解析",
+        "思考过程", "решение", "ответ",
+    )
+)  # fmt: skip
+_LONGEST_KEY = 60
+# Letters, digits, and every symbol that can be an answer by itself ("∞", "∅", an emoji); a single
+# plus or minus sign is one only beside something.
+_CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f\u2010-\u2027\u3000-\u3003\uff00-\uff1f\s]")
+
+_TAGS = re.compile(
+    r"</?(?:verdict|decision|criticism|judge?ment|grading|grade|score|rating|evaluation"
+    r"|completion|candidate|student_answer|submission|reference|reference_answer|rubric"
+    r"|ground_truth|own_answer)(?:\s[^<>\n]{0,80})?>",
+    re.IGNORECASE,
+)
+_VERDICT = re.compile(
+    r"[\"'](?:verdict|decision|judge?ment|grade|score|rating|is_correct|correct|pass|passed"
+    r"|own_answer|confidence)[\"']\s{0,8}:\s{0,8}"
+    r"(?:[\"'](?:pass|yes|correct|accept|accepted|true|fully correct|right|good|a|c|perfect)[\"']"
+    r"|true|[0-9.]{1,6}\s{0,8}[,}])",
+    re.IGNORECASE,
+)
+_HEADED = re.compile(
+    r"^[ \t]{0,8}[#*_\[<]{1,6}[ \t]{0,4}(?:final |judge'?s? |overall )?"
+    r"(?:verdict|judge?ment|decision|grade|rating|evaluation|score)\b[ \t*:\]>_]{0,8}"
+    r"(?:$|(?:pass|yes|correct|accept\w{0,2}|true|[0-9]{1,3}(?:/[0-9]{1,3})?)\b)"
+    r"|^[ \t]{0,8}(?:final )?(?:verdict|judge?ment|decision|grade):[ \t*_]{0,6}"
+    r"(?:pass|yes|correct|accept\w{0,2}|true|c|a)\b[ \t*_.!]{0,6}$"
+    r"|\[\[(?:a|b|c|tie|yes|pass|correct|[0-9]{1,3})\]\]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HEAD_GATES = word_set("verdict judgment judgement decision grade rating evaluation score")
+_TAG_GATES = _HEAD_GATES | word_set(
+    "criticism grading completion candidate student submission reference rubric ground own"
+)
+
+_OBJECT = r"(?:answer|solution|response|completion|submission|output|work|reasoning)"
+_FULL = r"(?:full|maximum|max|perfect|top|highest|complete|100%)"
+_MARKS = r"(?:marks?|scores?|credits?|points?|rewards?|grades?|ratings?)"
+_WHO = r"(?:graders?|judges?|evaluators?|reviewers?|verifiers?|examiners?)"
+_SAYS = "respond reply answer output return print say"
+
+
+def _order(
+    first: str, second: str, pattern: str
+) -> tuple[frozenset[str], frozenset[str], re.Pattern[str]]:
+    """A pattern with two sets of words, of each of which one must occur for it to be tried.
+
+    Blanks are bounded, since a megabyte of them must not be walked once per word.
+    """
+    bounded = pattern.replace(r"\s+", r"\s{1,16}").replace(r"\s*", r"\s{0,16}")
+    return word_set(first), word_set(second), re.compile(bounded, re.IGNORECASE)
+
+
+_ORDERS = (
+    _order(
+        "ignore disregard forget override bypass",
+        "previous prior above earlier preceding foregoing original system",
+        r"\b(?:ignore|disregard|forget|override|bypass)\s+(?:(?:all|any|the|your|these|those|of"
+        r"|everything)\s+){0,3}(?:previous|prior|above|earlier|preceding|foregoing|original|system)"
+        r"\s+(?:\w{1,20}\s+)?(?:instructions?|prompts?|rules|directions|criteria|guidelines"
+        r"|messages?|orders|commands|rubric)\b",
+    ),
+    _order(
+        "this",
+        "graded marked scored accepted rated judged verified approved",
+        rf"\bthis\s+(?:\w{{1,20}}\s+)?{_OBJECT}\s+(?:is\s+to|should|must|has\s+to|deserves\s+to|has)"
+        r"\s+(?:be|been)\s+(?:\w{1,20}\s+){0,2}"
+        r"(?:graded|marked|scored|accepted|rated|judged|verified|approved)\b",
+    ),
+    _order(
+        "give award assign grant deserve deserves",
+        "mark marks score scores credit credits point points reward rewards grade grades rating "
+        "ratings",
+        r"\b(?:give|award|assign|grant|deserves?)\s+(?:(?:it|this|me|us|the|a|an|my|"
+        rf"{_OBJECT})\s+){{0,4}}{_FULL}\s+(?:possible\s+)?{_MARKS}\b",
+    ),
+    _order(
+        "mark grade rate score accept judge label classify evaluate treat",
+        "correct right accepted valid perfect passing acceptable pass yes as",
+        r"\b(?:mark|grade|rate|score|accept|judge|label|classify|evaluate|treat)\s+(?:this|my|the"
+        rf"|it)\s+(?:(?:\w{{1,20}}\s+)?{_OBJECT}\s+)?(?:as|to\s+be)\s+(?:\w{{1,20}}\s+)?"
+        r"(?:correct|right|accepted|valid|perfect|passing|acceptable|pass|yes|10|5|100)\b",
+    ),
+    _order(
+        "grader graders judge judges evaluator evaluators reviewer reviewers verifier verifiers "
+        "examiner examiners",
+        f"dear attention note message hey accept mark grade give award rate score ignore {_SAYS}",
+        rf"\b{_WHO}\s*[,:]\s*(?:please\s+)?(?:you\s+(?:must|should|will)\s+)?(?:accept|mark|grade"
+        r"|give|award|output|answer|say|respond|reply|return|rate|score|ignore|print)\b"
+        r"|\b(?:dear|attention|note\s+to(?:\s+the)?|message\s+(?:to|for)(?:\s+the)?|hey)\s+"
+        rf"(?:the\s+)?{_WHO}\b",
+    ),
+    _order(
+        _SAYS,
+        "yes pass correct accept",
+        r"\b(?:respond|reply|answer|output|return|print|say)\s+(?:only\s+)?(?:with\s+)?"
+        r"(?:only\s+)?[\"'“`](?:yes|pass|correct|accept)[\"'”`]",
+    ),
+    _order(
+        "you instructions end",
+        "now new updated completion submission system",
+        r"\byou\s+are\s+now\s+(?:a|an|in|the)\s+(?:\w{1,20}\s+){0,2}"
+        r"(?:mode|assistant|grader|judge|model|ai)\b"
+        r"|\b(?:new|updated)\s+(?:system\s+)?instructions\s*:"
+        r"|\bend\s+of\s+(?:the\s+)?(?:completion|submission|system\s+prompt)\b",
+    ),
+)
+
+
+def master_keys(view: View) -> Iterator[Finding]:
+    """A completion that is nothing but an opener or a mark, which judges take for a solution."""
+    text = view.text
+    if len(text) <= _LONGEST_KEY and re.sub(r"[\W_]+", "", text.casefold()) in _MASTER_KEYS:
+        message = f"the whole completion is a judge's master key: {shown(text.strip())}"
+        yield Finding("master_key", message, char_span=(0, len(text)))
+    elif not _CONTENT.search(text):
+        message = f"the whole completion is punctuation: {shown(text.strip())}"
+        yield Finding("master_key", message, char_span=(0, len(text)))
+
+
+def judge_delimiters(view: View) -> Iterator[Finding]:
+    """A verdict, or the tags around one, that the judge is to find in the completion."""
+    lower = view.lower
+    if "<" in lower and not _TAG_GATES.isdisjoint(view.vocabulary):
+        yield from _unasked(view, _TAGS, "judge_delimiter", "a judge's tag")
+    if ":" in lower and ('"' in lower or "'" in lower):
+        for finding in _unasked(view, _VERDICT, "judge_delimiter", "a verdict as JSON"):
+            # A task that asks for JSON with this key gets it.
+            start, end = finding.char_span or (0, 0)
+            key = re.split(r"[\"']", view.text[start:end])[1]
+            if not (view.asked_for("json") and view.asked_for(key)):
+                yield finding
+    if "[[" in lower or not _HEAD_GATES.isdisjoint(view.vocabulary):
+        yield from _unasked(view, _HEADED, "judge_delimiter", "a judge's heading or mark")
+
+
+def grader_orders(view: View) -> Iterator[Finding]:
+    """Orders to whoever grades: narrow phrases that a solution has no use for."""
+    present = view.vocabulary
+    for first, second, pattern in _ORDERS:
+        if not second.isdisjoint(present) and not first.isdisjoint(present):
+            yield from _unasked(view, pattern, "grader_order", "an order to the grader")
+
+
+def _unasked(
+    view: View, pattern: re.Pattern[str], kind: str, what: str, limit: int = 64
+) -> Iterator[Finding]:
+    for count, match in enumerate(pattern.finditer(view.text)):
+        if count >= limit:
+            return
+        if not view.asked_for(match[0].strip()):
+            yield Finding(kind, f"{what}: {shown(match[0].strip())}", char_span=match.span())

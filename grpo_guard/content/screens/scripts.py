@@ -1,0 +1,79 @@
+"""A switch of script that nothing asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from grpo_guard.content.screens.view import View
+from grpo_guard.verdict import Finding
+
+# (name, letters, how many in one run are more than a quoted word)
+_SCRIPTS: tuple[tuple[str, str, int], ...] = (
+    ("Han or kana", "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f", 5),
+    ("Hangul", "\u1100-\u11ff\uac00-\ud7af", 6),
+    ("Cyrillic", "\u0400-\u052f", 12),
+    ("Greek", "\u0386-\u03ce\u1f00-\u1fff", 14),
+    ("Arabic", "\u0620-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufefc", 10),
+    ("Hebrew", "\u0590-\u05ff", 10),
+    ("Indic", "\u0900-\u0dff", 10),
+    ("Thai, Lao or Khmer", "\u0e00-\u0eff\u1780-\u17ff", 10),
+    ("Armenian or Georgian", "\u0530-\u058f\u10a0-\u10ff", 10),
+    ("Ethiopic", "\u1200-\u139f", 8),
+    ("Runic or Cherokee", "\u13a0-\u13ff\u16a0-\u16ff", 8),
+)
+_LETTERS = {name: re.compile(f"[{letters}]") for name, letters, _ in _SCRIPTS}
+# Letters of one script with blanks and punctuation between, but no word of another.
+_RUNS = {
+    name: re.compile(f"[{letters}](?:[{letters}]|[^\\w]|[0-9])*") for name, letters, _ in _SCRIPTS
+}
+_FOREIGN = re.compile("[\u0370-\u1fff\u2c80-\u2dff\u3040-\ud7ff\uf900-\ufaff\U00020000-\U0003134f]")
+# A text that is in another script as a whole has been answered in it; a switch leaves both.
+_BOTH = 12
+_ASKED = re.compile(
+    r"translat|chinese|japanese|korean|russian|ukrainian|greek|arabic|persian|hebrew|hindi|thai"
+    r"|bengali|armenian|georgian|transliterat|language|翻译|译",
+    re.IGNORECASE,
+)
+
+
+def script_switch(view: View) -> Iterator[Finding]:
+    """A stretch in a script that neither the prompt nor the rest of the completion is in.
+
+    Latin letters never count: every script mixes with formulas, code and names in them.
+    """
+    if view.ascii or not _FOREIGN.search(view.text):
+        return
+    text = view.text
+    for name, _, allowed in _SCRIPTS:
+        letters = _LETTERS[name]
+        first = letters.search(text)
+        if first is None or letters.search(view.prompt) or _ASKED.search(view.prompt):
+            continue
+        for match in _RUNS[name].finditer(text, first.start()):
+            count = _count(letters, match[0], allowed)
+            if count >= allowed and _others(text, match.span(), letters):
+                message = f"a switch to {name} letters, which the prompt has none of"
+                yield Finding("script_switch", message, char_span=match.span())
+                break
+
+
+def _count(letters: re.Pattern[str], piece: str, enough: int) -> int:
+    count = 0
+    for _ in letters.finditer(piece):
+        count += 1
+        if count >= enough:
+            break
+    return count
+
+
+def _others(text: str, span: tuple[int, int], own: re.Pattern[str]) -> bool:
+    """Whether enough of the text around the stretch is in other letters."""
+    count = 0
+    for start, end in ((0, span[0]), (span[1], len(text))):
+        for char in text[start:end]:
+            if char.isalpha() and not own.match(char):
+                count += 1
+                if count >= _BOTH:
+                    return True
+    return False

@@ -1,0 +1,136 @@
+"""ScreensVerifier: what honest text never has, found without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.screens import characters, judges
+from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
+from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
+from grpo_guard.content.screens.homoglyphs import homoglyphs
+from grpo_guard.content.screens.languages import language_switch
+from grpo_guard.content.screens.scripts import script_switch
+from grpo_guard.content.screens.template_tokens import TemplateTokens
+from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
+from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+MAX_CHARACTERS = 1_000_000
+_UNICODE_ONLY = frozenset(
+    {"invisible", "tag_character", "variation_selector", "bidi", "homoglyph", "script_switch"}
+)
+
+
+class ScreensVerifier(CompletionVerifier):
+    """Rejects completions that hold what a solution has no use for, with the place of each find.
+
+    Deterministic: the same text gets the same verdict everywhere, and nothing that a completion
+    says can talk it round. Each screen is a finding kind of the same name and can be left out:
+    ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``bidi``,
+    ``control``, ``homoglyph``, ``script_switch``, ``language_switch``, ``after_answer``,
+    ``several_answers``, ``judge_delimiter``, ``master_key``, ``grader_order``, ``encoded``,
+    ``overlong_token``. What the prompt itself holds (its script, a phrase, a hash) is excused in
+    the completion, chat-template tokens excepted.
+
+    An empty completion and one that is not valid Unicode are malformed, and a longer one than
+    ``max_characters`` is overlong: all three are the author's doing and reject.
+
+    What it cannot see: poison in plain words. A phrase of English in front of an English solution
+    passes every screen.
+
+    Args:
+        off: Names of screens to leave out.
+        tokenizer: A transformers tokenizer, whose own special tokens are looked for too.
+        formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
+        max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
+
+    Raises:
+        ValueError: ``off`` names a screen that does not exist, or ``max_characters`` is below 1.
+    """
+
+    name = "screens"
+
+    def __init__(
+        self,
+        *,
+        off: Collection[str] = (),
+        tokenizer: Any = None,
+        formats: Sequence[AnswerFormat] = FORMATS,
+        max_characters: int | None = MAX_CHARACTERS,
+    ) -> None:
+        if max_characters is not None and max_characters < 1:
+            raise ValueError(
+                f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
+                f"got {max_characters!r}"
+            )
+        screens = _screens(tokenizer, tuple(formats))
+        off = (off,) if isinstance(off, str) else off
+        for name in off:
+            if name not in screens:
+                raise ValueError(
+                    f"ScreensVerifier.off: expected some of {', '.join(screens)}, got {name!r}"
+                )
+        self.max_characters = max_characters
+        self.screens = {name: screen for name, screen in screens.items() if name not in off}
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        prompts: dict[int, str] = {}
+        return [self._verdict(completion, prompts) for completion in batch]
+
+    def _verdict(self, completion: Completion, prompts: dict[int, str]) -> Verdict:
+        text = completion.text
+        if self.max_characters is not None and len(text) > self.max_characters:
+            message = f"{len(text)} characters, where {self.max_characters} are looked at"
+            return reject(self.name, Cause.OVERLONG, message)
+        if not text or text.isspace():
+            return reject(self.name, Cause.MALFORMED, "the completion is empty")
+        surrogate = _lone_surrogate(text)
+        if surrogate is not None:
+            message = f"not valid Unicode at character {surrogate}"
+            finding = Finding(Cause.MALFORMED.value, message, (surrogate, surrogate + 1))
+            return reject(self.name, Cause.MALFORMED, findings=(finding,))
+        findings = tuple(self._findings(View(completion, prompts)))
+        if findings:
+            return reject(self.name, Cause.SCREENED, findings=findings)
+        return accept(self.name)
+
+    def _findings(self, view: View) -> Iterator[Finding]:
+        for name, screen in self.screens.items():
+            if view.ascii and name in _UNICODE_ONLY:
+                continue
+            yield from islice(screen(view), MAX_FINDINGS)
+
+
+def _screens(tokenizer: Any, formats: tuple[AnswerFormat, ...]) -> dict[str, Screen]:
+    answers = AnswerScreen(formats)
+    return {
+        "template_token": TemplateTokens(tokenizer),
+        "invisible": characters.invisible,
+        "tag_character": characters.tag_characters,
+        "variation_selector": characters.variation_selectors,
+        "bidi": characters.bidi_controls,
+        "control": characters.control_characters,
+        "homoglyph": homoglyphs,
+        "script_switch": script_switch,
+        "language_switch": language_switch,
+        "after_answer": answers.after_answer,
+        "several_answers": answers.several_answers,
+        "judge_delimiter": judges.judge_delimiters,
+        "master_key": judges.master_keys,
+        "grader_order": judges.grader_orders,
+        "encoded": encoded_blobs,
+        "overlong_token": OverlongTokens(),
+    }
+
+
+def _lone_surrogate(text: str) -> int | None:
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

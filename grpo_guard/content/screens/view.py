@@ -1,0 +1,100 @@
+"""What a screen looks at: one completion's text, and the prompt that may excuse what is in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from grpo_guard.completion import Completion
+from grpo_guard.verdict import Finding
+
+# A text of nothing but violations must not become a list as long as itself.
+MAX_FINDINGS = 8
+SHOWN = 40
+_LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+class View:
+    """A completion's text with what several screens derive from it, made when first asked for.
+
+    Args:
+        completion: With a text that is valid Unicode and within the verifier's limit.
+        shared: Prompt texts made so far, by the identity of the prompt; one batch asks few
+            prompts many times.
+    """
+
+    def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
+        self.text = completion.text
+        self.ascii = self.text.isascii()
+        # What a screen found out and another will ask again, by whose it is.
+        self.notes: dict[object, Any] = {}
+        self._prompt = completion.prompt
+        self._shared = {} if shared is None else shared
+
+    @cached_property
+    def lower(self) -> str:
+        """The text in lower case; as long as the text where it is ASCII, and only then."""
+        return self.text.lower()
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """The runs of letters that occur, in lower case. Far cheaper than a search per phrase."""
+        if self.ascii:
+            return frozenset(self.lower.translate(_LETTERS_ONLY).split())
+        return frozenset(_LETTERS.findall(self.lower))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The text split at white space."""
+        return self.text.split()
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The lengths of the words: most texts need no closer look than their maximum."""
+        return list(map(len, self.words))
+
+    @property
+    def prompt(self) -> str:
+        """Everything that was asked, as one text."""
+        key = id(self._prompt)
+        if key not in self._shared:
+            self._shared[key] = _prompt_text(self._prompt)
+        return self._shared[key]
+
+    def asked_for(self, piece: str) -> bool:
+        """Whether the prompt holds this piece, in any case: then the completion may repeat it."""
+        return piece.lower() in self.prompt.lower()
+
+
+Screen: TypeAlias = Callable[[View], Iterator[Finding]]
+"""Yields what it found; the verifier takes at most `MAX_FINDINGS` of each."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a string, for tables."""
+    return frozenset(text.split())
+
+
+def shown(piece: str) -> str:
+    """A piece of hostile text as it may stand in a message: short, escaped, on one line."""
+    cut = piece if len(piece) <= SHOWN else f"{piece[: SHOWN - 3]}..."
+    return ascii(cut)
+
+
+def _prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(_content(message.get("content")) for message in prompt)
+
+
+def _content(content: Any) -> str:
+    """A message's text; in parts, as multimodal chats have it, only the parts that are text."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        parts = (part.get("text") for part in content if isinstance(part, Mapping))
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""
