@@ -1,0 +1,175 @@
+"""Who is compared with whom: completions of one prompt, of one worth, from other nodes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grpo_guard.completion import Completion
+
+RewardOf = Callable[[Completion], float | None]
+"""What the task's reward is, where the caller knows it; None where not."""
+
+_NUMBER = re.compile(r"-?[0-9][0-9,]{0,30}(?:\.[0-9]{1,20})?")
+_MARKS = ("</answer>", "\\boxed{", "####")
+_TAIL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One completion as the statistics see it.
+
+    Args:
+        index: Its place in the batch.
+        length: In the unit of its group, > 0.
+        node: Who sent it, if that is known.
+        worth: Its reward, or whether its answer is right; None where neither is known.
+    """
+
+    index: int
+    length: int
+    node: str | None
+    worth: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Completions that are compared, and which of them get their verdict here.
+
+    Args:
+        members: All of them.
+        judged: Places in the batch of those that are judged in this group and in no other.
+    """
+
+    members: list[Member]
+    judged: frozenset[int]
+
+
+def groups_of(
+    batch: Sequence[Completion], reward_of: RewardOf | None = None, *, smallest: int = 3
+) -> list[Group]:
+    """The batch's groups: equal prompts under one ``Completion.group``.
+
+    A label is the sender's word. A node that gives its completions a group of their own would have
+    them compared with nothing, so members of a group below ``smallest`` are compared with all
+    others of their prompt; and a label never joins different prompts, or a node could choose a
+    long-winded one to stand beside.
+    """
+    labelled = defaultdict[Hashable, list[int]](list)
+    prompted = defaultdict[Hashable, list[int]](list)
+    prompts: dict[int, Hashable] = {}
+    for i, completion in enumerate(batch):
+        prompt = _prompt_key(completion, prompts)
+        labelled[prompt, completion.group].append(i)
+        prompted[prompt].append(i)
+    found, stray = list[Group](), defaultdict[Hashable, list[int]](list)
+    for (prompt, _), places in labelled.items():  # type: ignore[misc]
+        if len(places) >= smallest:
+            found.append(Group(_members(batch, places, reward_of), frozenset(places)))
+        else:
+            stray[prompt] += places
+    for prompt, places in stray.items():
+        members = _members(batch, prompted[prompt], reward_of)
+        found.append(Group(members, frozenset(places)))
+    return found
+
+
+def lengths_of(
+    groups: Sequence[Group], *, by_worth: bool = False, by_node: bool = False
+) -> list[list[int]]:
+    """Lengths of the judged members by group, and by worth and known node if asked."""
+    found = list[list[int]]()
+    for group in groups:
+        parts = defaultdict[Hashable, list[int]](list)
+        for member in group.members:
+            if member.index in group.judged and not (by_node and member.node is None):
+                worth = member.worth if by_worth else None
+                parts[worth, member.node if by_node else None].append(member.length)
+        found += parts.values()
+    return found
+
+
+def peers_of(member: Member, group: Sequence[Member], wanted: int) -> list[Member]:
+    """The members that this one is measured by.
+
+    Those of other nodes and of equal worth, as long as there are ``wanted`` of them: a node must
+    not set the measure for itself, and wrong answers ramble where right ones do not.
+    """
+    others = [m for m in group if m.index != member.index]
+    foreign = [m for m in others if member.node is None or m.node != member.node]
+    if len(foreign) < wanted:
+        foreign = others
+    equal = [m for m in foreign if m.worth == member.worth]
+    return equal if len(equal) >= wanted else foreign
+
+
+def is_right(completion: Completion) -> bool | None:
+    """Whether the text's answer is the reference; None without a reference."""
+    if completion.reference is None:
+        return None
+    wanted = _value(completion.reference)
+    text = completion.text
+    marks = [at for mark in _MARKS if (at := text.rfind(mark)) >= 0]
+    tail = text[-_TAIL:]
+    if marks:
+        at = max(marks)
+        opened = text.rfind("<answer>", max(0, at - _TAIL), at)
+        closing = text.startswith("</answer>", at)
+        tail = text[max(opened, at - _TAIL, 0) : at] if closing else text[at : at + _TAIL]
+    values = [_value(m[0]) for m in _NUMBER.finditer(tail)]
+    if wanted is None or not values:
+        return completion.reference.strip() in tail
+    # After an opening mark the first number counts, otherwise the last.
+    return values[0 if marks else -1] == wanted
+
+
+def _value(text: str) -> float | None:
+    match = _NUMBER.search(text)
+    return float(match[0].replace(",", "")) if match else None
+
+
+def _prompt_key(completion: Completion, seen: dict[int, Hashable]) -> Hashable:
+    prompt = completion.prompt
+    if isinstance(prompt, str):
+        return prompt
+    if id(prompt) not in seen:
+        seen[id(prompt)] = tuple((m.get("role"), repr(m.get("content"))) for m in prompt)
+    return seen[id(prompt)]
+
+
+def _members(
+    batch: Sequence[Completion], places: Sequence[int], reward_of: RewardOf | None
+) -> list[Member]:
+    # One unit per group, or leaving the ids out would make a completion four times as long.
+    tokens = all(batch[i].completion_ids is not None for i in places)
+    return [
+        Member(i, length_of(batch[i], tokens), batch[i].node, _worth(batch[i], reward_of))
+        for i in places
+    ]
+
+
+def length_of(completion: Completion, tokens: bool) -> int:
+    """Length in tokens or in characters, at least 1."""
+    return max(1, len(completion.completion_ids or ()) if tokens else len(completion.text))
+
+
+def _worth(completion: Completion, reward_of: RewardOf | None) -> float | None:
+    reward = reward_of(completion) if reward_of is not None else None
+    if reward is not None and math.isfinite(reward):
+        return float(reward)
+    right = is_right(completion)
+    return None if right is None else float(right)
+
+
+def reward_in_metadata(key: str) -> RewardOf:
+    """Read the reward from ``Completion.metadata``, for callers who put it there themselves."""
+
+    def reward(completion: Completion) -> float | None:
+        metadata: Mapping[str, object] = completion.metadata
+        value = metadata.get(key)
+        return float(value) if isinstance(value, int | float) else None
+
+    return reward

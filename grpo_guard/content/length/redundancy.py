@@ -1,0 +1,154 @@
+"""How much of a completion says nothing new: repeats itself, the question, or is off the subject.
+
+Padding is cheap only while it need not be thought of. Each kind of cheap padding leaves a mark that
+honest working does not have in quantity: word sequences that were there before, sequences of the
+prompt, and sentences without a number or a word that the prompt is about.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+
+# Sequences of this many words recur in honest working ("so he has 5 + 3 ="); of this many, with
+# their numbers, only when a step is written again.
+NGRAM = 6
+# Sentences are counted, n-grams stored: a megabyte of text is judged by its first part.
+MAX_WORDS = 20_000
+MAX_COMPRESSED = 200_000
+_WORD = re.compile(r"[^\W_]+")
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?\n]+|$)")
+_DIGIT = re.compile(r"[0-9]")
+# A stem of this many letters makes "apples" and "apple", "selling" and "sells" one word.
+_STEM = 4
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words of no subject: a sentence that shares only these with the prompt is about something else.
+_EMPTY = _words(
+    "about after again also another because been before both could each does doing done even every "
+    "from gets give gives have having here into just know left like made make makes many more most "
+    "much must need needs next number once only other over same should since some such take takes "
+    "than that their them then there therefore these they thing this those thus time times total "
+    "under until very want wants well were what when where which while will with would your"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Redundancy:
+    """Shares of a text, all in [0, 1].
+
+    Args:
+        words: How many the shares are of.
+        repeated: Words inside sequences that stood earlier in the text.
+        echoed: Words inside sequences of the prompt, where they are not repeated.
+        idle: Words in sentences with neither a digit nor a word of the prompt.
+        foreign: Words in sentences with digits of which no word is the prompt's.
+        compressed: Size after zlib over size before; 1 where the text is short.
+        span: The longest stretch that is repeated or echoed, in characters.
+    """
+
+    words: int
+    repeated: float
+    echoed: float
+    idle: float
+    foreign: float
+    compressed: float
+    span: tuple[int, int] | None
+
+    @property
+    def waste(self) -> float:
+        """The share that brings nothing new about the question."""
+        return min(1.0, self.repeated + self.echoed + self.idle + self.foreign)
+
+
+class Subject:
+    """What a prompt is about: its word sequences and stems, made once per group."""
+
+    def __init__(self, prompt: str) -> None:
+        words = [m[0] for m in _WORD.finditer(prompt.lower()[: MAX_WORDS * 10])][:MAX_WORDS]
+        self.sequences = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
+        self.stems = {word[:_STEM] for word in words if _has_subject(word)}
+
+
+def measure(text: str, subject: Subject) -> Redundancy:
+    """The shares of one text, in time linear in its first `MAX_WORDS` words."""
+    head = text[: MAX_WORDS * 20]
+    found = [m.span() for m in _WORD.finditer(head)][:MAX_WORDS]
+    lower = head.lower() if head.isascii() else "".join(c.lower()[:1] for c in head)
+    words = [lower[start:end] for start, end in found]
+    repeated, echoed = _covered(words, subject)
+    covered = [r or e for r, e in zip(repeated, echoed, strict=True)]
+    idle, foreign = _off_subject(lower, words, found, covered, subject)
+    total = max(len(words), 1)
+    return Redundancy(
+        len(words),
+        sum(repeated) / total,
+        (sum(covered) - sum(repeated)) / total,
+        idle / total,
+        foreign / total,
+        compressed(text),
+        _longest(covered, found),
+    )
+
+
+def _covered(words: list[str], subject: Subject) -> tuple[list[bool], list[bool]]:
+    repeated, echoed = [False] * len(words), [False] * len(words)
+    seen = set[tuple[str, ...]]()
+    for i in range(len(words) - NGRAM + 1):
+        sequence = tuple(words[i : i + NGRAM])
+        if sequence in seen:
+            repeated[i : i + NGRAM] = [True] * NGRAM
+        elif sequence in subject.sequences:
+            echoed[i : i + NGRAM] = [True] * NGRAM
+        seen.add(sequence)
+    return repeated, echoed
+
+
+def _off_subject(
+    lower: str,
+    words: list[str],
+    spans: list[tuple[int, int]],
+    covered: list[bool],
+    subject: Subject,
+) -> tuple[int, int]:
+    """(words in idle sentences, words in foreign ones), of those not covered already."""
+    idle = foreign = at = 0
+    for sentence in _SENTENCE.finditer(lower):
+        first = at
+        while at < len(spans) and spans[at][0] < sentence.end():
+            at += 1
+        mine = words[first:at]
+        letters = [word for word in mine if _has_subject(word)]
+        if len(letters) < 3 or any(word[:_STEM] in subject.stems for word in letters):
+            continue
+        fresh = covered[first:at].count(False)
+        if _DIGIT.search(sentence[0]):
+            foreign += fresh
+        else:
+            idle += fresh
+    return idle, foreign
+
+
+def _has_subject(word: str) -> bool:
+    return len(word) >= _STEM and not word[0].isdigit() and word not in _EMPTY
+
+
+def compressed(text: str) -> float:
+    """Size after zlib over size before; 1 for texts too short to say."""
+    data = text[:MAX_COMPRESSED].encode("utf-8", "replace")
+    return min(1.0, len(zlib.compress(data, 1)) / len(data)) if len(data) >= 400 else 1.0
+
+
+def _longest(covered: list[bool], spans: list[tuple[int, int]]) -> tuple[int, int] | None:
+    best, start = (0, 0), 0
+    for i, hit in enumerate([*covered, False]):
+        if not hit:
+            best = max(best, (i - start, -start))
+            start = i + 1
+    count, first = best[0], -best[1]
+    return (spans[first][0], spans[first + count - 1][1]) if count else None

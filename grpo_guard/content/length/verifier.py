@@ -1,0 +1,238 @@
+"""LengthVerifier: is a completion longer than its question and its peers explain?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal, TypeAlias
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.compare import Comparison
+from grpo_guard.content.length.groups import Group, Member, RewardOf, reward_in_metadata
+from grpo_guard.content.length.nodes import NodeMemory
+from grpo_guard.content.length.redundancy import Redundancy, Subject, compressed, measure
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.length.statistics import Excess
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+OnLong: TypeAlias = Literal["reject", "scale"]
+
+# Shares of words from which a text is padding whatever its peers do. Of 1,320 completions of two
+# models and 3,000 GSM8K solutions, 0.5 % repeat 34 % of their words or more.
+_REPEATED, _REPEATED_OR_ECHOED = 0.42, 0.7
+_FEWEST_WORDS = 40
+# Padding that is fluent and new: looked for only in what is already longer than its peers.
+_SUSPECT_P = 0.08
+_SUSPECT_RATIO = 1.5
+_WASTE, _WASTE_OVER_PEERS = 0.35, 0.3
+# In fewer words the shares are noise: one sentence off the subject is half of a short answer.
+_FEWEST_WASTED = 20
+# Share of the excess that the waste has to explain.
+_EXPLAINED = 0.6
+# What zlib makes no smaller than this holds no repetition worth a closer look.
+_COMPRESSIBLE = 0.4
+_REMARKABLE_P = 0.05
+
+
+class LengthVerifier(CompletionVerifier):
+    """Rejects blatant padding, and scales the reward of what is merely long.
+
+    Against the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
+    judges see. Three kinds of evidence, each a finding of its own:
+
+    - ``long``: against the others of the same prompt (and worth, where ``reference`` or a reward
+      says it), on the logarithm, by median and MAD; rejects where p < ``alpha``.
+    - ``padded``: longer than its peers, and words that repeat an earlier step, echo the question
+      or stay off its subject explain most of the excess.
+    - ``redundant``: mostly repetition or echo, whatever the others do.
+    - ``long_node``: from a node that `NodeMemory` has convicted, and longer than its peers'
+      median. Without a memory the verifier is stateless.
+
+    A completion with too few peers to say anything **abstains**: how many others answered the same
+    prompt is not its author's doing, so it must not reject, and a bare length is evidence for
+    neither side, so it must not accept. Below ``min_peers`` only a length that would not stand out
+    in any group is accepted.
+
+    What it cannot see: a group that is fluent padding as a whole, from nodes that are not
+    followed; and the choice of the longest of many honest samples in a single completion, which
+    only the memory and the scaling answer.
+
+    Args:
+        alpha: Chance of rejecting an honest completion for its length alone, in (0, 0.5).
+        on_long: What becomes of completions that are long but not blatant. ``"reject"``: nothing,
+            they are accepted; only the blatant reject. ``"scale"``: they are accepted with a
+            finding ``long`` that names the factor which `LengthScaling` gives their reward.
+        min_peers: Others of the prompt for a judgement by length.
+        reward_of: Reward of a completion, to compare equals with equals; None = by ``reference``.
+        reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
+            yourself: from a peer it is a claim.
+        memory: Evidence on nodes over many batches.
+        scaling: The factors under ``"scale"``.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "length"
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1e-3,
+        on_long: OnLong = "reject",
+        min_peers: int = 3,
+        reward_of: RewardOf | None = None,
+        reward_key: str | None = None,
+        memory: NodeMemory | None = None,
+        scaling: LengthScaling | None = None,
+    ) -> None:
+        if not 0 < alpha < 0.5:
+            raise ValueError(f"LengthVerifier.alpha: expected a number in (0, 0.5), got {alpha!r}")
+        if on_long not in ("reject", "scale"):
+            raise ValueError(
+                f"LengthVerifier.on_long: expected 'reject' or 'scale', got {on_long!r}"
+            )
+        if isinstance(min_peers, bool) or not isinstance(min_peers, int) or min_peers < 1:
+            raise ValueError(
+                f"LengthVerifier.min_peers: expected an integer >= 1, got {min_peers!r}"
+            )
+        self.alpha = alpha
+        self.on_long = on_long
+        self.min_peers = min_peers
+        self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
+        self.memory = memory
+        self.scaling = scaling or LengthScaling()
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        comparison = Comparison(batch, self.reward_of, self.min_peers)
+        convicted: dict[str, float] = {}
+        if self.memory is not None:
+            self.memory.observe(comparison.groups)
+            convicted = self.memory.convicted()
+        verdicts: dict[int, Verdict] = {}
+        for group in comparison.groups:
+            judge = _GroupJudge(self, batch, group, comparison, convicted)
+            # The longest first: what it shows of the group counts for the rest.
+            for member in sorted(group.members, key=lambda m: -m.length):
+                if member.index in group.judged:
+                    verdicts[member.index] = judge.verdict(member)
+        return [verdicts[i] for i in range(len(batch))]
+
+
+class _GroupJudge:
+    """The verdicts of one group; what its members share is worked out once."""
+
+    def __init__(
+        self,
+        verifier: LengthVerifier,
+        batch: Sequence[Completion],
+        group: Group,
+        comparison: Comparison,
+        convicted: dict[str, float],
+    ) -> None:
+        self.verifier = verifier
+        self.batch = batch
+        self.group = group
+        self.comparison = comparison
+        self.convicted = convicted
+        self._subject: Subject | None = None
+        self._measured: dict[int, Redundancy] = {}
+        self._padding = False
+
+    def verdict(self, member: Member) -> Verdict:
+        name, verifier = self.verifier.name, self.verifier
+        peers, found = self.comparison.of(member, self.group)
+        redundant = self._redundant(member, found)
+        if redundant is not None:
+            return reject(name, findings=(redundant,))
+        if found is None:
+            return abstain(name, Cause.UNINFORMATIVE, "no other completion of this prompt")
+        finding = self._too_long(member, found) or self._padded(member, peers, found)
+        if finding is not None:
+            return reject(name, p_value=found.p_value, findings=(finding,))
+        if found.peers < verifier.min_peers and found.p_value < _REMARKABLE_P:
+            message = f"{_times(found)}; too few to tell"
+            return abstain(name, Cause.UNINFORMATIVE, message, p_value=found.p_value)
+        return accept(name, p_value=found.p_value, findings=self._scaled(found))
+
+    def _too_long(self, member: Member, found: Excess) -> Finding | None:
+        text = self.batch[member.index].text
+        if found.p_value < self.verifier.alpha:
+            message = f"{_times(found)}; chance for honest work {found.p_value:.1e}"
+            return Finding("long", message, char_span=(0, len(text)) if text else None)
+        evidence = self.convicted.get(member.node) if member.node is not None else None
+        if evidence is not None and found.ratio > 1:
+            message = (
+                f"{_times(found)}, from a node whose work is longer than most others' "
+                f"(e-value {evidence:.1e})"
+            )
+            return Finding("long_node", message)
+        return None
+
+    def _padded(self, member: Member, peers: Sequence[Member], found: Excess) -> Finding | None:
+        if found.p_value > _SUSPECT_P or found.ratio < _SUSPECT_RATIO:
+            return None
+        if len(peers) < self.verifier.min_peers:
+            return None
+        mine = self._measure(member.index)
+        usual = median(self._measure(peer.index).waste for peer in peers[:16])
+        needed = max(_WASTE, usual + _WASTE_OVER_PEERS)
+        if mine.waste * mine.words < _FEWEST_WASTED:
+            return None
+        if mine.waste < needed or mine.waste < _EXPLAINED * (1 - 1 / found.ratio):
+            return None
+        message = (
+            f"{_times(found)}, and {mine.waste:.0%} of its words bring nothing new "
+            f"({_shares(mine)})"
+        )
+        return Finding("padded", message, char_span=mine.span)
+
+    def _redundant(self, member: Member, found: Excess | None) -> Finding | None:
+        text = self.batch[member.index].text
+        # Most completions are neither long nor compressible and need no closer look; of a group in
+        # which one is padded, none is spared it.
+        usual = found is not None and found.ratio < _SUSPECT_RATIO and not self._padding
+        if usual and (found.ratio < 1 or compressed(text) > _COMPRESSIBLE):  # type: ignore[union-attr]
+            return None
+        mine = self._measure(member.index)
+        if mine.words < _FEWEST_WORDS:
+            return None
+        if mine.repeated < _REPEATED and mine.repeated + mine.echoed < _REPEATED_OR_ECHOED:
+            return None
+        self._padding = True
+        message = f"most of the text is redundant ({_shares(mine)})"
+        return Finding("redundant", message, char_span=mine.span)
+
+    def _scaled(self, found: Excess) -> tuple[Finding, ...]:
+        factor = self.verifier.scaling.factor(found.deviation)
+        if self.verifier.on_long != "scale" or factor >= 1:
+            return ()
+        return (Finding("long", f"{_times(found)}; reward factor {factor:.4g}"),)
+
+    def _measure(self, index: int) -> Redundancy:
+        if self._subject is None:
+            self._subject = Subject(prompt_text(self.batch[index]))
+        if index not in self._measured:
+            self._measured[index] = measure(self.batch[index].text, self._subject)
+        return self._measured[index]
+
+
+def prompt_text(completion: Completion) -> str:
+    """The prompt as one text, also where it is a list of messages."""
+    prompt = completion.prompt
+    if isinstance(prompt, str):
+        return prompt
+    contents = (message.get("content") for message in prompt)
+    return "\n".join(content for content in contents if isinstance(content, str))
+
+
+def _times(found: Excess) -> str:
+    return f"{found.ratio:.2f} times the median length of {found.peers} others"
+
+
+def _shares(found: Redundancy) -> str:
+    return (
+        f"{found.repeated:.0%} repeated, {found.echoed:.0%} from the question, "
+        f"{found.idle + found.foreign:.0%} off the subject"
+    )

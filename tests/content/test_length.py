@@ -1,0 +1,205 @@
+"""Padding and the longest of many, against honest groups, through the public verifier."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from grpo_guard import registry
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.nodes import NodeMemory
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.verdict import Cause, Verdict
+
+QUESTION = (
+    "A baker fills 7 trays with 12 rolls each, sells 50 rolls in the morning and gives 9 rolls to "
+    "a school. How many rolls does the baker have left in the evening?"
+)
+STEPS = (
+    "The baker fills 7 trays, so there are 7 * 12 = 84 rolls at first.",
+    "In the morning 50 rolls are sold, which leaves 84 - 50 = 34 rolls.",
+    "The school is given 9 rolls, and 34 - 9 = 25 rolls remain with the baker.",
+    "That makes 25 rolls in the evening.",
+    "We start with the trays: each tray holds 12 rolls and 7 trays hold 84 rolls.",
+    "Selling 50 of the 84 rolls means that 34 rolls stay.",
+)
+TALK = (
+    "Let me think carefully about everything here.",
+    "Being thorough is always a virtue in life.",
+    "Curious minds never stop wondering about puzzles.",
+    "Patience rewards whoever keeps calm and careful.",
+    "Great things come from small and humble beginnings.",
+    "Nobody should hurry when thinking deeply.",
+)
+FOREIGN = (
+    "Maria paints 14 fences for 3 neighbours and earns 42 dollars.",
+    "The train covers 60 miles in 2 hours, hence 30 miles per hour.",
+    "Tom reads 20 pages of his novel daily, 140 pages weekly.",
+    "Lucy saves 5 coins monthly and owns 60 coins eventually.",
+    "There were 18 geese beside the pond and 6 flew south.",
+)
+
+
+def honest(rng: random.Random) -> str:
+    return " ".join([*rng.sample(STEPS[:3], 3), *rng.sample(STEPS[3:], rng.choice((0, 1, 1)))])
+
+
+def group_of(texts: list[str], *, nodes: int = 4, **fields: object) -> list[Completion]:
+    return [
+        Completion(QUESTION, f"{text}\n#### 25", node=f"n{i * nodes // len(texts)}", **fields)  # type: ignore[arg-type]
+        for i, text in enumerate(texts)
+    ]
+
+
+def group(*bad: str, seed: int = 0) -> list[Completion]:
+    rng = random.Random(seed)
+    return group_of([*(honest(rng) for _ in range(8 - len(bad))), *bad])
+
+
+def stretch(text: str, filler: tuple[str, ...], times: float, seed: int = 0) -> str:
+    rng, out = random.Random(seed), text
+    while len(out) < times * len(text):
+        out += " " + rng.choice(filler)
+    return out
+
+
+def kinds(verdict: Verdict) -> set[str]:
+    return {finding.kind for finding in verdict.findings}
+
+
+BASE = " ".join(STEPS[:3])
+PADDED = {
+    # The same steps again and again.
+    "repeated": stretch(BASE, STEPS[:3], 3),
+    # The question copied into the answer.
+    "restated": stretch(BASE, (QUESTION,), 3),
+    # Fluent talk about nothing.
+    "talk": stretch(BASE, TALK, 3),
+    # Fluent sentences of other problems.
+    "foreign": stretch(BASE, FOREIGN, 3),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_is_rejected_and_its_peers_are_not(name: str) -> None:
+    verdicts = LengthVerifier().verify(group(PADDED[name], PADDED[name]))
+    assert [v.rejected for v in verdicts] == [False] * 6 + [True] * 2
+    assert kinds(verdicts[-1]) <= {"long", "padded", "redundant"}
+    assert not any(v.abstained for v in verdicts)
+
+
+@pytest.mark.parametrize("name", ["repeated", "restated"])
+def test_redundancy_needs_no_peers(name: str) -> None:
+    # A whole group of padding: nothing honest beside it to compare with.
+    text = stretch(BASE, STEPS[:3] if name == "repeated" else (QUESTION,), 5)
+    verdicts = LengthVerifier().verify(group_of([text] * 4, nodes=1))
+    assert all(kinds(v) == {"redundant"} for v in verdicts)
+    (alone,) = LengthVerifier().verify(group_of([text]))
+    assert alone.rejected
+    (finding,) = alone.findings
+    start, end = finding.char_span or (0, 0)
+    assert len(re.findall(r"\w+", text[start:end])) > 20
+
+
+def test_honest_groups_pass() -> None:
+    batch = []
+    for seed in range(100):
+        rng = random.Random(seed)
+        batch += [
+            Completion(f"{QUESTION} ({seed})", f"{honest(rng)}\n#### 25", node=f"n{i // 2}")
+            for i in range(8)
+        ]
+    verdicts = LengthVerifier().verify(batch)
+    assert sum(v.rejected for v in verdicts) <= 1
+    assert all(v.p_value is not None for v in verdicts if v.accepted)
+
+
+def test_too_few_peers_abstain_unless_nothing_stands_out() -> None:
+    alone, *_ = LengthVerifier().verify(group_of([BASE]))
+    assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
+    short, long = LengthVerifier().verify(group_of([BASE, stretch(BASE, TALK, 2.6)]))
+    assert short.accepted
+    assert (long.abstained, long.cause) == (True, Cause.UNINFORMATIVE)
+
+
+def test_a_label_of_ones_own_does_not_hide() -> None:
+    # The padded completions claim a group of their own, where nothing is shorter.
+    labelled = group_of([honest(random.Random(i)) for i in range(6)], group="a")
+    own = group_of([PADDED["talk"]] * 2, nodes=1, group="mine")
+    verdicts = LengthVerifier().verify([*labelled, *own])
+    assert [v.rejected for v in verdicts] == [False] * 6 + [True] * 2
+
+
+def test_a_node_does_not_set_its_own_measure() -> None:
+    # Half of the group is one node's padding, as the paper's theory advises.
+    texts = [honest(random.Random(i)) for i in range(4)] + [PADDED["foreign"]] * 4
+    verdicts = LengthVerifier().verify(group_of(texts, nodes=2))
+    assert [v.rejected for v in verdicts] == [False] * 4 + [True] * 4
+
+
+def test_leaving_the_ids_out_does_not_change_the_unit() -> None:
+    with_ids = group_of([honest(random.Random(i)) for i in range(7)], completion_ids=range(40))
+    without = group_of([honest(random.Random(9))], nodes=1)
+    assert all(v.accepted for v in LengthVerifier().verify([*with_ids, *without]))
+    longer = group_of([BASE], nodes=1, completion_ids=range(400))
+    assert LengthVerifier().verify([*with_ids, *longer])[-1].rejected
+
+
+def test_equals_are_compared_with_equals() -> None:
+    # Wrong answers ramble; a right one as long as they are is long for a right one.
+    wrong = [f"{stretch(BASE, TALK, 2.2, i)}\n#### 7" for i in range(4)]
+    right = [f"{honest(random.Random(i))}\n#### 25" for i in range(4)]
+    texts = [*wrong, *right, f"{stretch(BASE, TALK, 2.8)}\n#### 25"]
+    batch = [Completion(QUESTION, t, node=f"n{i}", reference="25") for i, t in enumerate(texts)]
+    verdicts = LengthVerifier().verify(batch)
+    assert [v.rejected for v in verdicts] == [False] * 8 + [True]
+    rewarded = [
+        Completion(QUESTION, t, node=f"n{i}", metadata={"reward": float(i >= 4)})
+        for i, t in enumerate(texts)
+    ]
+    verdicts = LengthVerifier(reward_key="reward").verify(rewarded)
+    assert [v.rejected for v in verdicts] == [False] * 8 + [True]
+
+
+def test_long_but_not_blatant_is_accepted_with_its_factor() -> None:
+    mild = stretch(BASE, STEPS[3:], 1.5)
+    batch = group(mild)
+    assert LengthVerifier().verify(batch)[-1].findings == ()
+    found = LengthVerifier(on_long="scale").verify(batch)[-1]
+    assert found.accepted
+    (finding,) = found.findings
+    assert finding.kind == "long"
+    named = re.search(r"reward factor ([0-9.e-]+)$", finding.message)
+    assert named is not None
+    factor = LengthScaling().factors(batch)[-1]
+    assert float(named[1]) == pytest.approx(factor, rel=1e-3)
+    assert 0 < factor < 1
+
+
+def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
+    # Best of eighty: each completion is an honest sample.
+    memory = NodeMemory()
+    verifier = LengthVerifier(memory=memory)
+    rng = random.Random(0)
+    for round_number in range(40):
+        texts = [BASE + " so" * rng.randint(0, 12) for _ in range(6)]
+        longest = [max((BASE + " so" * rng.randint(0, 12) for _ in range(80)), key=len)] * 2
+        batch = [
+            Completion(f"{QUESTION} {round_number}", text, node=f"n{i // 2}")
+            for i, text in enumerate([*texts, *longest])
+        ]
+        verdicts = verifier.verify(batch)
+    assert set(memory.convicted()) == {"n3"}
+    assert {kind for v in verdicts[6:] for kind in kinds(v)} == {"long_node"}
+    assert not any(v.rejected for v in verdicts[:6])
+    assert all(v.accepted for v in LengthVerifier().verify(batch))
+
+
+def test_options_are_checked_and_the_registry_names_it() -> None:
+    assert registry.load(registry.VERIFIERS, "length") is LengthVerifier
+    for options in ({"alpha": 0}, {"on_long": "drop"}, {"min_peers": 0}, {"min_peers": True}):
+        with pytest.raises(ValueError, match=f"LengthVerifier.{next(iter(options))}: expected"):
+            LengthVerifier(**options)  # type: ignore[arg-type]

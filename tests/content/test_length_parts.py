@@ -1,0 +1,208 @@
+"""Scaling, the node test's bound, and hostile input for the length verifier."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.groups import Group, Member, is_right
+from grpo_guard.content.length.nodes import NodeMemory
+from grpo_guard.content.length.scaling import LengthScaling, gr3_scale, length_scale
+from grpo_guard.content.length.statistics import tail
+from grpo_guard.content.length.verifier import LengthVerifier
+
+NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
+FOLDER = Path(NAMED) if NAMED and Path(NAMED).is_dir() else Path(NAMED).parent
+SOLUTIONS = FOLDER / "model_solutions.jsonl"
+LENGTHS = st.lists(st.floats(1, 1e6), min_size=1, max_size=20)
+
+
+@given(LENGTHS, st.floats(0.05, 1), st.floats(0, 3), st.floats(0, 10))
+def test_factors_lie_in_0_1_and_fall_with_length(
+    lengths: list[float], spread: float, tolerance: float, strength: float
+) -> None:
+    factors = length_scale(lengths, spread=spread, tolerance=tolerance, strength=strength)
+    assert all(0 < factor <= 1 for factor in factors)
+    ordered = [factor for _, factor in sorted(zip(lengths, factors, strict=True))]
+    assert ordered == sorted(ordered, reverse=True)
+    # Half of a group is never longer than its median.
+    assert sum(factor == 1 for factor in factors) >= len(factors) / 2
+
+
+def test_the_formula_and_its_model() -> None:
+    assert length_scale([]) == []
+    one, other = length_scale([100, 200], spread=0.3, tolerance=1.0, strength=2.0)
+    assert one == 1
+    assert other == pytest.approx((100 * math.exp(0.3) / 200) ** (2 / 0.3))
+    assert gr3_scale([100, 300]) == pytest.approx([1 / 1.5, 1 / 2.5])
+    # An attacker's quarter moves a mean, not the median.
+    assert length_scale([100] * 9 + [400] * 3)[:9] == [1.0] * 9
+    for bad in ([0.0], [-1.0], [math.nan], [math.inf]):
+        with pytest.raises(ValueError, match="lengths"):
+            length_scale(bad)
+    with pytest.raises(ValueError, match="strength"):
+        LengthScaling(strength=-1)
+
+
+def test_rewards_are_scaled_and_penalties_are_not() -> None:
+    texts = ["word " * 40] * 7 + ["word " * 160]
+    batch = [Completion("Q", text, node=f"n{i // 2}") for i, text in enumerate(texts)]
+    scaled = LengthScaling().apply([1.0, None, 0.0, -1.0, 1.0, 1.0, math.nan, 1.0], batch)
+    assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
+    assert scaled[6] is not None
+    assert math.isnan(scaled[6])
+    assert scaled[7] is not None
+    assert 0 < scaled[7] < 0.01
+    # Scaled, a penalty would be a gain.
+    assert LengthScaling().apply([-1.0] * 8, batch) == [-1.0] * 8
+    with pytest.raises(ValueError, match="expected 8, got 1"):
+        LengthScaling().apply([1.0], batch)
+
+
+def group(lengths: list[int], nodes: int) -> Group:
+    members = [Member(i, n, f"n{i % nodes}", 1.0) for i, n in enumerate(lengths)]
+    return Group(members, frozenset(range(len(members))))
+
+
+def test_honest_nodes_are_convicted_at_most_at_alpha() -> None:
+    rng, convicted, runs = random.Random(0), 0, 200
+    for _ in range(runs):
+        memory, hit = NodeMemory(alpha=0.2, max_nodes=4), False
+        for _ in range(60):
+            # Lengths of one prompt depend on one another through it; exchangeable is enough.
+            scale = rng.choice((10, 100, 1000))
+            memory.observe([group([rng.randint(scale, 2 * scale) for _ in range(8)], 4)])
+            hit = hit or bool(memory.convicted())
+        convicted += hit
+    # 0.2 is the bound; 200 runs at it would exceed 56 once in a thousand times.
+    assert convicted <= 56
+
+
+def test_a_node_of_very_short_work_does_not_frame_the_others() -> None:
+    memory, rng = NodeMemory(), random.Random(1)
+    for _ in range(300):
+        lengths = [rng.randint(50, 99) for _ in range(8)]
+        lengths[3] = lengths[7] = 1
+        memory.observe([group(lengths, 4)])
+    assert memory.convicted() == {}
+
+
+def test_memory_is_bounded_and_travels() -> None:
+    memory = NodeMemory(max_nodes=3)
+    for _ in range(50):
+        memory.observe([group([10, 10, 99, 10, 10, 99], 3), group(list(range(1, 101)), 50)])
+    assert len(memory._wealth) <= 3 * 2
+    assert pickle.loads(pickle.dumps(memory)).convicted() == memory.convicted()
+    with pytest.raises(ValueError, match="max_nodes"):
+        NodeMemory(max_nodes=2)
+
+
+def test_across_prompts_only_when_asked() -> None:
+    rng = random.Random(0)
+    vertical, plain = NodeMemory(across_prompts=True), NodeMemory()
+    for _ in range(60):
+        groups = []
+        for node in range(4):
+            places = range(node * 4, node * 4 + 4)
+            low = 90 if node == 3 else 50
+            members = [Member(i, rng.randint(low, 120), f"n{node}", None) for i in places]
+            groups.append(Group(members, frozenset(places)))
+        vertical.observe(groups)
+        plain.observe(groups)
+    assert set(vertical.convicted()) == {"n3"}
+    assert plain.convicted() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("<think>9</think><answer>54 cows</answer>", True),
+        ("<answer>55</answer> 54", False),
+        ("\\boxed{54}", True),
+        ("so\n#### 54", True),
+        ("55, no: $54.", True),
+        ("54 or 55", False),
+        ("nothing", False),
+    ],
+)
+def test_right_answers_are_known(text: str, right: bool) -> None:
+    assert is_right(Completion("Q", text, reference="54")) is right
+    assert is_right(Completion("Q", text)) is None
+
+
+def test_the_tail_is_students() -> None:
+    # Quantiles of t with 9 degrees of freedom, from the tables.
+    for z, p in ((0.0, 0.5), (1.833, 0.05), (2.821, 0.01), (4.297, 0.001)):
+        assert tail(z) == pytest.approx(p, rel=2e-3)
+        assert tail(-z) == pytest.approx(1 - p, rel=2e-3)
+
+
+HOSTILE = {
+    "empty": "",
+    "surrogates": "a\ud800 " * 10,
+    "one word": "x" * 1_000_000,
+    "repetition": "the same step again and again " * 33_000,
+    "lines": "\n" * 1_000_000,
+    "dots": ". " * 500_000,
+    "zero width": "\u200b" * 1_000_000,
+    "wide lower case": "İ " * 300_000,
+    "ten megabytes": "so 5 + 3 = 8 apples. " * 480_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_sizes_cost_a_bounded_time(name: str) -> None:
+    text = HOSTILE[name]
+    usual = [Completion("How many apples?", f"5 + {i} apples are 8", node="a") for i in range(5)]
+    batch = [*usual, Completion("How many apples?", text, node="b"), Completion(text, text)]
+    started = time.process_time()
+    verdicts = LengthVerifier(on_long="scale").verify(batch)
+    assert len(verdicts) == 7
+    assert time.process_time() - started < 6
+    assert len(LengthScaling().factors(batch)) == 7
+
+
+FIELDS = st.tuples(
+    st.sampled_from(["p", "q", ""]),
+    st.text(st.characters(), max_size=60),
+    st.sampled_from([None, "a", "b"]),
+    st.sampled_from([None, "g", 7]),
+    st.sampled_from([None, "8", "x", ""]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FIELDS, max_size=12))
+def test_any_batch_gets_one_verdict_each(rows: list[tuple[str, str, str, object, str]]) -> None:
+    batch = [
+        Completion(p, t, node=n, group=g, reference=r)  # type: ignore[arg-type]
+        for p, t, n, g, r in rows
+    ]
+    verifier = LengthVerifier(on_long="scale", memory=NodeMemory())
+    for verdict, completion in zip(verifier.verify(batch), batch, strict=True):
+        for finding in verdict.findings:
+            if finding.char_span is not None:
+                start, end = finding.char_span
+                assert 0 <= start < end <= len(completion.text)
+
+
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's folder")
+def test_real_completions_pass() -> None:
+    rows = [json.loads(line) for line in SOLUTIONS.open(encoding="utf-8")]
+    batch = [Completion(r["question"], r["completion"], node=r["model"]) for r in rows]
+    sizes = defaultdict[str, int](int)
+    for row in rows:
+        sizes[row["question"]] += 1
+    assert set(sizes.values()) == {2}
+    assert sum(v.rejected for v in LengthVerifier().verify(batch)) <= 0.005 * len(batch)
