@@ -1,0 +1,179 @@
+"""Finding the Python in a completion: ``<code>``, fenced blocks, or bare lines.
+
+Which of several blocks the reward runs is not known here, so all of them are checked: a clean block
+beside a poisoned one must not hide it. Every expression is linear in the text; the ones that repeat
+do so possessively or between two fixed ends.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+MAX_BLOCKS: Final = 64
+
+_OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)
+_CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
+_FENCE: Final = re.compile(r"^[ \t>]{0,12}(`{3,}|~{3,})[ \t]{0,8}([^\s`]{0,32})[^\r\n`]*$", re.M)
+_INNER_FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\r\n]*$", re.M)
+_PYTHON: Final = frozenset({"python", "py", "python3", "python2", "py3", "{python}", "ipython"})
+_LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
+_IMPORT: Final = re.compile(
+    r"\s{0,40}(?:import[ \t]+[A-Za-z_][\w.]*+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+)*+"
+    r"|from[ \t]+\.*[\w.]*+[ \t]+import[ \t]+(?:\*|\(.*|[A-Za-z_]\w*+(?:[ \t]+as[ \t]+\w+)?"
+    r"(?:[ \t]*,[ \t]*\w+(?:[ \t]+as[ \t]+\w+)?)*+))[ \t]*(?:[#;\\].*)?\s*\Z"
+)
+_STATEMENT: Final = re.compile(
+    r"\s{0,40}(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*[\[(]|class[ \t]+\w+[ \t]*[:(]|@\w[\w.]*|"
+    r"print[ \t]*\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*(?:#.*)?$|"
+    r"(?:else|try|finally)[ \t]*:|except\b.*:|return\b|raise\b|yield\b|"
+    r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*(?::[ \t]*[\w\[\], .]+)?(?:[-+*/%]|//|\*\*)?="
+    r"(?!=)[ \t]*[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*;?$|__import__|exec[ \t]*\()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of a completion that may be Python.
+
+    Args:
+        text: The source, as it stands in the completion.
+        start: Its first character in the completion.
+        explicit: Its author called it code, so that it has to parse.
+    """
+
+    text: str
+    start: int
+    explicit: bool
+
+
+def extract(text: str) -> list[Block]:
+    """All stretches of ``text`` that may be Python, in order, at most `MAX_BLOCKS` + 1.
+
+    One more than `MAX_BLOCKS` says that there were too many. Never raises, whatever the text.
+    """
+    covered: list[tuple[int, int]] = []
+    blocks = [*_tagged(text, covered)]
+    if "```" in text or "~~~" in text:
+        blocks += _fenced(text, covered)
+    blocks += _bare(text, sorted(covered))
+    return sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
+
+
+def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
+    """``<code>`` to the next closing tag, or to the end where it was never closed."""
+    blocks: list[Block] = []
+    at = 0
+    while len(blocks) <= MAX_BLOCKS and (opening := _OPEN.search(text, at)):
+        closing = _CLOSE.search(text, opening.end())
+        end = closing.start() if closing else len(text)
+        covered.append((opening.start(), closing.end() if closing else end))
+        at = covered[-1][1]
+        blocks += _without_fences(text, opening.end(), end)
+    return blocks
+
+
+def _without_fences(text: str, start: int, end: int) -> list[Block]:
+    """A fenced block inside a tag is the code, unless the fences hide the rest of it."""
+    inner = text[start:end]
+    cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
+    if not cuts:
+        return [Block(inner, start, True)] if inner.strip() else []
+    edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
+    pieces = zip(edges[::2], edges[1::2], strict=True)
+    return [
+        # Between an opening and a closing fence is code; around them may be words.
+        Block(inner[a:b], start + a, index % 2 == 1)
+        for index, (a, b) in enumerate(pieces)
+        if inner[a:b].strip()
+    ]
+
+
+def _fenced(text: str, covered: list[tuple[int, int]]) -> list[Block]:
+    blocks: list[Block] = []
+    taken = sorted(covered)
+    opening: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if _inside(fence.start(), taken):
+            continue
+        if opening is None:
+            opening = fence
+        elif fence[1][0] == opening[1][0] and not fence[2]:
+            blocks += _fence_block(text, opening, fence.start())
+            covered.append((opening.start(), fence.end()))
+            opening = None
+        if len(blocks) > MAX_BLOCKS:
+            return blocks
+    if opening is not None:
+        blocks += _fence_block(text, opening, len(text))
+        covered.append((opening.start(), len(text)))
+    return blocks
+
+
+def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
+    label = opening[2].lower()
+    source = text[opening.end() : end]
+    return [Block(source, opening.end(), label in _PYTHON)] if source.strip() else []
+
+
+def _inside(at: int, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= at < end for start, end in spans)
+
+
+def _bare(text: str, covered: list[tuple[int, int]]) -> list[Block]:
+    """Runs of lines outside tags and fences of which two or more read like Python.
+
+    An import may also stand alone among sentences, with its use further on.
+    """
+    runs: list[tuple[Block, int]] = []
+    at = 0
+    for start, end in [*covered, (len(text), len(text))]:
+        if start > at:
+            runs += _runs(text, at, start)
+        at = max(at, end)
+        if len(runs) > 8 * MAX_BLOCKS:
+            break
+    total = sum(score for _, score in runs)
+    return [
+        block
+        for block, score in runs
+        if score >= 2 or (total >= 2 and "import" in block.text and _IMPORT.match(block.text))
+    ]
+
+
+def _runs(text: str, start: int, end: int) -> list[tuple[Block, int]]:
+    blocks: list[tuple[Block, int]] = []
+    first: int | None = None
+    last = score = depth = 0
+    for match in _LINES.finditer(text, start, end):
+        line = match[0][:2000]
+        kind = _reads_like_python(line)
+        if kind or (first is not None and depth > 0):
+            first = match.start() if first is None else first
+            last, score = match.end(), score + kind
+            depth = max(0, min(50, depth + _opened(line)))
+        elif first is not None and not (line.strip() == "" or line[:1] in " \t#)]}'\""):
+            # A plain sentence ends the run.
+            blocks += _run(text, first, last, score)
+            first, score, depth = None, 0, 0
+            if len(blocks) > 8 * MAX_BLOCKS:
+                return blocks
+        elif first is not None and line.strip():
+            last = match.end()
+    return blocks + (_run(text, first, last, score) if first is not None else [])
+
+
+def _reads_like_python(line: str) -> int:
+    """How much a line says for Python: an import that carries on after ``;`` is enough."""
+    if "import" in line and _IMPORT.match(line):
+        return 2 if ";" in line else 1
+    return 1 if _STATEMENT.match(line) else 0
+
+
+def _opened(line: str) -> int:
+    return sum(line.count(c) for c in "([{") - sum(line.count(c) for c in ")]}")
+
+
+def _run(text: str, start: int, end: int, score: int) -> list[tuple[Block, int]]:
+    return [(Block(text[start:end], start, False), score)]

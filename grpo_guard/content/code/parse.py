@@ -1,0 +1,110 @@
+"""Text to AST within bounds, or the reason why not.
+
+`ast.parse` builds a tree and nothing else: no bytecode, no constant folding, no import. Python 2's
+print and syntax that is newer than the interpreter are put into a form that it reads, so that the
+same program gets the same verdict on every Python; the repairs keep lines and columns.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.content.code.source import Source
+
+MAX_DEPTH: Final = 60
+
+_lock = threading.Lock()  # warnings.catch_warnings changes state that all threads share
+
+_PRINT: Final = re.compile(
+    r"^([ \t]*+(?:[^\s#'\"][^\r\n'\"#]{0,80}:[ \t]+)?)print[ \t]+(?![ \t]*[(=.,:+*/-])([^\r\n]+?)"
+    r"[ \t]*(?=[\r\n]|\Z)",
+    re.M,
+)
+_ALIAS: Final = re.compile(r"^([ \t]*+)type[ \t]+(\w+)[ \t]*(\[[^\]\r\n]{0,200}\])?[ \t]*=", re.M)
+_GENERIC: Final = re.compile(
+    r"^([ \t]*+(?:async[ \t]+)?(?:def|class)[ \t]+\w+)(\[[^\]\r\n]{0,200}\])", re.M
+)
+_FIELD: Final = re.compile(r"\{[^{}\r\n]{1,300}\}")
+_FSTRING: Final = re.compile(r"\b(?:[fF][rR]?|[rR][fF])(?=[\"'])")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The outcome: a tree, or a problem of the text.
+
+    Args:
+        tree: None where the text does not parse.
+        problem: Why not, in words.
+        too_deep: The text was not given to the parser because it is nested too deeply.
+        shift: Lines that were put before the text.
+    """
+
+    tree: ast.Module | None
+    problem: str = ""
+    too_deep: bool = False
+    shift: int = 0
+
+
+def parse(source: Source) -> Parsed:
+    """Parse a block. Never raises on account of its text."""
+    if source.depth > MAX_DEPTH or source.chained:
+        return Parsed(None, "it is nested more deeply than programs are", too_deep=True)
+    text = _SURROGATE.sub("\ufffd", source.text).replace("\x00", " ")
+    text = " " + text[1:] if text.startswith("\ufeff") else text
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if first[:1] in (" ", "\t") and not first.lstrip().startswith("#"):
+        # A program indented as a whole; one that was not parses without this.
+        indented = _attempt(text, 0)
+        if indented.tree is None:
+            shifted = _attempt("if 1:\n" + text, 1)
+            return shifted if shifted.tree is not None else _repaired(text, indented)
+        return indented
+    return _repaired(text, _attempt(text, 0))
+
+
+def _repaired(text: str, parsed: Parsed) -> Parsed:
+    if parsed.tree is not None:
+        return parsed
+    for repair in (_newer_syntax, _older_print):
+        text = repair(text)
+    again = _attempt(text, 0)
+    return again if again.tree is not None else parsed
+
+
+def _attempt(text: str, shift: int) -> Parsed:
+    try:
+        with _lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # under -W error a warning would look like broken code
+            tree = ast.parse(text)
+    # MemoryError is what the parser says when its own stack is full: the text's doing, not ours,
+    # as the text is bounded.
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        return Parsed(None, f"{type(error).__name__}: {getattr(error, 'msg', error)!s:.120}")
+    if shift and isinstance(tree.body[0], ast.If):
+        tree.body = tree.body[0].body
+    return Parsed(tree, shift=shift)
+
+
+def _newer_syntax(text: str) -> str:
+    """Type aliases and parameters of PEP 695, and one quote inside itself (PEP 701)."""
+    text = _ALIAS.sub(lambda m: (m[1] + m[2]).ljust(len(m[0]) - 1) + "=", text)
+    text = _GENERIC.sub(lambda m: m[1] + " " * len(m[2]), text)
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        match = _FSTRING.search(line) if len(line) < 2000 else None
+        if match:
+            # Inside the fields the string's own quote becomes the other one.
+            own = line[match.end()]
+            other = "'" if own == '"' else '"'
+            lines[at] = _FIELD.sub(lambda m, o=own, n=other: m[0].replace(o, n), line)  # type: ignore[misc]
+    return "\n".join(lines)
+
+
+def _older_print(text: str) -> str:
+    return _PRINT.sub(lambda m: f"{m[1]}print({m[2].rstrip(',')})", text)

@@ -1,0 +1,246 @@
+"""Encoded payloads, code inside strings, and work that only stalls the sandbox."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from itertools import islice, pairwise
+from typing import Final
+
+from grpo_guard.content.code.fold import integers_of, text_of
+from grpo_guard.content.code.modules import REACHING, Modules
+from grpo_guard.content.code.names import words
+from grpo_guard.content.code.note import Note
+from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.source import Source
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{32,}+={0,2}")
+_RUN: Final = re.compile(r"\S{32,}+")
+# Regular expressions, format strings, addresses and alphabets are long without being encoded.
+_PATTERN: Final = re.compile(r"\(\?|\\[dws]|%[0-9.]*[sdf]|\{\w*[:!}]|://|abcdef|ABCDEF")
+_HEX: Final = re.compile(
+    r"\b(?=[0-9]{0,24}[a-fA-F])(?=[a-fA-F]{0,24}[0-9])(?:[0-9a-fA-F]{2}){16,}+\b"
+    r"|(?:\\x[0-9a-fA-F]{2}){6,}+"
+)
+_CODE: Final = re.compile(
+    r"__import__|__builtins__|__subclasses__|__globals__"
+    r"|__class__\s{0,4}\.(?!__name__)|\b(?:eval|exec|compile)"
+    r"\s{0,4}\(\s{0,4}[^)\s]|\bos\s{0,4}\.\s{0,4}(?:system|popen|environ|remove)|\bsubprocess\s{0,4}\."
+    r"|\bsys\.modules|\bimportlib\b|\bopen\s{0,4}\(\s{0,4}['\"]"
+)
+_IMPORTS: Final = re.compile(
+    r"(?:^|[\n;]|\\n)[ \t]{0,40}(?:>>> )?(?:from[ \t]+(\.*[A-Za-z_][\w.]*+)[ \t]+import[ \t]+[\w*(]"
+    r"|import[ \t]+([A-Za-z_][\w.]*+)[ \t]*(?:$|[\n;,]|\\n|[ \t]as[ \t]))"
+)
+_FORMAT_WALK: Final = re.compile(r"\{[^{}\n]{0,80}(?:\.__(?!class__\.__name__)|\[__)")
+_WORDS: Final = words(
+    "eval exec import system open print input compile getattr os sys calc builtins globals "
+    "subprocess socket code pickle addition __import__"
+)
+# Standard modules that a docstring's example may import; those that reach further may not.
+_QUIET: Final = frozenset(sys.stdlib_module_names) - REACHING
+MIN_ARRAY: Final = 64
+
+
+def check_payloads(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+    """Strings, numbers and sequences that carry more than a value of the question."""
+    notes = _strings(program, source, modules, shift) + _built(program, source, modules, shift)
+    for sequence in program.sequences:
+        numbers = integers_of(sequence)
+        if numbers and len(numbers) >= 4 and (problem := _array(numbers, modules)):
+            notes.append(Note("encoded_payload", problem, *source.span(sequence, shift)))
+    for node in program.integers:
+        value = int(node.value)  # type: ignore[arg-type]
+        text = _spelled(abs(value).to_bytes((value.bit_length() + 7) // 8, "big"))
+        if len(text) >= 10:
+            message = f"an integer that spells {text[:40]!r}"
+            notes.append(Note("encoded_payload", message, *source.span(node, shift)))
+    return notes
+
+
+def _strings(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+    notes: list[Note] = []
+    for node in program.texts:
+        raw = node.value
+        text = raw.decode("latin-1") if isinstance(raw, bytes) else str(raw)
+        problem = _in_text(text, isinstance(raw, bytes), modules)
+        if problem:
+            notes.append(Note(problem[0], problem[1], *source.span(node, shift)))
+    return notes
+
+
+def _in_text(text: str, is_bytes: bool, modules: Modules) -> tuple[str, str] | None:
+    if code := hidden_code(text, modules):
+        return "code_in_string", code
+    if _FORMAT_WALK.search(text):
+        return "format_trick", "a format string reads private attributes"
+    if is_bytes and sum(not (32 <= ord(c) < 127 or c in "\n\r\t") for c in text) >= 4:
+        return "encoded_payload", f"{len(text)} bytes that are no text"
+    encoded = encoded_text(text)
+    return ("encoded_payload", encoded) if encoded else None
+
+
+def encoded_text(text: str) -> str | None:
+    """What a string or comment may be the encoding of; None where it reads as words."""
+    if match := _HEX.search(text):
+        return f"{len(match[0])} characters of hexadecimal"
+    for match in islice(_RUN.finditer(text), 100):
+        run = match[0]
+        if _BASE64.fullmatch(run.strip("'\"b,;:()[]#")) and _random_looking(run):
+            return f"{len(run)} characters that look like base64"
+        if len(run) >= 48 and len(set(run)) >= 32 and not _PATTERN.search(run):
+            return f"{len(run)} characters that are no words"
+    return None
+
+
+def hidden_code(text: str, modules: Modules) -> str | None:
+    """What a string or comment would do if it were executed; None where it reads as words."""
+    if match := _CODE.search(text):
+        return f"a string holds code: {match[0][:40]!r}"
+    for match in _IMPORTS.finditer(text):
+        module = match[1] or match[2]
+        if not modules.allows(module) and module.partition(".")[0] not in _QUIET:
+            return f"a string holds an import of {module[:40]}"
+    return None
+
+
+def _random_looking(text: str) -> bool:
+    """Base64 mixes cases and digits within short stretches; words and identifiers do not."""
+    if "abcdef" in text.lower() or not any(c.isdigit() for c in text):
+        return False
+    kinds = [(c.isupper(), c.isdigit()) for c in text if c.isalnum()]
+    changes = sum(a != b for a, b in pairwise(kinds))
+    return len(set(kinds)) >= 2 and changes >= len(text) * 0.25
+
+
+def _built(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+    """Strings put together so that they cannot be read: chr(), joins, reversal, bytes.
+
+    The innermost expression that spells something is enough; those around it repeat it.
+    """
+    notes: list[Note] = []
+    candidates: list[ast.expr] = [call for call, _ in program.calls]
+    candidates += [op for op in program.operations if isinstance(op.op, ast.Add)]
+    candidates += program.subscripts
+    for node in candidates[:2000]:
+        text = text_of(node)
+        if text is None or len(text) < 3:
+            continue
+        code = hidden_code(text, modules) or text.strip("_ ") in _WORDS
+        code = code or encoded_text(text) is not None
+        if code:
+            message = f"puts together the string {text[:40]!r}"
+            notes.append(Note("built_string", message, *source.span(node, shift)))
+        elif _FORMAT_WALK.search(text) or ("__" in text and text.strip().strip("_").isidentifier()):
+            message = f"puts together the name {text[:40]!r}"
+            notes.append(Note("built_string", message, *source.span(node, shift)))
+    for call, _ in program.calls:
+        name = _method(call)
+        encoding = text_of(call.args[0]) if call.args else None
+        if name in ("fromhex", "b64decode", "unhexlify", "decompress"):
+            message = f"decodes data with {name}"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+        elif name == "decode" and _bytes_behind(call):
+            message = "turns bytes into text"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+        elif name in ("encode", "decode") and (encoding or "").lower() in _CODECS:
+            message = f"uses the codec {encoding}"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+    return notes + _character_codes(program, source, shift)
+
+
+_CODECS: Final = words(
+    "rot13 rot_13 rot-13 hex hex_codec base64 base64_codec zlib bz2 uu quopri unicode_escape "
+    "unicode-escape raw_unicode_escape utf-7 utf7 utf_7 punycode idna"
+)
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _bytes_behind(call: ast.Call) -> bool:
+    value = call.func.value if isinstance(call.func, ast.Attribute) else call
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, bytes)
+    if not isinstance(value, ast.Call):
+        return False
+    named = isinstance(value.func, ast.Name) and value.func.id in ("bytes", "bytearray")
+    return named or _method(value) == "to_bytes"
+
+
+def _character_codes(program: Program, source: Source, shift: int) -> list[Note]:
+    """``chr(c) for c in [...]``, ``map(chr, [...])``, ``bytes([...])`` and shifts of letters."""
+    notes = []
+    for call, scope in program.calls:
+        function = call.func
+        name = function.id if isinstance(function, ast.Name) else ""
+        if name in ("bytes", "bytearray") and call.args and _of_numbers(call.args[0]):
+            message = f"builds text from numbers with {name}"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+        elif name == "map" and call.args and _is_chr(call.args[0]):
+            message = "builds text from numbers with map(chr, ...)"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+        elif _is_chr(function) and call.args and _decodes(program, call.args[0], scope):
+            message = "builds text from numbers with chr"
+            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+    return notes
+
+
+def _decodes(program: Program, argument: ast.expr, scope: Scope) -> bool:
+    """Whether ``chr(argument)`` reads numbers of the program's own. Shifting letters takes an
+    ``ord``, and an alphabet a ``range``; a hidden text has a list of numbers."""
+    names = {node.id for node in ast.walk(argument) if isinstance(node, ast.Name)}
+    if isinstance(argument, ast.Constant) or "ord" in names or not names:
+        return False
+    generators: list[ast.comprehension] = getattr(scope.node, "generators", [])
+    for generator in generators:
+        over = generator.iter
+        if isinstance(over, ast.Call) and getattr(over.func, "id", "") in ("range", "enumerate"):
+            return False
+        if _over_numbers(scope.node):
+            return True
+    listed = (integers_of(sequence) for sequence in program.sequences)
+    return any(numbers is not None and len(numbers) > 3 for numbers in listed)
+
+
+def _of_numbers(node: ast.expr) -> bool:
+    """Whether bytes are made of numbers that stand in the program."""
+    numbers = integers_of(node)
+    return (numbers is not None and len(numbers) > 3) or _over_numbers(node)
+
+
+def _is_chr(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "chr"
+
+
+def _over_numbers(node: ast.AST) -> bool:
+    """Whether a comprehension runs over a literal list of numbers, or over text it shifts."""
+    generators: list[ast.comprehension] = getattr(node, "generators", [])
+    return any(
+        isinstance(g.iter, ast.List | ast.Tuple)
+        or (isinstance(g.iter, ast.Constant) and isinstance(g.iter.value, str | bytes))
+        for g in generators
+    )
+
+
+def _array(numbers: list[int], modules: Modules) -> str | None:
+    small = all(0 <= n < 256 for n in numbers)
+    if small:
+        text = "".join(map(chr, numbers))
+        if hidden_code(text, modules) or text.strip() in _WORDS:
+            return f"{len(numbers)} numbers that spell {text[:40]!r}"
+        printable = sum(32 <= n < 127 or n in (9, 10, 13) for n in numbers)
+        letters = sum(chr(n).islower() or n == 32 for n in numbers if n < 128)
+        if len(numbers) >= 16 and printable == len(numbers) and letters > 0.7 * len(numbers):
+            spaces = numbers.count(32)
+            return f"{len(numbers)} numbers that spell {text[:40]!r}" if spaces else None
+    if len(numbers) >= MIN_ARRAY and small and len(set(numbers)) > 24:
+        return f"{len(numbers)} numbers that may be bytes"
+    return None
+
+
+def _spelled(data: bytes) -> str:
+    text = data[:200].decode("latin-1")
+    return text if all(32 <= ord(c) < 127 or c in "\t\n\r" for c in text) else ""

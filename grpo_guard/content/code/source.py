@@ -1,0 +1,82 @@
+"""A program's text: places in it, and a scan that finds comments and depth without parsing.
+
+The scan runs before the parser and bounds what the parser is given: CPython's parser and AST
+recurse in C, and 10^5 nested brackets must never reach them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+from typing import Final
+
+_NEWLINE: Final = re.compile(r"\r\n|\r|\n")
+# Possessive throughout: an unclosed string ends at the line's or the text's end, never backtracks.
+_SCAN: Final = re.compile(
+    r"(?P<comment>\#[^\r\n]*+)"
+    r'|"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\\?\Z)|\'\'\'(?:[^\\\']|\\.|\'(?!\'\'))*+(?:\'\'\'|\\?\Z)'
+    r'|"(?:[^\\"\r\n]|\\.)*+"?|\'(?:[^\\\'\r\n]|\\.)*+\'?'
+    r"|(?P<open>[(\[{])|(?P<close>[)\]}])",
+    re.S,
+)
+# Right-recursive chains recurse in the parser without a bracket: unary operators, lambda, else.
+_CHAIN: Final = re.compile(
+    r"(?:[-+~][ \t\\\r\n]*+){60}|(?:\bnot\s++){60}|(?:\blambda\b[^:\n]{0,20}+:\s*+){40}"
+    r"|(?:\bawait\s++){40}"
+)
+
+
+class Source:
+    """The text of one block.
+
+    Args:
+        text: As it stands in the completion.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.comments: list[tuple[int, int]] = []
+        self.depth = 0
+        self._starts = [0, *(m.end() for m in _NEWLINE.finditer(text))]
+        self._scan()
+
+    def _scan(self) -> None:
+        depth = 0
+        for match in _SCAN.finditer(self.text):
+            if match.lastgroup == "comment":
+                self.comments.append(match.span())
+            elif match.lastgroup == "open":
+                depth += 1
+                self.depth = max(self.depth, depth)
+            elif match.lastgroup == "close":
+                depth = max(0, depth - 1)
+
+    @property
+    def chained(self) -> bool:
+        """Whether operators or keywords are chained to a depth that no person writes."""
+        return _CHAIN.search(self.text) is not None
+
+    def offset(self, line: int, column: int) -> int:
+        """The character at AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""
+        if not 1 <= line <= len(self._starts):
+            return len(self.text) if line > 1 else 0
+        start = self._starts[line - 1]
+        end = self._starts[line] if line < len(self._starts) else len(self.text)
+        content = self.text[start:end]
+        if not content.isascii():
+            raw = content.encode("utf-8", "replace")[:column]
+            column = len(raw.decode("utf-8", "ignore"))
+        return min(start + column, end)
+
+    def span(self, node: ast.AST, shift: int = 0) -> tuple[int, int]:
+        """Where a node stands; ``shift`` lines were put before the text to make it parse."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        last = getattr(node, "end_lineno", None) or line
+        end_column = getattr(node, "end_col_offset", None) or column
+        start = self.offset(line - shift, column)
+        return start, max(start, self.offset(last - shift, end_column))
+
+    def line_of(self, at: int) -> int:
+        """The line of a character, from 1."""
+        return bisect_right(self._starts, at)
