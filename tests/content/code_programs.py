@@ -1,0 +1,30 @@
+"""The written programs, and what the public verifier says of a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grpo_guard import Completion
+from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.verdict import Verdict
+
+FOLDER = Path(__file__).parent / "programs"
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    text = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def judge(text: str, **options: Any) -> Verdict:
+    return CodeVerifier(**options).verify([Completion("q", text)])[0]
+
+
+def tagged(source: str) -> str:
+    return f"<code>\n{source}\n</code>"
+
+
+def kinds(verdict: Verdict) -> set[str]:
+    return {finding.kind for finding in verdict.findings}
