@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import load
+from grpo_guard.evals.bench.end_to_end import generate, load
 from grpo_guard.evals.bench.head import HeadCase
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
 from grpo_guard.evals.sample import generation_config
@@ -17,6 +17,7 @@ from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.generate import generate_under_coin, only_these_settings
 from grpo_guard.logprob.replay.margins import Replay, RowReplay
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.sampling import SamplingSpec
 
 # The sampler of the measurements, and TRL's default.
@@ -24,8 +25,9 @@ SAMPLERS = (
     (SamplingSpec("transformers", 1.0, 50, 0.95), "top-k 50, top-p 0.95"),
     (SamplingSpec("transformers", 1.0, 0, 1.0), "whole vocabulary"),
 )
-NEW_TOKENS, ROWS = 64, 16
+NEW_TOKENS, ROWS, PASS_TOKENS = 64, 16, 128
 NEVER = 10**9
+PASS = "seed replay in the whole scoring pass"
 SCORING = "seed replay in the head's pass"
 DRAWING = f"drawing {ROWS} completions of {NEW_TOKENS} tokens"
 
@@ -56,6 +58,25 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
             rounds=rounds,
             clock=clock,
         )
+
+
+def scoring_pass(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
+    """The whole scoring of two groups, body and head, with and without the replay; wall time."""
+    loaded = load(model, device)
+    torch.manual_seed(0)
+    drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
+    sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]
+    scorer = TransformersScorer(loaded.model)
+    return interleaved(
+        {
+            "scoring": lambda: scorer.score(sequences, spec),
+            "grpo-guard, with the coin's replay": lambda: scorer.score(
+                sequences, spec, replay=Replay()
+            ),
+        },
+        rounds=rounds,
+        clock="cuda" if device == "cuda" else "wall",
+    )
 
 
 def drawing(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:

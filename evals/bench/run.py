@@ -16,7 +16,15 @@ from grpo_guard.evals.bench.head import HeadCase, cpu_head, cuda_head
 from grpo_guard.evals.bench.measure import Timing
 from grpo_guard.evals.bench.prompts import NAME as SHARED_PROMPT
 from grpo_guard.evals.bench.prompts import shared_prompt
-from grpo_guard.evals.bench.replay import DRAWING, SAMPLERS, SCORING, drawing, scoring
+from grpo_guard.evals.bench.replay import (
+    DRAWING,
+    PASS,
+    SAMPLERS,
+    SCORING,
+    drawing,
+    scoring,
+    scoring_pass,
+)
 from grpo_guard.evals.versions import versions
 
 # The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
@@ -67,6 +75,10 @@ def bench(
         say(name_of(LONG))
         timings = long_completions(model, device, rounds=few)
         add(f"{name_of(LONG)}, {model.name}", timings, threads=threads)
+        for spec, what in SAMPLERS:
+            name = f"{PASS}, {what}, {model.name}"
+            say(name)
+            add(name, scoring_pass(model, device, spec, rounds=rounds), threads=threads)
         for spec, what in SAMPLERS:
             name = f"{DRAWING}, {what}, {model.name}"
             say(name)
