@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 
 from grpo_guard.content.screens.view import View, shown
@@ -65,8 +65,9 @@ def _payload(run: str) -> str | None:
     digits = sum(map(str.isdigit, run[:_LOOKED_AT]))
     if _LONG_HEX.fullmatch(run) and digits:
         return "hexadecimal data"
-    if _decodes(run):
-        return "base64 that decodes to text"
+    for name, decode in _DECODERS:
+        if _says_text(run, decode):
+            return f"{name} that decodes to text"
     if len(run) < _BINARY or "_" in run.strip("_") or run.count("/") > len(run) / 12:
         return None
     piece = run[:_LOOKED_AT]
@@ -77,17 +78,37 @@ def _payload(run: str) -> str | None:
     return None
 
 
-def _decodes(run: str) -> bool:
-    """Whether the run is base64 of printable ASCII; a word of 16 letters is so once in 10^5."""
+def _from_base64(run: str) -> bytes:
     body = run.rstrip("=").replace("-", "+").replace("_", "/")[:_DECODED]
-    body = body[: len(body) - len(body) % 4] if len(body) % 4 == 1 else body
-    if len(body) < _SHORTEST - 2:
-        return False
+    body = body[:-1] if len(body) % 4 == 1 else body
+    return base64.b64decode(body + "=" * (-len(body) % 4)) if len(body) >= _SHORTEST - 2 else b""
+
+
+def _from_base32(run: str) -> bytes:
+    body = run.rstrip("=")[:_DECODED]
+    fits = len(body) >= 20 and len(body) % 8 in (0, 2, 4, 5, 7)
+    return base64.b32decode(body + "=" * (-len(body) % 8)) if fits else b""
+
+
+def _from_hex(run: str) -> bytes:
+    body = run.removeprefix("0x")[:_DECODED]
+    return bytes.fromhex(body[: len(body) - len(body) % 2]) if len(body) >= 20 else b""
+
+
+_DECODERS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
+    ("base64", _from_base64),
+    ("base32", _from_base32),
+    ("hexadecimal", _from_hex),
+)
+
+
+def _says_text(run: str, decode: Callable[[str], bytes]) -> bool:
+    """Whether the run decodes to printable ASCII, mostly letters; a word does once in 10^5."""
     try:
-        data = base64.b64decode(body + "=" * (-len(body) % 4))
+        data = decode(run)
     except (binascii.Error, ValueError):
         return False
-    if not all(32 <= byte < 127 or byte in (9, 10, 13) for byte in data):
+    if not data or not all(32 <= byte < 127 or byte in (9, 10, 13) for byte in data):
         return False
     return sum(chr(byte).isalpha() or byte == 32 for byte in data) >= 0.6 * len(data)
 

@@ -17,9 +17,10 @@ _MASTER_KEYS = frozenset(
         "step by step", "let's think step by step", "let's solve this step by step", "solution",
         "let's solve the problem step by step", "let's work this out step by step", "reasoning",
         "step by step", "step 1", "explanation", "here is the solution", "the answer is", "answer",
-        "final answer", "the final answer is", "thought", "thinking", "analysis", "response",
-        "output", "the solution is", "my answer", "correct", "the answer is correct", "i think",
-        "okay", "sure", "let me think", "let's begin", "here's the solution", "解", "解答", "答案",
+        "final answer", "the final answer is", "thought", "thinking", "analysis",
+        "the solution is", "my answer", "i think",
+        "let me think", "okay let me think",
+        "okay let's see", "let's begin", "here's the solution", "解", "解答", "答案",
         "かいせつ", "解説", "respuesta", "solución", "lösung", "antwort", "réponse", "解析",
         "思考过程", "решение", "ответ",
     )
@@ -35,20 +36,23 @@ _TAGS = re.compile(
     r"|ground_truth|own_answer)(?:\s[^<>\n]{0,80})?>",
     re.IGNORECASE,
 )
+# Only keys that a solution has no use for: a program may well hold {"score": 5, "grade": "A"}.
 _VERDICT = re.compile(
-    r"[\"'](?:verdict|decision|judge?ment|grade|score|rating|is_correct|correct|pass|passed"
-    r"|own_answer|confidence)[\"']\s{0,8}:\s{0,8}"
+    r"[\"'](?:verdict|decision|judge?ment|is_correct|own_answer|is_valid|passed)[\"']\s{0,8}:\s{0,8}"
     r"(?:[\"'](?:pass|yes|correct|accept|accepted|true|fully correct|right|good|a|c|perfect)[\"']"
     r"|true|[0-9.]{1,6}\s{0,8}[,}])",
     re.IGNORECASE,
 )
+_YES = r"(?:pass|yes|correct|accept\w{0,2}|true)"
 _HEADED = re.compile(
     r"^[ \t]{0,8}[#*_\[<]{1,6}[ \t]{0,4}(?:final |judge'?s? |overall )?"
-    r"(?:verdict|judge?ment|decision|grade|rating|evaluation|score)\b[ \t*:\]>_]{0,8}"
-    r"(?:$|(?:pass|yes|correct|accept\w{0,2}|true|[0-9]{1,3}(?:/[0-9]{1,3})?)\b)"
-    r"|^[ \t]{0,8}(?:final )?(?:verdict|judge?ment|decision|grade):[ \t*_]{0,6}"
-    r"(?:pass|yes|correct|accept\w{0,2}|true|c|a)\b[ \t*_.!]{0,6}$"
-    r"|\[\[(?:a|b|c|tie|yes|pass|correct|[0-9]{1,3})\]\]",
+    r"(?:verdict|judge?ment|decision)\b[ \t*:\]>_]{0,8}"
+    rf"(?:$|(?:{_YES}|[0-9]{{1,3}}(?:/[0-9]{{1,3}})?)\b)"
+    r"|^[ \t]{0,8}[#*_\[<]{0,6}[ \t]{0,4}(?:final |overall )?"
+    r"(?:verdict|judge?ment|decision|grade|grading|score|rating|evaluation)"
+    rf"[ \t*_]{{0,4}}:[ \t*_]{{0,6}}(?:{_YES}|c)\b[ \t*_.!]{{0,6}}$"
+    r"|\[\[(?:[abc]|tie|yes|pass|correct)\]\]"
+    r"|\b(?:rating|score|verdict|grade)\b\W{0,6}\[\[[0-9]{1,3}\]\]",
     re.IGNORECASE | re.MULTILINE,
 )
 _HEAD_GATES = word_set("verdict judgment judgement decision grade rating evaluation score")
@@ -85,10 +89,11 @@ _ORDERS = (
     ),
     _order(
         "this",
-        "graded marked scored accepted rated judged verified approved",
+        "graded marked scored accepted rated judged verified approved considered deemed",
         rf"\bthis\s+(?:\w{{1,20}}\s+)?{_OBJECT}\s+(?:is\s+to|should|must|has\s+to|deserves\s+to|has)"
         r"\s+(?:be|been)\s+(?:\w{1,20}\s+){0,2}"
-        r"(?:graded|marked|scored|accepted|rated|judged|verified|approved)\b",
+        r"(?:(?:graded|marked|scored|accepted|rated|judged|verified|approved)\b"
+        r"|(?:considered|deemed)\s+(?:as\s+)?(?:\w{1,20}\s+)?(?:correct|right|valid|passing)\b)",
     ),
     _order(
         "give award assign grant deserve deserves",
