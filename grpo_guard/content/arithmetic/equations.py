@@ -1,0 +1,197 @@
+"""Equations of a text, each found right, wrong, or not certain enough to say anything of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.content.arithmetic import leniency, measures
+from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
+from grpo_guard.content.arithmetic.links import Link, links, segments
+from grpo_guard.content.arithmetic.notation import Rational, fold, number
+from grpo_guard.content.arithmetic.readings import readings
+from grpo_guard.content.arithmetic.rounding import (
+    FLOAT_DECIMALS,
+    agrees,
+    holds_unrounded,
+    rounds_to,
+    states,
+)
+
+# Evaluations beyond the default reading in one text. Honest texts need tens; one that leaves
+# thousands of equations open on purpose is read by the rules of arithmetic from there on.
+MOST_READINGS: Final = 2000
+MOST_WRONG: Final = 1000
+_NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
+_COPY: Final = re.compile(
+    r"[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One checked equation.
+
+    Args:
+        left: What stands to the left, as written.
+        exact: Its exact value.
+        stated: The value of what stands to the right.
+        span: Place of the stated result in the text.
+        extent: Place of the whole equation.
+        right: Whether the statement holds.
+    """
+
+    left: str
+    exact: Rational
+    stated: Rational
+    span: tuple[int, int]
+    extent: tuple[int, int]
+    right: bool
+
+
+def equations(text: str) -> list[Equation]:
+    """Every equation whose two sides can be read without doubt, in the order of the text.
+
+    Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
+    is the text around them, as if they were not there.
+    """
+    folded = fold(text)
+    notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
+    outer = _NOTE.sub(lambda m: " " * len(m.group()), folded) if notes else folded
+    checker = _Checker(text)
+    # Notes first: they say what a rounded number in the text was rounded from.
+    places = [(*note.span(1), folded) for note in notes]
+    places += [(start, end, outer) for start, end in segments(outer)]
+    for start, end, source in places:
+        for link in links(source, start, end):
+            checker.add(link)
+        if checker.wrong >= MOST_WRONG:
+            break  # nothing that follows could make it better
+    checker.places = {equation.span for equation in checker.found}
+    for note in notes:
+        checker.add_copy(folded, note)
+    return sorted(checker.found, key=lambda equation: equation.span)
+
+
+class _Checker:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.found: list[Equation] = []
+        # Rounded results and what they stand for: 3.33 may be used as 10/3 later.
+        self.rounded: dict[Rational, Rational] = {}
+        self.floats: dict[Rational, Rational] = {}  # 15: 14.999999999999998
+        self.wrong = 0
+        self.places: set[tuple[int, int]] = set()  # of stated results
+        self.budget = MOST_READINGS
+        self.calculated = False  # whether the present chain has an operator yet
+        self.head: list[Rational] = []  # values of the earlier sides of the present chain
+
+    def add(self, link: Link) -> None:
+        if link.opens:
+            self.head = []
+            self.calculated = False
+        left, right = link.left, link.right
+        try:
+            exact, stated = evaluate(left), evaluate(right)
+        except UndefinedError:
+            return
+        if link.doubt or not self._is_statement(link, exact, stated):
+            self.head = []
+            return
+        self.head.append(exact)
+        holds = exact == stated or self._holds(link, exact, stated)
+        if holds and exact != stated and len(self.rounded) < 1000:
+            shown = evaluate(Run(right.operands[:1]))
+            self.rounded[shown] = exact
+            if (right.operands[0].decimals or 0) >= FLOAT_DECIMALS:
+                self.floats[exact] = shown
+        if holds or not leniency.excused(link, exact, stated, self.text):
+            self.wrong += not holds
+            self.found.append(
+                Equation(
+                    self.text[left.start : left.end][:200],
+                    exact,
+                    stated,
+                    right.operands[0].span if right.is_number else (right.start, right.end),
+                    (left.start, right.end),
+                    holds,
+                )
+            )
+
+    def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
+        """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
+        left = link.left
+        operators = list(left.all_operators())
+        self.calculated |= bool(operators)
+        if not operators:
+            return self.calculated and not left.numbers_have_units(link.right)
+        if operators == ["-"] and exact < 0 and "-" in self.text[left.start : left.end]:
+            tight = " " not in self.text[left.start : left.end].strip()
+            if tight and not link.chained and link.context:
+                return False  # "weeks 1-2 = 96 - 70"
+        if operators == ["/"] and 0 < exact < 1 <= stated and stated.denominator == 1:
+            return False  # "1/4 = 20 students"
+        if operators == ["/", "/"] and left.operands[-1].value >= 1000:
+            return False
+        if link.verbal:
+            written = self.text[left.start : left.end]
+            plain = set(operators) <= {"-", "/"} and not re.search(r" [-−–/÷] |[a-z]{4}|÷", written)
+            return not plain and link.right.is_number
+        return True
+
+    def _holds(self, link: Link, exact: Rational, stated: Rational) -> bool:
+        left, right = link.left, link.right
+        if agrees(left, right, exact, stated, link.approximate):
+            return True
+        # A running calculation, "2 + 3 = 5 * 2 = 10", states only the first number.
+        if right.operators and self._runs_on(right, exact):
+            return True
+        known = (*self.head[-8:], *([self.floats[exact]] if exact in self.floats else []))
+        if any(states(right, value, link.approximate) for value in known):
+            return True
+        for reading in readings(left, right):
+            self.budget -= 1
+            if self.budget < 0:
+                break
+            try:
+                values = evaluate(left, reading), evaluate(right, reading)
+            except UndefinedError:
+                continue
+            if agrees(left, right, *values, link.approximate):
+                return True
+        return holds_unrounded(left, right, self.rounded, link.approximate)
+
+    @staticmethod
+    def _runs_on(right: Run, exact: Rational) -> bool:
+        first = Run(right.operands[:1])
+        rounded = first.operands[0].decimals or 0
+        if "f" in right.operators:  # "1/3 of $150 left"
+            cut = right.operators.index("f")
+            ahead = Run(right.operands[: cut + 1], right.operators[:cut])
+            if exact in (evaluate(ahead), evaluate(ahead, Reading(percent="plain"))):
+                return True
+        return evaluate(first) == exact or (rounded > 0 and states(first, exact, False))
+
+    def add_copy(self, folded: str, note: re.Match[str]) -> None:
+        """``<<16-3=13>>12``: the number behind a calculator note repeats its result."""
+        copy = _COPY.match(folded, note.end())
+        result = folded[note.start(1) : note.end(1)].rpartition("=")[2].strip()
+        if copy is None or not result:
+            return
+        place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))
+        if place in self.places:
+            return  # part of an equation outside the note
+        if self.wrong >= MOST_WRONG:
+            return
+        noted, stated = number(result), number(copy[1].rstrip(".,"))
+        if noted is None or stated is None or rounds_to(noted[0], *stated):
+            return
+        if rounds_to(stated[0], *noted) or measures.converts(
+            noted[0], stated[0], folded[place[1] : place[1] + 24]
+        ):
+            return
+        self.wrong += 1
+        self.found.append(
+            Equation(result, noted[0], stated[0], place, (note.start(), place[1]), False)
+        )

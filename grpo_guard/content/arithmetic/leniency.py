@@ -1,0 +1,204 @@
+"""What honest writers leave out: unit conversion, factors in words, labels, unknowns.
+
+Everything here can only excuse an equation, never convict one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+from grpo_guard.content.arithmetic import measures
+from grpo_guard.content.arithmetic.expression import Operand, Run, UndefinedError, evaluate
+from grpo_guard.content.arithmetic.links import Link
+from grpo_guard.content.arithmetic.measures import sizes_of
+from grpo_guard.content.arithmetic.notation import (
+    BREAK,
+    NUMBER,
+    OF,
+    PERCENT,
+    WORDS,
+    Rational,
+    number,
+    vocabulary,
+)
+from grpo_guard.content.arithmetic.rounding import agrees
+
+_FACTORS: Final[dict[str, Rational]] = {
+    "half": Fraction(1, 2), "twice": 2, "double": 2, "triple": 3, "thrice": 3,
+    "third": Fraction(1, 3), "quarter": Fraction(1, 4), "doubled": 2, "doubling": 2,
+}  # fmt: skip
+_RATE: Final = re.compile(r"[A-Za-z]/[0-9]")  # "24 degrees / 3 degrees/5% increase"
+_THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
+_LABELS: Final = vocabulary(
+    "day week month year step part question problem case round item stage phase chapter level "
+    "grade figure option number section exercise example hour minute"
+)
+_AVERAGES: Final = vocabulary("average mean")
+_JOINING: Final = vocabulary("of at per by with for and each costing another plus")
+_ADDING: Final = vocabulary("and plus another")
+# Right before an expression, these mean that its value is not what is stated.
+_OPAQUE: Final = vocabulary(
+    "root sqrt median negative log ln sin cos tan max min mod floor ceil abs "
+    "gcd lcm square cube squared not if suppose exp factorial"
+)
+
+
+def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
+    """Whether words or units around a link make it too uncertain to be called wrong."""
+    return (
+        measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
+        or _context_explains(link, exact, stated)
+        or _priced(link, text)
+        or _has_unknowns(link)
+        or _is_clock_time(link)
+        or _dots_group_digits(link)
+        or _RATE.search(text, link.left.start, link.left.end) is not None
+        or (stated != 0 and exact / Fraction(stated) in _THOUSANDS)
+        or (
+            link.after is not None
+            and link.after.text == "!"
+            and 0 <= stated <= 20
+            and stated == int(stated)
+            and math.factorial(int(stated)) == exact
+        )
+    )
+
+
+def _is_money(text: str, operand: Operand) -> bool:
+    start = operand.span[0]
+    return text[max(0, start - 3) : start].rstrip()[-1:] == "$"
+
+
+def _behind(link: Link, text: str) -> str:
+    """What the result is counted in: its unit, the words that follow, or dollars."""
+    result = link.right.operands[-1]
+    behind = link.after.text if link.after is not None and link.after.kind == WORDS else ""
+    money = "dollar" if _is_money(text, result) else ""
+    return result.unit or behind or money
+
+
+def _priced(link: Link, text: str) -> bool:
+    """``3 pens + 2 pencils = $12``: things on one side, money on the other."""
+    left, right = link.left, link.right
+    if not left.operators or not set(left.operators) <= set("+-") or len(left.operands) < 2:
+        return False
+    money = _is_money(text, right.operands[0])
+    units = {operand.unit for operand in left.operands}
+    bare = all(text[max(0, o.span[0] - 1) : o.span[0]] != "$" for o in left.operands)
+    return money and bare and "" not in units and len(units) > 1
+
+
+def _is_clock_time(link: Link) -> bool:
+    """``10am + 3 hours = 1pm``, ``11 + 4 = 3 o'clock``."""
+    behind = link.after.text if link.after is not None else ""
+    units = [o.unit for run in (link.left, link.right) for o in run.numbers()]
+    return any(
+        word in ("am", "pm", "AM", "PM", "o'clock") for u in (*units, behind) for word in u.split()
+    )
+
+
+def _dots_group_digits(link: Link) -> bool:
+    """``1.200 + 300 = 1.500`` where the dot groups thousands."""
+    runs = []
+    for run in (link.left, link.right):
+        operands = [
+            replace(o, value=o.value * 1000) if o.decimals == 3 else o for o in run.operands
+        ]
+        runs.append(Run(operands, run.operators))
+    values = [_value(run) for run in runs]
+    return (
+        values[0] is not None
+        and values[0] == values[1]
+        and any(o.decimals == 3 for run in (link.left, link.right) for o in run.operands)
+    )
+
+
+def _has_unknowns(link: Link) -> bool:
+    """``3m + 5 = 20``, ``100-total - 5 = 20``: a letter or a name that may be an unknown.
+
+    The same letter on every number, as in ``3m + 4m = 7m``, changes nothing.
+    """
+    left = {operand.unit.strip() for operand in link.left.numbers()}
+    right = {operand.unit for operand in link.right.numbers()}
+    # "= 7 m" counts metres, "= 7m" may be an unknown as well
+    doubtful = any(_may_be_unknown(unit) for unit in left | right)
+    return doubtful and len(left | {unit.strip() for unit in right}) > 1
+
+
+def _may_be_unknown(unit: str) -> bool:
+    return len(unit) == 1 or (unit[:1] == "-" and not sizes_of(unit))
+
+
+def _context_explains(link: Link, exact: Rational, stated: Rational) -> bool:
+    """Words before the first number that belong to the calculation: "twice 3 + 4 = 10"."""
+    if link.chained:
+        return False
+    if _is_label(link, stated):
+        return True
+    if not link.context or link.context[-1].kind not in (WORDS, OF):
+        return False
+    words = [w.lower() for token in link.context[-3:] if token.kind in (WORDS, OF)
+             for w in token.text[-60:].split()]  # fmt: skip
+    if not _OPAQUE.isdisjoint(words[-2:]) or words[-1:] == ["than"]:
+        return True
+    if not _AVERAGES.isdisjoint(words[-4:]) and exact == stated * len(link.left.operands):
+        return True
+    factors: list[Rational] = []
+    added: list[Rational] = []
+    factors += [_FACTORS[word] for word in words[-4:] if word in _FACTORS]
+    if words and words[-1] in _JOINING:
+        for token, following in zip(link.context, [*link.context[1:], None], strict=True):
+            read = number(token.text) if token.kind == NUMBER else None
+            if read:
+                percent = following is not None and following.kind == PERCENT
+                factors.append(Fraction(read[0], 100) if percent else read[0])
+                added += [exact + read[0]] if words[-1] in _ADDING else []
+    return stated in added or any(_with_factor(link, f, exact, stated) for f in factors)
+
+
+def _with_factor(link: Link, factor: Rational, exact: Rational, stated: Rational) -> bool:
+    first = link.left.operands[0]
+    group = Operand(first.span, group=Run([replace(first)]))
+    head = Operand(first.span, value=factor)
+    run = Run([head, group, *link.left.operands[1:]], ["*", *link.left.operators])
+    values = [factor * exact]
+    with contextlib.suppress(UndefinedError):
+        values.append(evaluate(run))
+    if stated in values:
+        return True
+    rounds = any(operand.decimals for operand in link.right.operands)
+    return rounds and any(
+        agrees(link.left, link.right, value, stated, link.approximate) for value in values
+    )
+
+
+def _is_label(link: Link, stated: Rational) -> bool:
+    """``Day 1 - 20 + 30 = 50`` and ``- 5 + 3 = 8``: the dash behind a label, or of a list."""
+    run = link.left
+    first = run.operands[0]
+    if first.negative and run.operators:
+        positive = replace(first, negative=False)
+        return _value(Run([positive, *run.operands[1:]], run.operators)) == stated
+    if run.operators[:1] == ["f"] and len(run.operators) > 1:  # "5% of the 12 - 10 = 2 tickets"
+        return _value(Run(run.operands[1:], run.operators[1:])) == stated
+    last = link.context[-1] if link.context else None
+    labelled = (
+        first.value <= 20
+        if last is None or last.kind == BREAK
+        else last.kind == WORDS and last.text.lower().rpartition(" ")[2] in _LABELS
+    )
+    if labelled and len(run.operators) > 1 and run.operators[0] == "-" and not first.unit:
+        return _value(Run(run.operands[1:], run.operators[1:])) == stated
+    return False
+
+
+def _value(run: Run) -> Rational | None:
+    try:
+        return evaluate(run)
+    except UndefinedError:
+        return None

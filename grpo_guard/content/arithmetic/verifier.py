@@ -1,0 +1,164 @@
+"""ArithmeticVerifier: does a completion calculate what it says it calculates?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias, get_args
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.arithmetic.answer import answers
+from grpo_guard.content.arithmetic.equations import Equation, equations
+from grpo_guard.content.arithmetic.flow import Flow
+from grpo_guard.content.arithmetic.notation import Rational
+from grpo_guard.content.arithmetic.words import statements
+from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
+Textual: TypeAlias = Literal["off", "report", "judge"]
+
+MAX_CHARS: Final = 250_000
+MAX_FINDINGS: Final = 20
+
+
+class ArithmeticVerifier(CompletionVerifier):
+    """Rejects completions with a wrong equation on the way to a right answer.
+
+    For MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and goes on
+    with 4 so that the reward stays, and which neither the paper's logit check nor its judge stops
+    in time. Needs no model: every equation is read, in the notations that models use, and
+    evaluated exactly. What can be read in several ways is wrong only if it is wrong in all of
+    them, and what cannot be read for certain (unknowns, ranges, times, functions) is left out.
+
+    Weak honest models write wrong equations too, but these usually lead them to wrong answers.
+    By default, therefore, a wrong equation rejects only beside an answer that is right all the
+    same; the others are left to the reward, and reported. Without a ``reference`` the flow of
+    values decides instead: the text goes on with the true value and never with the stated one. A
+    wrong equation that the text itself takes back and corrects is reported and never rejects.
+
+    A completion without equations is accepted: nothing wrong was found in it, and a content check
+    that abstained on everything it has no words for would switch the whole guard off.
+
+    What it cannot see: a wrong step without an equation, a wrong equation between unknowns or
+    beneath a doubt, units that do not fit, and a wrong equation in a completion whose answer is
+    wrong too (no reward, no attack).
+
+    Args:
+        on_wrong: ``"answer_right"`` as above; ``"reject"`` for any wrong equation; ``"ignore"``
+            to report only.
+        textual: Arithmetic in words ("two cows and two pigs make five animals"): ``"report"`` as
+            findings that decide nothing, since words are less certain than signs; ``"judge"`` to
+            treat it like an equation; ``"off"``.
+        max_chars: Longer texts are rejected as OVERLONG and not read: their length is their
+            author's doing.
+        max_findings: At most so many findings per completion, >= 1.
+
+    Raises:
+        ValueError: an argument is not one of these.
+    """
+
+    name = "arithmetic"
+
+    def __init__(
+        self,
+        *,
+        on_wrong: OnWrong = "answer_right",
+        textual: Textual = "report",
+        max_chars: int = MAX_CHARS,
+        max_findings: int = MAX_FINDINGS,
+    ) -> None:
+        for name, value, allowed in (
+            ("on_wrong", on_wrong, get_args(OnWrong)),
+            ("textual", textual, get_args(Textual)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        for name, limit in (("max_chars", max_chars), ("max_findings", max_findings)):
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {limit!r}")
+        self.on_wrong = on_wrong
+        self.textual = textual
+        self.max_chars = max_chars
+        self.max_findings = max_findings
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion; no p-value, since nothing here is left to chance."""
+        return [self._judge(completion) for completion in batch]
+
+    def _judge(self, completion: Completion) -> Verdict:
+        text = completion.text
+        if len(text) > self.max_chars:
+            message = f"expected at most {self.max_chars} characters, got {len(text)}"
+            return reject(self.name, Cause.OVERLONG, message)
+        found = equations(text)
+        said = [] if self.textual == "off" else statements(text, found)
+        judged = sorted(found + said, key=_place) if self.textual == "judge" else found
+        flow = Flow(text, judged) if any(not e.right for e in judged) else None
+        deciding: list[int] = []
+        shown: list[Finding] = []
+        if flow is not None:
+            right = completion.reference is not None and answers(text, completion.reference)
+            has_reference = completion.reference is not None
+            order = range(len(flow.wrong))
+            deciding = [at for at in order if self._decides(flow, at, has_reference, right)]
+            # Those that decide come first.
+            others = sorted(set(order) - set(deciding))
+            spoken = {id(equation) for equation in said}
+            for at in (*deciding, *others)[: self.max_findings]:
+                kind = "wrong_textual" if id(flow.wrong[at]) in spoken else "wrong_equation"
+                shown.append(_finding(text, flow.wrong[at], kind, flow, at))
+        if self.textual == "report":
+            room = self.max_findings - len(shown)
+            wrong = [statement for statement in said if not statement.right]
+            shown += [_finding(text, statement, "wrong_textual") for statement in wrong[:room]]
+        verdict = reject if deciding else accept
+        return verdict(self.name, findings=tuple(shown))
+
+    def _decides(self, flow: Flow, at: int, has_reference: bool, right: bool) -> bool:
+        if self.on_wrong == "ignore" or flow.is_taken_back(at):
+            return False
+        if self.on_wrong == "reject":
+            return True
+        if has_reference:
+            return right
+        true_later, stated_later = flow.goes_on_with(at)
+        return true_later and not stated_later
+
+
+def _place(equation: Equation) -> tuple[int, int]:
+    return equation.span
+
+
+def _finding(
+    text: str, equation: Equation, kind: str, flow: Flow | None = None, at: int = 0
+) -> Finding:
+    start, end = equation.extent
+    written = " ".join(_printable(text[start : min(end, start + 160)]).split())
+    message = (
+        f"{written!r}: the left side is {_shown(equation.exact)}, "
+        f"stated is {_shown(equation.stated)}"
+    )
+    if flow is not None:
+        true_later, stated_later = flow.goes_on_with(at)
+        if flow.is_taken_back(at):
+            message += "; taken back later"
+        elif true_later and not stated_later:
+            message += f"; the text goes on with {_shown(equation.exact)}"
+    return Finding(kind, message, char_span=equation.span)
+
+
+def _printable(text: str) -> str:
+    """Without lone surrogates, which no log can encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _shown(value: Rational) -> str:
+    """A value for a person: exact where that is short."""
+    value = Fraction(value)
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > 100:
+        return f"a number of {value.numerator.bit_length() - value.denominator.bit_length()} bits"
+    if value.denominator == 1:
+        return str(value.numerator)
+    decimals = f"{float(value):.6g}"
+    return decimals if Fraction(decimals) == value else f"{value} (about {decimals})"

@@ -1,0 +1,229 @@
+"""Arithmetic in words: "two cows and two pigs make five animals", "two plus two is five".
+
+Less certain than signs ("two boys and three girls make ten cakes" states no sum), hence kept apart
+from the equations. Reads one sentence at a time, each word once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.content.arithmetic.equations import Equation
+from grpo_guard.content.arithmetic.expression import divide
+from grpo_guard.content.arithmetic.notation import Rational, fold, number, vocabulary
+
+_SMALL: Final = {
+    name: value
+    for value, name in enumerate(
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+        ]
+    )
+}
+_TENS: Final = {
+    name: value
+    for value, name in zip(
+        range(20, 100, 10),
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"],
+        strict=True,
+    )
+}
+_LARGE: Final = {"hundred": 100, "thousand": 1000, "million": 10**6}
+_OPERATORS: Final = {
+    "plus": "+", "and": "+", "minus": "-", "times": "*", "multiplied": "*", "divided": "/",
+    "+": "+", "-": "-", "*": "*", "/": "/", ",": "+",
+}  # fmt: skip
+# Between numbers joined by "and", only these say that a sum follows; "is" may say anything.
+_SUMMING: Final = vocabulary("make makes equal equals give gives total totals =")
+_SAYING: Final = _SUMMING | {"is", "are"}
+_PASSED: Final = vocabulary("a the of total exactly up to in by altogether us you")
+_BARRING: Final = vocabulary(
+    "each per every percent than from at half twice double of to between or with for"
+)
+_WORD: Final = re.compile(r"[A-Za-z]++|[0-9]++(?:[.,][0-9]++)*+|[-+*/=,]")
+_SENTENCE: Final = re.compile(r"[^.;:!?\n]++(?:\.[0-9][^.;:!?\n]*+)*+")
+_NUMERAL: Final = "|".join((*_SMALL, *_TENS, *_LARGE))
+_CANDIDATE: Final = re.compile(
+    rf"(?<!\w)(?i:plus|minus|times|and|by)[ ](?:[0-9]|(?i:{_NUMERAL})(?!\w))"
+    rf"|(?<!\w)(?i:{_NUMERAL}) [-+*/] "
+)
+_MAX_UNIT_WORDS: Final = 4
+_MAX_OPERANDS: Final = 30
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What has been read of a statement so far."""
+
+    start: int
+    values: list[Rational]
+    operators: list[str]
+    worded: bool  # something in it is not what the equations already read
+    units: int = 0
+
+
+def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
+    """Statements in words, right or wrong; those that overlap an equation of ``found`` are not.
+
+    Args:
+        text: The completion; linear time.
+        found: What was already read as equations.
+    """
+    folded = fold(text)
+    if _CANDIDATE.search(folded) is None:
+        return []
+    taken = {equation.span for equation in found}
+    result: list[Equation] = []
+    for sentence in _SENTENCE.finditer(folded):
+        if _CANDIDATE.search(sentence.group()):
+            result += _read(text, folded, *sentence.span())
+    return [statement for statement in result if statement.span not in taken]
+
+
+def _read(text: str, folded: str, start: int, end: int) -> list[Equation]:
+    words = [(m.group().lower(), m.start(), m.end()) for m in _WORD.finditer(folded, start, end)]
+    found: list[Equation] = []
+    state: _Sum | None = None
+    at = 0
+    while at < len(words):
+        word = words[at][0]
+        value, after = _numeral(words, at)
+        if value is not None:
+            state = _continued(state, words[at][1], value, word.isalpha())
+            at = after
+            continue
+        at += 1
+        if state is None:
+            continue
+        if word in _SAYING and state.operators and len(state.values) == len(state.operators) + 1:
+            statement, at = _stated(text, words, at, state, word)
+            found += [statement] if statement else []
+            state = None
+        elif word in _OPERATORS:
+            if len(state.operators) == len(state.values):
+                # "two, and three": one operator of two words
+                state.operators[-1] = _OPERATORS[word]
+            elif state.operators[-1:] and len(state.values) >= _MAX_OPERANDS:
+                state = None
+            else:
+                state.operators.append(_OPERATORS[word])
+                state.worded |= word == "and"
+            if state is not None:
+                state.units = 0
+        elif word in _BARRING and not (word == "by" and state.operators):
+            state = None
+        else:
+            state.units += 1
+            if state.units > _MAX_UNIT_WORDS:
+                state = None
+    return found
+
+
+def _continued(state: _Sum | None, start: int, value: Rational, worded: bool) -> _Sum:
+    """A number continues a sum if an operator stands before it, and begins one otherwise."""
+    if state is None or len(state.operators) != len(state.values):
+        return _Sum(start, [value], [], worded)
+    state.values.append(value)
+    state.worded |= worded
+    state.units = 0
+    return state
+
+
+def _stated(
+    text: str, words: list[tuple[str, int, int]], at: int, state: _Sum, verb: str
+) -> tuple[Equation | None, int]:
+    """The number behind the verb, compared with the sum."""
+    for _ in range(4):
+        if at < len(words) and words[at][0] in _PASSED:
+            at += 1
+    stated, after = _numeral(words, at)
+    if stated is None:
+        return None, at
+    following = words[after][0] if after < len(words) else ""
+    joined_by_and = state.worded and "+" in state.operators and verb not in _SUMMING
+    said_plus = " plus " in text[state.start : words[at][1]].lower()
+    worded = state.worded or words[at][0].isalpha()
+    if verb == "=" and " and " in text[state.start : words[at][1]].lower():
+        return None, after  # "3 apples and 4 + 5 = 9 pears"
+    if not worded or (joined_by_and and not said_plus) or following in ("more", "less", "times"):
+        return None, after
+    exact = _value(state)
+    if exact is None or (following in _OPERATORS and following not in ("and", ",")):
+        return None, after
+    span = (words[at][1], words[after - 1][2])
+    left = text[state.start : words[at][1]][:200]
+    return Equation(left, exact, stated, span, (state.start, span[1]), exact == stated), after
+
+
+def _value(state: _Sum) -> Rational | None:
+    terms: list[Rational] = [state.values[0]]
+    for operator, value in zip(state.operators, state.values[1:], strict=True):
+        if operator == "*":
+            terms[-1] *= value
+        elif operator == "/":
+            if value == 0:
+                return None
+            terms[-1] = divide(terms[-1], value)
+        else:
+            terms.append(value if operator == "+" else -value)
+    return sum(terms)
+
+
+def _numeral(words: list[tuple[str, int, int]], at: int) -> tuple[Rational | None, int]:
+    """Value of the number that begins at word ``at`` and where it ends; "twenty-five" is one."""
+    if at >= len(words):
+        return None, at
+    word = words[at][0]
+    if word[0].isdigit():
+        read = number(word)
+        return (read[0] if read else None), at + 1
+    if word not in _SMALL and word not in _TENS:
+        return None, at
+    total, current = 0, 0
+    begin = at
+    while at < len(words) and at - begin < 12:
+        word = words[at][0]
+        if word in _TENS and current % 100 == 0:
+            current += _TENS[word]
+        elif word in _SMALL and (
+            current % 100 == 0 or (current % 10 == 0 and current % 100 >= 20 and _SMALL[word] < 10)
+        ):
+            current += _SMALL[word]
+        elif word == "hundred" and 0 < current < 100:
+            current *= 100
+        elif word in ("thousand", "million") and current:
+            total, current = total + current * _LARGE[word], 0
+        elif word == "-" and _is_hyphen(words, at):
+            pass
+        else:
+            break
+        at += 1
+    return total + current, at
+
+
+def _is_hyphen(words: list[tuple[str, int, int]], at: int) -> bool:
+    if at + 1 >= len(words) or words[at - 1][0] not in _TENS or words[at + 1][0] not in _SMALL:
+        return False
+    return words[at - 1][2] == words[at][1] and words[at][2] == words[at + 1][1]
