@@ -26,6 +26,12 @@ STEPS = (
     "We start with the trays: each tray holds 12 rolls and 7 trays hold 84 rolls.",
     "Selling 50 of the 84 rolls means that 34 rolls stay.",
 )
+MORE_STEPS = (
+    "After baking, 12 + 12 + 12 + 12 + 12 + 12 + 12 = 84 rolls confirms the 84 rolls of the trays.",
+    "Morning sales of 50 rolls cover 4 trays and 2 rolls, because 4 * 12 + 2 = 50 rolls.",
+    "For the evening the baker keeps 7 - 4 = 3 trays less 2 rolls, or 36 - 2 = 34 rolls.",
+    "Giving 9 rolls from these trays to the school makes 36 - 2 - 9 = 25 rolls.",
+)
 TALK = (
     "Let me think carefully about everything here.",
     "Being thorough is always a virtue in life.",
@@ -120,9 +126,13 @@ def test_honest_groups_pass() -> None:
 def test_too_few_peers_abstain_unless_nothing_stands_out() -> None:
     alone, *_ = LengthVerifier().verify(group_of([BASE]))
     assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
-    short, long = LengthVerifier().verify(group_of([BASE, stretch(BASE, TALK, 2.6)]))
+    # Long, but all of it about the question: one peer cannot say whether that is too much.
+    thorough = " ".join((*STEPS, *MORE_STEPS))
+    short, long = LengthVerifier().verify(group_of([BASE, thorough]))
     assert short.accepted
     assert (long.abstained, long.cause) == (True, Cause.UNINFORMATIVE)
+    # Off its subject, one peer is enough.
+    assert LengthVerifier().verify(group_of([BASE, PADDED["talk"]]))[-1].rejected
 
 
 def test_a_label_of_ones_own_does_not_hide() -> None:

@@ -206,3 +206,16 @@ def test_real_completions_pass() -> None:
         sizes[row["question"]] += 1
     assert set(sizes.values()) == {2}
     assert sum(v.rejected for v in LengthVerifier().verify(batch)) <= 0.005 * len(batch)
+
+
+def test_one_question_asked_ten_thousand_times_is_not_quadratic() -> None:
+    rng = random.Random(0)
+    words = [f"word{i}" for i in range(400)]
+    batch = [
+        Completion("Q", " ".join(rng.choices(words, k=rng.randint(20, 30))), node=f"n{i % 4}")
+        for i in range(10_000)
+    ]
+    started = time.process_time()
+    verdicts = LengthVerifier(memory=NodeMemory()).verify(batch)
+    assert time.process_time() - started < 15
+    assert sum(v.rejected for v in verdicts) <= 10

@@ -33,7 +33,7 @@ BETS = (0.15, 0.4, 0.8)
 # Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
 # Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
 _CEILING = 60.0
-_PAIRS_PER_GROUP = 64
+_PER_GROUP = 16
 
 
 class NodeMemory:
@@ -106,7 +106,7 @@ class NodeMemory:
         for member in members:
             if member.node is not None and self._follows(member.node):
                 mine = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
-                if len(mine) < _PAIRS_PER_GROUP:
+                if len(mine) < _PER_GROUP:
                     mine.append(member.length)
         sums = defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0])
         for by_node in lengths.values():

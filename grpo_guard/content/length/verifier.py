@@ -26,6 +26,8 @@ _FEWEST_WORDS = 40
 _SUSPECT_P = 0.08
 _SUSPECT_RATIO = 1.5
 _WASTE, _WASTE_OVER_PEERS = 0.35, 0.3
+# With fewer peers than a judgement by length needs, both have to be plain.
+_FEW_RATIO, _FEW_WASTE = 2.0, 0.5
 # In fewer words the shares are noise: one sentence off the subject is half of a short answer.
 _FEWEST_WASTED = 20
 # Share of the excess that the waste has to explain.
@@ -173,11 +175,12 @@ class _GroupJudge:
     def _padded(self, member: Member, peers: Sequence[Member], found: Excess) -> Finding | None:
         if found.p_value > _SUSPECT_P or found.ratio < _SUSPECT_RATIO:
             return None
-        if len(peers) < self.verifier.min_peers:
+        few = len(peers) < self.verifier.min_peers
+        if few and found.ratio < _FEW_RATIO:
             return None
         mine = self._measure(member.index)
         usual = median(self._measure(peer.index).waste for peer in peers[:16])
-        needed = max(_WASTE, usual + _WASTE_OVER_PEERS)
+        needed = max(_FEW_WASTE if few else _WASTE, usual + _WASTE_OVER_PEERS)
         if mine.waste * mine.words < _FEWEST_WASTED:
             return None
         if mine.waste < needed or mine.waste < _EXPLAINED * (1 - 1 / found.ratio):
