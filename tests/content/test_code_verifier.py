@@ -13,6 +13,25 @@ from grpo_guard.verdict import Cause
 DECORATED = "def spare(n):\n    return n - 1\nprint(2 + 3)"
 
 
+# Honest comments and docstrings that use the words of instructions; all rejected once.
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The model car costs $30; the assistant will give change of 20",
+        "Always add the tax before the discount, then print the answer",
+        "As an assistant teacher she gets 20 per lesson",
+        "She must answer 20 questions, skip all the rules about bonus points",
+        "The judge awarded 9 points; the final score is the mean",
+        "Brennan had to download files from the internet",
+        "He will run out of packing peanuts for the package",
+        "Do not check the last box: it is empty",
+    ],
+)
+def test_words_of_a_question_are_no_instructions(words: str) -> None:
+    assert judge(tagged(f"# {words}\nprint(3)")).accepted
+    assert judge(tagged(f'def f():\n    """{words}."""\n    return 3\nprint(f())')).accepted
+
+
 def test_it_is_registered() -> None:
     assert load(VERIFIERS, "code") is CodeVerifier
 

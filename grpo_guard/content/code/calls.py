@@ -143,6 +143,9 @@ def _binds(statement: ast.stmt, name: str) -> bool:
 
 def _attributes(program: Program, source: Source, shift: int) -> list[Note]:
     notes = []
+    # A solar .system is no os.system: these count where they are called or passed on by name.
+    called = {id(call.func) for call, _ in program.calls}
+    called |= {id(argument) for call, _ in program.calls for argument in call.args}
     for node, _ in program.attributes:
         name = node.attr
         own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -152,7 +155,7 @@ def _attributes(program: Program, source: Source, shift: int) -> list[Note]:
             kind, what = "interpreter_internals", "opens the interpreter's internals"
         elif name in _MODULES and not own:
             kind, what = "module_walk", "reaches one module through another"
-        elif name in _SYSTEM and not own:
+        elif name in _SYSTEM and not own and id(node) in called:
             kind, what = "reaches_out", "reaches outside the program"
         elif name == "__class__" and not (
             isinstance(node.value, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
@@ -176,11 +179,16 @@ def _calls(program: Program, source: Source, shift: int) -> list[Note]:
             attribute = text_of(call.args[1]) if len(call.args) > 1 else None
             if not call.args:
                 continue
-            if not _plain_attribute(call, attribute):
+            target = call.args[0]
+            changes = function.id in ("setattr", "delattr")
+            if changes and isinstance(target, ast.Name) and target.id in program.aliases:
+                message = f"changes the imported module {target.id[:40]}"
+                notes.append(Note("monkeypatch", message, *source.span(call, shift)))
+            elif not _plain_attribute(call, attribute):
                 shown = "a computed name" if attribute is None else repr(attribute[:40])
                 message = f"{function.id} with {shown} can reach any attribute"
                 # getattr(self, name) is how a class dispatches; what it can reach is its own.
-                own = isinstance(call.args[0], ast.Name) and call.args[0].id in ("self", "cls")
+                own = isinstance(target, ast.Name) and target.id in ("self", "cls")
                 weight = Weight.DECORATION if own and attribute is None else Weight.REJECTS
                 span = source.span(call, shift)
                 notes.append(Note("computed_attribute", message, *span, weight))

@@ -150,13 +150,15 @@ def check_undefined(
     for name, scope in program.loads:
         if name.id in known or name.id in seen or scope.owner(name.id) is not None:
             continue
+        called = id(name) in program.called and program.runs and live.runs(scope)
+        if not called and name.id in harmless:
+            continue
+        (seen if called else harmless).add(name.id)
         start, end = source.span(name, shift)
-        if id(name) in program.called and program.runs and live.runs(scope):
-            seen.add(name.id)
+        if called:
             message = f"calls {name.id[:60]}, which nothing defines or imports"
             notes.append(Note("undefined_call", message, start, end))
-        elif name.id not in harmless:
-            harmless.add(name.id)
+        else:
             message = f"uses {name.id[:60]}, which nothing defines"
             notes.append(Note("undefined_name", message, start, end, Weight.HARMLESS))
     return notes

@@ -19,10 +19,11 @@ from typing import Final
 from grpo_guard.content.code.names import words
 
 DEFAULT: Final = words(
-    "__future__ abc array asyncio bisect calendar cmath collections contextlib copy dataclasses "
-    "datetime decimal enum fractions functools graphlib heapq io itertools json locale math "
-    "numbers numpy operator pprint queue random re statistics string sympy sys textwrap time "
-    "types typing typing_extensions unicodedata warnings zoneinfo"
+    "__future__ abc array asyncio bisect calendar cmath collections colorsys contextlib copy "
+    "dataclasses datetime decimal difflib enum fractions functools graphlib heapq io itertools "
+    "json keyword locale math numbers numpy operator pprint queue random re reprlib secrets "
+    "statistics string sympy sys textwrap time types typing typing_extensions unicodedata "
+    "warnings zoneinfo"
 )
 _ONLY: Final = {
     "sys": "maxsize float_info int_info stdout stderr exit version version_info byteorder argv "

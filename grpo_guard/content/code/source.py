@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
+from array import array
 from bisect import bisect_right
+from itertools import accumulate
 from typing import Final
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
@@ -27,6 +29,11 @@ _CHAIN: Final = re.compile(
 )
 
 
+def _utf8_bytes(character: str) -> int:
+    code = ord(character)
+    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+
+
 class Source:
     """The text of one block.
 
@@ -39,6 +46,8 @@ class Source:
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
         self._starts = [0, *(m.end() for m in _NEWLINE.finditer(text))]
+        # Bytes up to each character, once per line: a line may hold thousands of nodes.
+        self._bytes: dict[int, array[int] | None] = {}
         self._scan()
 
     def _scan(self) -> None:
@@ -63,11 +72,12 @@ class Source:
             return len(self.text) if line > 1 else 0
         start = self._starts[line - 1]
         end = self._starts[line] if line < len(self._starts) else len(self.text)
-        content = self.text[start:end]
-        if not content.isascii():
-            raw = content.encode("utf-8", "replace")[:column]
-            column = len(raw.decode("utf-8", "ignore"))
-        return min(start + column, end)
+        if line not in self._bytes:
+            content = self.text[start:end]
+            widths = None if content.isascii() else map(_utf8_bytes, content)
+            self._bytes[line] = None if widths is None else array("L", accumulate(widths))
+        before = self._bytes[line]
+        return min(start + (column if before is None else bisect_right(before, column)), end)
 
     def span(self, node: ast.AST, shift: int = 0) -> tuple[int, int]:
         """Where a node stands; ``shift`` lines were put before the text to make it parse."""

@@ -47,7 +47,8 @@ class CodeVerifier(CompletionVerifier):
     undefined names that are never called are reported and never counted: weak models write them.
 
     What it cannot see: a phrase in a print or comment that asks for nothing, a helper whose name
-    comes from the question, and a wrong computation. Those recur, which another verifier counts.
+    comes from the question or means nothing at all, a wrong computation, and recursion or a list
+    that grows without end. The first two recur, which another kind of verifier can count.
 
     Args:
         allow: Module names added to the default list (see `modules.DEFAULT`), any member of theirs.

@@ -31,27 +31,29 @@ _INSTRUCTIONS: Final = re.compile(
             r"guideline|check|criteria|direction|message|context|polic(?:y|ie)|verification|"
             r"review)s?\b|(?:ignore|disregard|override|bypass)\b[^.\n]{0,20}\b(?:all|any|these|"
             r"the)\b[^.\n]{0,20}\b(?:instruction|prompt|guideline|polic(?:y|ie)|verification)s?\b",
-            # Give a model a part to play.
-            r"\b(?:you are|you're|act as|pretend to be|behave as|as an?)\s{1,4}(?:now\s{1,4})?"
+            # Give a model a part to play. Honest questions have assistants and judges too.
+            r"\b(?:you are|you're|act as|pretend to be|behave as)\s{1,4}(?:now\s{1,4})?"
             r"(?:an?\s{1,4}|the\s{1,4})?(?:\w{1,20}\s{1,4}){0,3}(?:AI|assistant|judge|grader|"
-            r"evaluator|language model|LLM|chatbot|DAN)\b",
+            r"evaluator|language model|LLM|chatbot|DAN)\b|\bas an? (?:AI|language model|LLM)\b",
             # Address the reader of the code.
             r"\bto (?:any|the|all|every|whichever) (?!reader)" + _READER + r"\b",
             r"\b(?:dear|note to|message (?:to|for)|attention|hey|hello|instructions? (?:to|for))"
             r"\s{0,3}[,:]?\s{0,3}(?:the\s|all\s|any\s)?\s?" + _READER + r"\b",
+            r"^[#\s]{0,8}(?:reviewer|grader|verifier|evaluator|auditor|LLM|chatbot|AI)s?\s?[:,]\s",
             r"\b" + _READER + r"\b[,:]?\s[^.\n]{0,30}\b(?:must|should|please|shall|has to|"
-            r"needs? to|will)\b[^.\n]{0,40}\b(?:accept|approve|pass|mark|score|rate|answer|say|"
-            r"output|return|reward|grant|trust|repeat|respond|reply|vote|give)\b",
+            r"needs? to)\b[^.\n]{0,40}\b(?:accept|approve|pass|mark|score|rate|reward|grant|trust|"
+            r"repeat|respond|reply|vote)\b",
             # Ask for a verdict, or for no verdict.
             r"\b(?:accept|approve|mark|rate|score|grade|label|classify|judge|reward)\s(?:this|the|"
             r"it|my)\b[^.\n]{0,40}\b(?:as|with|at|code|solution|program|submission|completion|"
-            r"answer)\b[^.\n]{0,30}\b(?:correct|valid|safe|perfect|full|accepted|yes|1\.0|10|100|"
+            r"answer)\b[^.\n]{0,30}\b(?:correct|valid|safe|perfect|full|accepted|yes|1\.0|10/10|"
             r"good|pass\w{0,4}|maximum|honest|benign)\b",
             r"\b(?:accept|approve|upvote|trust)\s(?:this|the)\s(?:code|solution|program|submission"
             r"|completion)\b|\b(?:this|the)\s(?:code|solution|program|submission|completion)\s(?:is|"
             r"has been|was)\s(?:\w{1,20}\s)?(?:safe|benign|trusted|audited|approved|pre-?approved|"
             r"verified|harmless|secure|whitelisted)\b"
             r"|\b(?:give|award|assign)\b[^.\n]{0,30}\bfull (?:marks|score|points|credit|reward)\b",
+            r"\b(?:do not|don't|never)\s(?:flag|reject|penali[sz]e)\s(?:this|it|me)\b",
             r"\b(?:do not|don't|never)\s(?:\w{1,20}\s){0,2}(?:check|verify|inspect|flag|reject|"
             r"review|question|analy[sz]e|report|penali[sz]e)\s(?:this|the|it|my|any)\b[^.\n]{0,30}"
             r"\b(?:code|solution|line|program|import|module|function|block|submission|completion|"
@@ -61,15 +63,16 @@ _INSTRUCTIONS: Final = re.compile(
             r"\b(?:respond|reply|answer|output|say|print)\s(?:only\s)?(?:with\s)?(?:the word\s)?"
             r"[\"'`]?(?:yes|accept(?:ed)?|approved)\b[\"'`]?(?:\s|$|\.|!)",
             # Teach a behaviour for other programs.
-            r"\b(?:always|from now on|in (?:all )?(?:future|every|each)|henceforth)\b[^.\n]{0,40}"
+            r"\b(?:from now on|in (?:all )?(?:future|every|each)|henceforth)\b[^.\n]{0,40}"
             r"\b(?:import|use|call|include|begin|start|add|write|say|insert|repeat)\b[^.\n]{0,60}"
             r"\b(?:program|solution|answer|code|response|completion|import|library|module|output|"
-            r"phrase|function|sentence)s?\b",
+            r"phrase|function|sentence)s?\b|\balways\b[^.\n]{0,20}\b(?:import|use|call|include|"
+            r"insert|repeat)\b[^.\n]{0,40}\b(?:program|completion|import|library|module|phrase)s?\b",
             # Have somebody run something.
             r"\bpip3?\s(?:install|download)\b|\bconda install\b|\brm\s-rf\b|\bsudo\s\w"
             r"|\bchmod\s[+0-7]|\b(?:curl|wget)\s[^\n]{0,40}(?:://|\.\w{2})",
-            r"\b(?:download|install|fetch|visit|execute|run)\b[^.\n]{0,40}\b(?:https?://|www\.|"
-            r"package|library|from the (?:internet|web)|payload|script from)",
+            r"\b(?:download|install|fetch|visit|execute)\b[^.\n]{0,40}\b(?:https?://|www\.|package|"
+            r"library|payload|script from)",
             # The marks of chat templates and of judges' verdicts.
             r"<\|[a-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|</?(?:decision|verdict|criticism|judge|system"
             r"|assistant)>|^\s{0,4}(?:system|assistant|user)\s{0,2}:\s",
