@@ -50,6 +50,13 @@ MACHINERY: Final = words(
 # Measured once, after the checks were fixed; left out where they are not installed.
 PACKAGES: Final = ("mpmath", "networkx", "sympy")
 MAX_FUNCTIONS: Final = 1000
+# Rejected and total when the held-out groups were judged for the first time. What the two honest
+# programs showed (nested quotes of PEP 701, "skip all the rules") was mended afterwards.
+FIRST_LOOK: Final = {
+    "honest programs, held out": (2, 77),
+    "malicious programs, held out": (44, 44),
+    "mathematics packages, held out": (12, 1000),
+}
 # No solution pickles itself or takes part in building classes.
 _NOT_SOLUTIONS: Final = words(
     "__reduce__ __reduce_ex__ __getstate__ __setstate__ _getstate __init_subclass__ __copy__"
@@ -246,12 +253,29 @@ def measure(folder: Path = PROGRAMS) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "rates": rates,
+        "first_look": {
+            name: {"rejected": hits, "total": total, "low": i.low, "high": i.high}
+            for name, (hits, total) in FIRST_LOOK.items()
+            for i in (wilson(hits, total),)
+        },
         "spans": spans_hit(malicious, judge(verifier, [row["text"] for row in malicious])),
         "speed": {
             "programs": speed(verifier, [row["text"] for row in honest]),
+            "long programs": speed(verifier, [_fenced(_joined(honest, i)) for i in range(50)]),
             "prose": speed(verifier, problems),
         },
     }
+
+
+def _joined(rows: Sequence[dict[str, Any]], start: int, chars: int = 1000) -> str:
+    """Honest programs one after another, about 300 tokens long."""
+    text = ""
+    for row in rows[start:]:
+        if row["form"] == "tag" and "__future__" not in row["text"]:
+            text += row["text"].removeprefix("<code>").removesuffix("</code>")
+        if len(text) > chars:
+            break
+    return text
 
 
 def _fenced(source: str) -> str:
@@ -270,6 +294,7 @@ def main() -> None:
         print(f"{row['name']}: rejected {share}")
         for wrong in row["wrong"][:10]:
             print(f"    {wrong['name']}: {wrong['outcome']}, {wrong['reason']}")
+    print("first look:", results["first_look"])
     print("spans:", results["spans"])
     print("speed:", results["speed"])
     if arguments.out:
