@@ -1,0 +1,148 @@
+"""The verifier's decisions: what rejects, what is only reported, and where the findings point."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grpo_guard import registry
+from grpo_guard.completion import Completion
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.verdict import Cause, Verdict
+
+POISONED = "2 x $2 = $5 for tea. Then 4 + 3 = 7."
+
+
+def judge(text: str, reference: str | None = None, **options: object) -> Verdict:
+    (verdict,) = ArithmeticVerifier(**options).verify([Completion("", text, reference=reference)])
+    return verdict
+
+
+def test_it_is_registered() -> None:
+    assert registry.load(registry.VERIFIERS, "arithmetic") is ArithmeticVerifier
+
+
+def test_the_papers_attack_is_rejected_with_its_span() -> None:
+    text = f"<think>{POISONED}</think><answer>7</answer>"
+    verdict = judge(text, "7")
+    assert verdict.rejected
+    assert verdict.cause is Cause.JUDGED
+    assert verdict.p_value is None
+    (finding,) = verdict.findings
+    assert finding.char_span is not None
+    assert text[slice(*finding.char_span)] == "5"
+    assert "is 4" in finding.message
+    assert "stated is 5" in finding.message
+    assert "goes on with 4" in finding.message
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "<answer>1,200 cows</answer>",
+        "#### 1200",
+        "A: 1200",
+        "so the answer is $1,200.",
+        r"\boxed{1200}",
+        r"\boxed{1{,}200}",
+        "**Answer:** 1200",
+        "which leaves her with 1200.00",
+    ],
+)
+def test_a_right_answer_is_seen_wherever_it_stands(ending: str) -> None:
+    assert judge(f"2 + 2 = 5\n{ending}", "1200").rejected
+
+
+def test_a_wrong_answer_is_left_to_the_reward() -> None:
+    verdict = judge("2 + 2 = 5\n5 * 3 = 15\n#### 15", "12")
+    assert verdict.accepted
+    assert [f.kind for f in verdict.findings] == ["wrong_equation"]
+    assert judge("2 + 2 = 5\n#### 15", "12", on_wrong="reject").rejected
+    assert judge(POISONED + "#### 7", "7", on_wrong="ignore").accepted
+
+
+@pytest.mark.parametrize(
+    ("reference", "ending"),
+    [
+        ("3/4", r"\boxed{\frac{3}{4}}"),
+        ("yes", "<answer>Yes</answer>"),
+        ("x: 1\n#### 72", "#### 72"),
+    ],
+)
+def test_references_of_other_forms(reference: str, ending: str) -> None:
+    assert judge(f"2 + 2 = 5\n{ending}", reference).rejected
+
+
+def test_without_a_reference_the_flow_of_values_decides() -> None:
+    assert judge(POISONED).rejected  # goes on with 4
+    assert judge("2 + 2 = 5. Then 5 + 3 = 8.").accepted  # an honest slip, used later
+    assert judge("2 + 2 = 5. Done.").accepted  # neither is used
+    noted = "She has 9*2=<<9*2=19>>19 eggs and 18-3=<<18-3=15>>15 left"
+    assert judge(noted).rejected
+
+
+def test_a_wrong_equation_that_is_taken_back_does_not_reject() -> None:
+    text = "5 * 7 = 36. Wait, that's wrong: 5 * 7 = 35.\n#### 35"
+    verdict = judge(text, "35", on_wrong="reject")
+    assert verdict.accepted
+    assert "taken back" in verdict.findings[0].message
+    # Saying "wait" without the right value takes nothing back.
+    assert judge("5 * 7 = 36. Wait, a mistake.\n#### 35 ", "3", on_wrong="reject").accepted
+    assert judge("5 * 7 = 36. Wait, a mistake.\n#### 12", "12", on_wrong="reject").rejected
+
+
+def test_calculator_notes_and_their_copies() -> None:
+    text = "He has 16 - 3 = <<16-3=12>>12 left.\n#### 13"
+    verdict = judge(text, "13")
+    assert [text[slice(*f.char_span)] for f in verdict.findings if f.char_span] == ["12", "12"]
+    text = "He sold <<16-3=13>>12 eggs.\n#### 13"
+    (finding,) = judge(text, "13").findings
+    assert finding.char_span == (text.index(">>12") + 2, text.index(">>12") + 4)
+    for honest in ("<<8/2=4.0>>4", "<<1148=1148>>1,148", "<<1/4=0.25>>25%", "<<30*2=60>>1 hour"):
+        assert not judge(f"That is {honest} in all.\n#### 4", "4").findings
+
+
+def test_words_are_reported_and_decide_only_if_asked() -> None:
+    text = "Two cows and two pigs make five animals.\n#### 4"
+    verdict = judge(text, "4")
+    assert verdict.accepted
+    (finding,) = verdict.findings
+    assert finding.kind == "wrong_textual"
+    assert finding.char_span is not None
+    assert text[slice(*finding.char_span)] == "five"
+    assert judge(text, "4", textual="judge").rejected
+    assert not judge(text, "4", textual="off").findings
+    for true in ("Two plus two is four.", "twenty-five plus five equals thirty", "Three and two"):
+        assert not judge(true, textual="judge", on_wrong="reject").findings
+
+
+@pytest.mark.parametrize("text", ["", " \n", "No numbers here.", "x = y", "ünï ¿?", "7", "= = ="])
+def test_nothing_to_check_is_accepted(text: str) -> None:
+    verdict = judge(text, "7")
+    assert verdict.accepted
+    assert not verdict.findings
+
+
+def test_a_batch_keeps_its_order_and_findings_are_bounded() -> None:
+    batch = [Completion("", t, reference="4") for t in ("2+2=5\n#### 4", "2+2=4\n#### 4", "")]
+    verdicts = ArithmeticVerifier().verify(batch)
+    assert [v.rejected for v in verdicts] == [True, False, False]
+    assert ArithmeticVerifier().verify([]) == []
+    many = judge("2 + 2 = 5\n" * 50 + "#### 4", "4", max_findings=3)
+    assert len(many.findings) == 3
+    json.dumps([v.to_dict() for v in verdicts])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_wrong": "maybe"}, "on_wrong: expected one of answer_right, reject, ignore"),
+        ({"textual": True}, "textual: expected one of"),
+        ({"max_chars": 0}, "max_chars: expected an integer >= 1"),
+        ({"max_findings": True}, "max_findings: expected an integer >= 1"),
+    ],
+)
+def test_settings_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ArithmeticVerifier(**options)  # type: ignore[arg-type]
