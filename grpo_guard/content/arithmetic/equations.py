@@ -88,6 +88,8 @@ class _Checker:
         self.head: list[Rational] = []  # values of the earlier sides of the present chain
 
     def add(self, link: Link) -> None:
+        if self.wrong >= MOST_WRONG:
+            return
         if link.opens:
             self.head = []
             self.calculated = False

@@ -181,7 +181,7 @@ def _is_label(link: Link, stated: Rational) -> bool:
     """``Day 1 - 20 + 30 = 50`` and ``- 5 + 3 = 8``: the dash behind a label, or of a list."""
     run = link.left
     first = run.operands[0]
-    if first.negative and run.operators:
+    if first.negative:
         positive = replace(first, negative=False)
         return _value(Run([positive, *run.operands[1:]], run.operators)) == stated
     if run.operators[:1] == ["f"] and len(run.operators) > 1:  # "5% of the 12 - 10 = 2 tickets"

@@ -276,15 +276,22 @@ class Parser:
 
 
 def _matched(tokens: list[Token]) -> dict[int, int]:
-    """Place of the closing bracket for each opening one that has one."""
+    """Place of the closing bracket for each opening one that has one and is not nested too deep.
+
+    Deeper ones are left out here, once: finding that out anew at each bracket would be quadratic.
+    """
     found: dict[int, int] = {}
-    stack: list[int] = []
+    stack: list[tuple[int, int]] = []  # place and height of what is inside
     for at, token in enumerate(tokens):
         if token.kind == OPEN:
-            stack.append(at)
+            stack.append((at, 0))
         elif token.kind == CLOSE and stack:
-            if _CLOSERS.get(tokens[stack[-1]].text) == token.text:
-                found[stack.pop()] = at
-            else:
+            opened, height = stack.pop()
+            if _CLOSERS.get(tokens[opened].text) != token.text:
                 stack.clear()
+                continue
+            if height < MAX_DEPTH:
+                found[opened] = at
+            if stack:
+                stack[-1] = (stack[-1][0], max(stack[-1][1], height + 1))
     return found
