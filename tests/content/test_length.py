@@ -206,6 +206,8 @@ def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
     assert {kind for v in verdicts[6:] for kind in kinds(v)} == {"long_node"}
     assert not any(v.rejected for v in verdicts[:6])
     assert all(v.accepted for v in LengthVerifier().verify(batch))
+    assert isinstance(LengthVerifier(memory=True).memory, NodeMemory)
+    assert LengthVerifier(memory=False).memory is None
 
 
 def test_options_are_checked_and_the_registry_names_it() -> None:

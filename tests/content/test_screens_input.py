@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import registry
 from grpo_guard.completion import Completion
+from grpo_guard.config import GuardConfig
 from grpo_guard.content.screens.answers import AnswerFormat
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.verdict import Cause, Verdict
@@ -136,12 +137,25 @@ def test_ascii_prose_without_long_runs_passes_the_unicode_screens(text: str) -> 
 
 def test_the_registry_names_it_and_options_are_checked() -> None:
     assert registry.load(registry.VERIFIERS, "screens") is ScreensVerifier
-    with pytest.raises(ValueError, match=r"ScreensVerifier.off: expected some of .*, got 'bidy'"):
-        ScreensVerifier(off=["bidy"])
+    with pytest.raises(
+        ValueError, match=r"ScreensVerifier.without: expected some of .*, got 'bidy'"
+    ):
+        ScreensVerifier(without=["bidy"])
     with pytest.raises(ValueError, match="max_characters"):
         ScreensVerifier(max_characters=0)
     with pytest.raises(ValueError, match="group"):
         AnswerFormat.of_pattern("mine", "A:", "A: [0-9]+")
+
+
+def test_a_file_can_configure_both_content_checks(tmp_path: Path) -> None:
+    file = tmp_path / "guard.yaml"
+    file.write_text(
+        "verifier:\n  all:\n    - {type: screens, without: [bidi, after_answer]}\n"
+        "    - {type: length, on_long: scale, memory: true}\n"
+    )
+    guard = GuardConfig.from_yaml(file).build()
+    batch = [Completion("Q", f"5 + 3 are 8 apples\n#### {8}\nHail {i}.") for i in range(5)]
+    assert all(found.accepted for found in guard.review(batch).verdicts)
 
 
 def test_a_format_of_ones_own() -> None:

@@ -110,7 +110,7 @@ ATTACKS = [
 def test_an_attack_is_found_and_only_by_name(kind: str, text: str) -> None:
     found = kinds(text)
     assert kind in found
-    assert kind not in kinds(text, off={kind})
+    assert kind not in kinds(text, without={kind})
 
 
 FLAG = "🏴" + hidden("gbeng") + "\U000e007f"

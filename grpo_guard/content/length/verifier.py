@@ -69,7 +69,7 @@ class LengthVerifier(CompletionVerifier):
         reward_of: Reward of a completion, to compare equals with equals; None = by ``reference``.
         reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
             yourself: from a peer it is a claim.
-        memory: Evidence on nodes over many batches.
+        memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
         scaling: The factors under ``"scale"``.
 
     Raises:
@@ -86,7 +86,7 @@ class LengthVerifier(CompletionVerifier):
         min_peers: int = 3,
         reward_of: RewardOf | None = None,
         reward_key: str | None = None,
-        memory: NodeMemory | None = None,
+        memory: NodeMemory | bool | None = None,
         scaling: LengthScaling | None = None,
     ) -> None:
         if not 0 < alpha < 0.5:
@@ -103,7 +103,8 @@ class LengthVerifier(CompletionVerifier):
         self.on_long = on_long
         self.min_peers = min_peers
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
-        self.memory = memory
+        # A file can only say yes or no.
+        self.memory = NodeMemory() if memory is True else memory or None
         self.scaling = scaling or LengthScaling()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:

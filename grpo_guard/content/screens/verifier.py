@@ -42,13 +42,13 @@ class ScreensVerifier(CompletionVerifier):
     passes every screen.
 
     Args:
-        off: Names of screens to leave out.
+        without: Names of screens to leave out.
         tokenizer: A transformers tokenizer, whose own special tokens are looked for too.
         formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
         max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
 
     Raises:
-        ValueError: ``off`` names a screen that does not exist, or ``max_characters`` is below 1.
+        ValueError: ``without`` names a screen that does not exist, or ``max_characters`` < 1.
     """
 
     name = "screens"
@@ -56,7 +56,7 @@ class ScreensVerifier(CompletionVerifier):
     def __init__(
         self,
         *,
-        off: Collection[str] = (),
+        without: Collection[str] = (),
         tokenizer: Any = None,
         formats: Sequence[AnswerFormat] = FORMATS,
         max_characters: int | None = MAX_CHARACTERS,
@@ -67,14 +67,15 @@ class ScreensVerifier(CompletionVerifier):
                 f"got {max_characters!r}"
             )
         screens = _screens(tokenizer, tuple(formats))
-        off = (off,) if isinstance(off, str) else off
-        for name in off:
+        # Not called "off": YAML reads that as false.
+        without = (without,) if isinstance(without, str) else without
+        for name in without:
             if name not in screens:
                 raise ValueError(
-                    f"ScreensVerifier.off: expected some of {', '.join(screens)}, got {name!r}"
+                    f"ScreensVerifier.without: expected some of {', '.join(screens)}, got {name!r}"
                 )
         self.max_characters = max_characters
-        self.screens = {name: screen for name, screen in screens.items() if name not in off}
+        self.screens = {name: screen for name, screen in screens.items() if name not in without}
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         prompts: dict[int, str] = {}
