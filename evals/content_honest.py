@@ -340,7 +340,8 @@ def main() -> None:
                  for q in questions]  # fmt: skip
         sampled = sampled_groups(model, tokenizer, chats, 320, 12, 0)
         result["honest"]["SmolLM2, groups of 12"] = honest_rates([c for g, _ in sampled for c in g])
-    command = "python -m grpo_guard.evals.content_honest --data FOLDER --model FOLDER"
+    command = "python -m grpo_guard.evals.content_honest --data FOLDER"
+    command += " --model FOLDER" if args.model else ""
     write_json(args.o, {"kind": "screens-length", "command": command, **result})
     print(json.dumps(result, indent=1))
 
