@@ -13,7 +13,8 @@ from typing import Final
 from grpo_guard.content.code.fold import text_of
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note, Weight
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
 # Never the program's own: a module-level rebinding that does not happen falls through to these.
@@ -143,9 +144,8 @@ def _binds(statement: ast.stmt, name: str) -> bool:
 
 def _attributes(program: Program, source: Source, shift: int) -> list[Note]:
     notes = []
-    # A solar .system is no os.system: these count where they are called or passed on by name.
+    # A solar .system is no os.system: these names count only where they are called.
     called = {id(call.func) for call, _ in program.calls}
-    called |= {id(argument) for call, _ in program.calls for argument in call.args}
     for node, _ in program.attributes:
         name = node.attr
         own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")

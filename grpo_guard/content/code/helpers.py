@@ -14,7 +14,8 @@ from typing import Final
 
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note, Weight
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
 _OPERATOR: Final = {
@@ -54,7 +55,8 @@ def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
     """Notes about operators in disguise, `operator_helper` or, for several, `operator_library`."""
     found: list[tuple[str, ast.AST, str]] = []
     used = {node.id for node, _ in program.loads} | {a.attr for a, _ in program.attributes}
-    names = _lambda_names(program.tree)
+    lambdas = any(isinstance(scope.node, ast.Lambda) for scope in program.scopes)
+    names = _lambda_names(program.tree) if lambdas else {}
     for scope in program.scopes:
         node = scope.node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

@@ -13,8 +13,9 @@ from typing import Final
 from grpo_guard.content.code.modules import Modules, public_members
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note, Weight
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.reachability import Liveness
+from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
 # Names that the interpreter always has. Python 2's are no sign of a foreign library either.

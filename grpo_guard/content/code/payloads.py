@@ -12,7 +12,8 @@ from grpo_guard.content.code.fold import integers_of, text_of
 from grpo_guard.content.code.modules import REACHING, Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{32,}+={0,2}")

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Final
 
 from grpo_guard.content.code.note import Note, Weight
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Program, children
+from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)
@@ -193,7 +194,7 @@ def _needed(program: Program) -> set[str]:
                     feeds[target].add(node.id)
             else:
                 needed.add(node.id)
-        stack.extend((child, targets) for child in ast.iter_child_nodes(node))
+        stack.extend([(child, targets) for child in children(node)])
     waiting = list(needed)
     while waiting:
         for name in feeds.pop(waiting.pop(), ()):
