@@ -11,9 +11,11 @@ import pytest
 
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
 from grpo_guard.evals.replay.forgeries import flipped_digit, swapped_token
+from grpo_guard.evals.replay.room import room
 from grpo_guard.evals.replay.step import one_step_later
 from grpo_guard.evals.replay.under_coin import Draw, Source, drawn
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.sampling import SamplingSpec
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "seed_replay.py"
@@ -106,3 +108,9 @@ def test_a_step_moves_every_weight_a_little_and_leaves_the_policy_alone(policy):
     ]
     assert 0 < np.max(moved) <= 2e-6
     assert all((a == b).all() for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_no_token_far_from_being_drawn_is_free_at_any_length():
+    for profile in (BFLOAT16, FLOAT32):
+        assert room(profile, 100_000, profile.replay[-1][0]) == 0
+        assert room(profile, 160, 0.0) > 0
