@@ -121,6 +121,8 @@ def _read(text: str, folded: str, start: int, end: int) -> list[Equation]:
             statement, at = _stated(text, words, at, state, word)
             found += [statement] if statement else []
             state = None
+        elif word == "," and not _goes_on(words, at):
+            continue
         elif word in _OPERATORS:
             if len(state.operators) == len(state.values):
                 # "two, and three": one operator of two words
@@ -139,6 +141,11 @@ def _read(text: str, folded: str, start: int, end: int) -> list[Equation]:
             if state.units > _MAX_UNIT_WORDS:
                 state = None
     return found
+
+
+def _goes_on(words: list[tuple[str, int, int]], at: int) -> bool:
+    """Whether a list goes on behind a comma, rather than the sentence."""
+    return at < len(words) and (words[at][0] == "and" or _numeral(words, at)[0] is not None)
 
 
 def _continued(state: _Sum | None, start: int, value: Rational, worded: bool) -> _Sum:
