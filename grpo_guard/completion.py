@@ -46,7 +46,8 @@ class Completion:
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
-        metadata: Anything else; never read by the library's own verifiers.
+        metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
+            other verifiers read only what they are told to.
 
     Raises:
         CompletionError: a field has the wrong type or an impossible value.
