@@ -27,6 +27,7 @@ def bench(
         typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
+    only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
@@ -54,6 +55,7 @@ def bench(
         model=model,
         vllm_python=vllm_python,
         quick=quick,
+        only=only,
         say=lambda text: console.print(text, style="dim"),
     )
     out.parent.mkdir(parents=True, exist_ok=True)

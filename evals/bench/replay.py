@@ -29,7 +29,7 @@ NEW_TOKENS, ROWS, PASS_TOKENS = 64, 16, 128
 NEVER = 10**9
 PASS = "seed replay in the whole scoring pass"
 SCORING = "seed replay in the head's pass"
-DRAWING = f"drawing {ROWS} completions of {NEW_TOKENS} tokens"
+DRAWING = f"seed replay: drawing {ROWS} completions of {NEW_TOKENS} tokens"
 
 
 def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:

@@ -6,8 +6,9 @@ import datetime
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -32,6 +33,8 @@ VOCAB, SMALL, LARGE = 151_936, 896, 3584
 END_TO_END_ROUNDS = 3
 
 Say = Callable[[str], None]
+Measured: TypeAlias = list[Timing] | tuple[list[Timing], dict[str, float]]
+"""Timings, or timings and notes."""
 
 
 def bench(
@@ -42,47 +45,46 @@ def bench(
     vllm_python: Path | None,
     quick: bool,
     say: Say,
+    only: str = "",
 ) -> dict[str, Any]:
-    """Run everything that this device and these arguments allow; returns what goes to the file."""
+    """Run everything that this device and these arguments allow; returns what goes to the file.
+
+    ``only`` names a part of the comparisons' names; others are left out.
+    """
     tables: list[dict[str, Any]] = []
 
-    def add(name: str, timings: list[Timing], **more: Any) -> None:
-        tables.append({"name": name, "rows": [t.to_dict() for t in timings], **more})
-
-    for case in _cases(device, quick):
-        say(case.name)
-        head = cuda_head if device == "cuda" else cpu_head
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        add(case.name, head(case, rounds=rounds), threads=1)
-        torch.set_num_threads(threads)
-    say(SHARED_PROMPT)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    add(SHARED_PROMPT, shared_prompt(device, rounds=rounds), threads=1)
-    torch.set_num_threads(threads)
-    for spec, what in SAMPLERS:
-        name = f"{SCORING}, {what}"
+    def add(name: str, run: Callable[[], Measured], *, one_thread: bool = False) -> None:
+        if only not in name:
+            return
         say(name)
-        torch.set_num_threads(1)
-        add(name, scoring(_cases(device, quick)[0], device, spec, rounds=rounds), threads=1)
-        torch.set_num_threads(threads)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if one_thread else threads)
+        try:
+            result = run()
+        finally:
+            torch.set_num_threads(threads)
+        timings = result[0] if isinstance(result, tuple) else result
+        notes = result[1] if isinstance(result, tuple) else {}
+        row: dict[str, Any] = {"name": name, "rows": [t.to_dict() for t in timings]}
+        tables.append(row | {"threads": 1 if one_thread else threads, "notes": notes})
+
+    head = cuda_head if device == "cuda" else cpu_head
+    for case in _cases(device, quick):
+        add(case.name, partial(head, case, rounds=rounds), one_thread=True)
+    add(SHARED_PROMPT, partial(shared_prompt, device, rounds=rounds), one_thread=True)
+    first = _cases(device, quick)[0]
+    for spec, what in SAMPLERS:
+        run = partial(scoring, first, device, spec, rounds=rounds)
+        add(f"{SCORING}, {what}", run, one_thread=True)
     if model is not None and not quick:
-        few = min(rounds, END_TO_END_ROUNDS)
-        say(name_of(SPEC))
-        timings, notes = end_to_end(model, device, rounds=few, vllm_python=vllm_python)
-        add(f"{name_of(SPEC)}, {model.name}", timings, threads=threads, notes=notes)
-        say(name_of(LONG))
-        timings = long_completions(model, device, rounds=few)
-        add(f"{name_of(LONG)}, {model.name}", timings, threads=threads)
-        for spec, what in SAMPLERS:
-            name = f"{PASS}, {what}, {model.name}"
-            say(name)
-            add(name, scoring_pass(model, device, spec, rounds=rounds), threads=threads)
-        for spec, what in SAMPLERS:
-            name = f"{DRAWING}, {what}, {model.name}"
-            say(name)
-            add(name, drawing(model, device, spec, rounds=rounds), threads=threads)
+        of, few = model.name, min(rounds, END_TO_END_ROUNDS)
+        whole = partial(end_to_end, model, device, rounds=few, vllm_python=vllm_python)
+        add(f"{name_of(SPEC)}, {of}", whole)
+        add(f"{name_of(LONG)}, {of}", partial(long_completions, model, device, rounds=few))
+        for make, title in ((scoring_pass, PASS), (drawing, DRAWING)):
+            for spec, what in SAMPLERS:
+                run = partial(make, model, device, spec, rounds=rounds)
+                add(f"{title}, {what}, {of}", run)
     return {
         "kind": "bench",
         "device": device,
