@@ -143,6 +143,8 @@ def replay_margins(
     seen = mine.any(-1)
     if 0 < spec.top_k < values.shape[-1]:
         seen |= own < values[:, -1]
+        if spec.top_p < 1:  # what ties with the k-th counts for the nucleus, and may go on
+            seen &= values[:, spec.top_k - 1] != values[:, -1]
     elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
         seen &= spec.top_p >= 1  # over what the engine renormalises is not known
     margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
