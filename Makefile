@@ -40,10 +40,6 @@ measure: $(READY) models
 drift: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
-#: make replay   what seed replay rejects, honest and forged (about an hour); resumes where it stopped
-replay: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
-
 #: make replay   what seed replay rejects, honest and forged (an hour and a half); resumable
 replay: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
