@@ -18,8 +18,9 @@ calibrate` replaces these numbers by your own.
 ``replay`` of `BFLOAT16` assumes margins about twice as large as measured, as the log-probs of that
 issue drift about twice as far as ours. Measured with bf16 rounding on one side (`make replay`,
 73,050 tokens): 1.1 and 1.7 % of informative tokens mismatch, 22 and 56 tokens have margins of 0.1
-or more, 0 and 2 of 0.25 or more, none of 0.5. What is claimed of margins beyond 0.25 follows from that shape and cannot be counted; it has to go on far enough that no token is free in a
-long completion.
+or more, 0 and 2 of 0.25 or more, none of 0.5. What is claimed of margins beyond 0.25 follows
+from that shape and cannot be counted; it has to go on far enough that no token is free in a long
+completion.
 """
 
 from __future__ import annotations
