@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -169,19 +168,6 @@ def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> Ge
     )
 
 
-@contextmanager
-def _no_inherited_settings(model: PreTrainedModel) -> Iterator[None]:
-    """Take the model's own sampling defaults away for a while; ``generate`` merges them in."""
-    from transformers import GenerationConfig
-
-    saved = model.generation_config
-    model.generation_config = GenerationConfig()
-    try:
-        yield
-    finally:
-        model.generation_config = saved
-
-
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -192,6 +178,8 @@ def _generate(
     """Sample one completion for each prompt of a batch, padded on the left."""
     import torch
 
+    from grpo_guard.logprob.replay.generate import only_these_settings
+
     eos = config.spec.eos_token_ids or (int(tokenizer.eos_token_id),)
     pad = eos[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
     longest = max(len(ids) for _, ids in batch)
@@ -200,7 +188,7 @@ def _generate(
     for row, (_, tokens) in enumerate(batch):
         ids[row, longest - len(tokens) :] = torch.tensor(tokens)
         mask[row, longest - len(tokens) :] = 1
-    with torch.random.fork_rng(), torch.inference_mode(), _no_inherited_settings(model):
+    with torch.random.fork_rng(), torch.inference_mode(), only_these_settings(model):
         torch.manual_seed(_batch_seed(config.seed, number))
         output = model.generate(
             input_ids=ids.to(model.device),

@@ -81,18 +81,14 @@ def head_stats(
             f"implementation: expected one of {', '.join(get_args(Implementation))}, "
             f"got {implementation!r}"
         )
-    statistics: Callable[..., RowStats] = row_stats
     plain = isinstance(head, Head) and penalty is None and replay is None
-    if implementation == "triton":
-        if not plain:
-            raise ValueError(
-                "implementation='triton': expected a plain linear head and no repetition penalty "
-                f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
-                f"{'a' if replay else 'no'} replay"
-            )
-        statistics = _by_triton
-    elif implementation == "auto" and plain and _triton_suits(hidden):
-        statistics = _by_triton_or_tiles
+    if implementation == "triton" and not plain:
+        raise ValueError(
+            "implementation='triton': expected a plain linear head and no repetition penalty "
+            f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
+            f"{'a' if replay else 'no'} replay"
+        )
+    statistics = _statistics(implementation, plain and _triton_suits(hidden))
     if isinstance(head, ForeignHead):
         foreign, rows_at_once = head, min(rows_at_once, full_rows(head.vocab_size))
 
@@ -188,6 +184,13 @@ def replayed(
         vocab_size=scores.vocab_size,
     )
     return stats, margins
+
+
+def _statistics(implementation: Implementation, suits: bool) -> Callable[..., RowStats]:
+    """What computes the statistics; ``suits`` says that the GPU's kernels could."""
+    if implementation == "triton":
+        return _by_triton
+    return _by_triton_or_tiles if implementation == "auto" and suits else row_stats
 
 
 def _triton_suits(hidden: Tensor) -> bool:

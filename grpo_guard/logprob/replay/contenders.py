@@ -17,6 +17,10 @@ from grpo_guard.logprob.replay.vocabulary_hash import (
     token_keys,
 )
 
+# Gumbel noise is below -2 once in 1,600 times: a tile's likeliest token nearly always ends above
+# its score less this. Where it does not, a competitor may be overlooked, never invented.
+FLOOR = 2.0
+
 
 class Contenders:
     """An observer of `row_stats` without truncation: each row's best token but the target.
@@ -52,7 +56,7 @@ class Contenders:
         """Take in the scores of tokens [start, start + W), shape [N, W]."""
         keys = self.keys[start : start + z.shape[-1]]
         counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
-        # Where the target has no chance, everything contends until the first tile's best is known.
+        # Without the last term everything would contend with a target that has no chance.
         floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
         rows = torch.nonzero(counts(z, floor, self.prefix, keys))[:, 0]
         if not len(rows):
@@ -75,7 +79,3 @@ class Contenders:
         margin = ((self.best - self.own) * temperature).clamp_min(0.0)
         margin = torch.where(own == -torch.inf, torch.inf, margin)
         return Margins(margin, torch.where(margin > 0, self.token, self.targets))
-
-
-# Gumbel noise is seldom below this; a tile's likeliest token mostly ends above it.
-FLOOR = 2.0

@@ -24,83 +24,47 @@ def describe(
     evidence: ReplayEvidence,
 ) -> Finding:
     """The finding of a rejected completion."""
+    kind, message, (start, end) = _told(encoder, encoded, stats, evidence)
+    message += f"; chance for honest work {evidence.p_value:.1e}"
+    # Of a completion that is wrong as a whole, no part is to be shown.
+    whole = kind == "replay_mismatch"
+    chars = None if whole else encoder.char_span(completion, encoded, start, end)
+    return Finding(kind, message, char_span=chars, token_span=(start, end))
+
+
+def _told(
+    encoder: Encoder, encoded: Encoded, stats: TokenStats, evidence: ReplayEvidence
+) -> tuple[str, str, tuple[int, int]]:
+    """Kind, message and token span."""
     assert stats.replay_token is not None
-    differs = evidence.excess > 0
-    far = evidence.excess >= max(evidence.threshold, SMALL_MARGIN)
-    if not far.any():
-        return _mismatch(evidence)
-    first, first_far = int(differs.argmax()), int(far.argmax())
-    isolated = max(FEW, FEW_SHARE * len(differs))
-    if int(stats.replay_token[first_far]) in encoder.eos_ids and differs[:first_far].sum() < FEW:
-        return _goes_on(encoder, completion, encoded, first_far, evidence)
-    if far.sum() <= isolated:
-        worst = int(evidence.excess.argmax())
-        return _forged(encoder, completion, encoded, stats, worst, evidence)
-    if int(evidence.informative[:first].sum()) >= ON_THE_WAY:
-        return _diverges(encoder, completion, encoded, first, evidence)
-    return _mismatch(evidence)
-
-
-def _mismatch(evidence: ReplayEvidence) -> Finding:
-    n = int(evidence.informative.sum())
+    excess, n = evidence.excess, len(evidence.excess)
+    differs, far = excess > 0, excess >= max(evidence.threshold, SMALL_MARGIN)
+    first, first_far, worst = int(differs.argmax()), int(far.argmax()), int(excess.argmax())
+    ends = int(stats.replay_token[first_far]) in encoder.eos_ids
+    if far.any() and ends and differs[:first_far].sum() < FEW:
+        by = f"{excess[first_far]:.2g} logits"
+        message = f"goes on at token {first_far}, where the seed ends it by {by}"
+        return "suppressed_eos", message, (first_far, n)
+    if far.any() and far.sum() <= max(FEW, FEW_SHARE * n):
+        theirs = _shown(encoder, encoded.completion_ids[worst])
+        ours = _shown(encoder, int(stats.replay_token[worst]))
+        message = (
+            f"token {worst} is {theirs}, where the seed draws {ours} by {excess[worst]:.2g} "
+            f"logits; {evidence.mismatches} of {n} tokens differ"
+        )
+        return "forged_token", message, (worst, worst + 1)
+    if far.any() and int(evidence.informative[:first].sum()) >= ON_THE_WAY:
+        message = (
+            f"follows the seed up to token {first} and diverges there: {evidence.mismatches} of "
+            f"the {n - first} tokens from it on differ"
+        )
+        return "replay_diverges", message, (first, n)
     message = (
-        f"{evidence.informative_matches} of {n} informative positions match the seed: another "
-        "seed, run, round, node, slot or prompt, another engine or sampler than declared, or other "
-        f"weights; chance for honest work {evidence.p_value:.1e}"
+        f"{evidence.informative_matches} of {int(evidence.informative.sum())} informative "
+        "positions match the seed: another seed, run, round, node, slot or prompt, another engine "
+        "or sampler than declared, or other weights"
     )
-    return Finding("replay_mismatch", message, token_span=(0, len(evidence.excess)))
-
-
-def _diverges(
-    encoder: Encoder,
-    completion: Completion,
-    encoded: Encoded,
-    first: int,
-    evidence: ReplayEvidence,
-) -> Finding:
-    n = len(evidence.excess)
-    message = (
-        f"follows the seed up to token {first} and diverges there: {evidence.mismatches} of the "
-        f"{n - first} tokens from it on differ; chance for honest work {evidence.p_value:.1e}"
-    )
-    span = encoder.char_span(completion, encoded, first, n)
-    return Finding("replay_diverges", message, char_span=span, token_span=(first, n))
-
-
-def _forged(
-    encoder: Encoder,
-    completion: Completion,
-    encoded: Encoded,
-    stats: TokenStats,
-    t: int,
-    evidence: ReplayEvidence,
-) -> Finding:
-    assert stats.replay_token is not None
-    drawn, sent = int(stats.replay_token[t]), encoded.completion_ids[t]
-    theirs, ours = _shown(encoder, sent), _shown(encoder, drawn)
-    message = (
-        f"token {t} is {theirs}, where the seed draws {ours} by "
-        f"{evidence.excess[t]:.2g} logits; {evidence.mismatches} of "
-        f"{len(evidence.excess)} tokens differ; chance for honest work {evidence.p_value:.1e}"
-    )
-    span = encoder.char_span(completion, encoded, t, t + 1)
-    return Finding("forged_token", message, char_span=span, token_span=(t, t + 1))
-
-
-def _goes_on(
-    encoder: Encoder,
-    completion: Completion,
-    encoded: Encoded,
-    t: int,
-    evidence: ReplayEvidence,
-) -> Finding:
-    n = len(evidence.excess)
-    message = (
-        f"goes on at token {t}, where the seed ends it by {evidence.excess[t]:.2g} logits; chance "
-        f"for honest work {evidence.p_value:.1e}"
-    )
-    span = encoder.char_span(completion, encoded, t, n)
-    return Finding("suppressed_eos", message, char_span=span, token_span=(t, n))
+    return "replay_mismatch", message, (0, n)
 
 
 def _shown(encoder: Encoder, token: int) -> str:

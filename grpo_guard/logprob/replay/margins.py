@@ -75,19 +75,24 @@ def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device
 
 
 def sure_top_p(spec: SamplingSpec, settings: Replay) -> float:
-    """Top-p, as far inside as drift can move it: scores that shift by d move a mass p by about
-    p (1 - p) d, which is most in the middle."""
-    odds = math.log(spec.top_p / (1 - spec.top_p)) - settings.edge_logits / spec.temperature
-    shifted = 1 / (1 + math.exp(-odds))
-    return min(spec.top_p - settings.edge_mass, shifted)
+    """Top-p, as far inside as drift can move it, in probability."""
+    return min(spec.top_p - settings.edge_mass, _shifted(spec, -settings.edge_logits))
 
 
 def edge_width(spec: SamplingSpec, settings: Replay) -> float:
     """How far beyond top-p drift can move its edge, in probability."""
     if spec.top_p >= 1:
         return 0.0
-    odds = math.log(spec.top_p / (1 - spec.top_p)) + settings.edge_logits / spec.temperature
-    return 1 / (1 + math.exp(-odds)) - spec.top_p
+    return _shifted(spec, settings.edge_logits) - spec.top_p
+
+
+def _shifted(spec: SamplingSpec, logits: float) -> float:
+    """A mass of top-p when the raw logits on its one side move by this much: its log-odds do.
+
+    To first order by p (1 - p) d, which is most in the middle.
+    """
+    odds = math.log(spec.top_p / (1 - spec.top_p)) + logits / spec.temperature
+    return 1 / (1 + math.exp(-odds))
 
 
 class Margins(NamedTuple):
@@ -134,23 +139,42 @@ def replay_margins(
     margin = (best - own_perturbed) * spec.temperature
     margin = torch.where(best > -torch.inf, margin.clamp_min(0.0), 0.0)
     margin = torch.where(own == -torch.inf, torch.inf, margin)
-    # With the edges as they stand: where these alone make the difference nothing is claimed about
-    # its size, but it is no match either. Otherwise tokens at the edge could be chosen for free.
-    kept = exactly_kept(values, log_normaliser, spec) & real
-    nominal = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
-    nominal = tokens.gather(-1, nominal)[:, 0]
+    nominal, seen = _nominal_draw(
+        values, tokens, noise, own, targets, log_normaliser, spec, complete
+    )
+    # Where the exact edges alone make the difference nothing is claimed about its size, but it is
+    # no match either. Otherwise tokens at the edge could be chosen for free.
+    margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
+    beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
+    return Margins(margin, torch.where(margin > 0, beaten, targets))
+
+
+def _nominal_draw(
+    values: Tensor,
+    tokens: Tensor,
+    noise: Tensor,
+    own: Tensor,
+    targets: Tensor,
+    log_normaliser: Tensor,
+    spec: SamplingSpec,
+    complete: bool,
+) -> tuple[Tensor, Tensor]:
+    """What the sampler draws on just these scores, and where the candidates are enough to say so.
+
+    Arguments are those of `replay_margins`; ``noise`` is the candidates', [N, K], and ``complete``
+    says that they are the whole vocabulary. Returns tokens [N] and booleans [N].
+    """
+    kept = exactly_kept(values, log_normaliser, spec) & (values > -torch.inf)
+    best = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
     # A target beyond the candidates is outside only where these hold the whole support.
-    seen = mine.any(-1)
+    seen = (tokens == targets[:, None]).any(-1)
     if 0 < spec.top_k < values.shape[-1]:
         seen |= own < values[:, -1]
         if spec.top_p < 1:  # what ties with the k-th counts for the nucleus, and may go on
             seen &= values[:, spec.top_k - 1] != values[:, -1]
     elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
         seen &= spec.top_p >= 1  # over what the engine renormalises is not known
-    margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
-    beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
-    drawn = torch.where(margin > 0, beaten, targets)
-    return Margins(margin, drawn)
+    return tokens.gather(-1, best)[:, 0], seen
 
 
 def surely_kept(
