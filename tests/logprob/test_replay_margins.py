@@ -13,21 +13,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_rows import drawn_from, logits_of, margins_of, replay_of, spec_of
 
-from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.head_stats import head_stats, logit_stats
-from grpo_guard.logprob.kernels.scores import LogitScores
-from grpo_guard.logprob.kernels.tiled import row_stats
+from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.noise import gumbel
-from grpo_guard.logprob.replay.candidates import MOST_CANDIDATES, Candidates, candidates_for
-from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.logprob.replay.candidates import MOST_CANDIDATES, candidates_for
 from grpo_guard.logprob.replay.margins import (
     EDGE_MARGIN,
-    Replay,
-    RowReplay,
     replay_margins,
-    rows_of,
 )
 from grpo_guard.sampling import SamplingSpec
 
@@ -40,79 +34,6 @@ SPECS = st.builds(
     st.sampled_from([0.3, 0.8, 0.95, 1.0]),
     st.sampled_from([0.0, 0.03, 0.3]),
 )
-
-
-def spec_of(**changes):
-    return SamplingSpec(
-        **{"engine": "transformers", "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changes}
-    )
-
-
-def replay_of(n, seed=0, **settings):
-    generator = torch.Generator().manual_seed(seed)
-    seeds = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
-    return RowReplay(Replay(**settings), seeds, torch.arange(n))
-
-
-def logits_of(seed, rows, vocab, spread):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, vocab, generator=generator) * spread
-
-
-def margins_of(logits, targets, spec, replay):
-    """As the scorer gets them: from one pass over the row."""
-    return logit_stats(logits, targets, spec, replay=replay).margins
-
-
-def drawn_from(logits, spec, replay):
-    scores = logits / spec.temperature
-    return draw(scores, replay.seeds, replay.positions, spec, replay.settings.family)
-
-
-# Candidates
-
-
-@settings(deadline=None, max_examples=150)
-@given(
-    seed=st.integers(0, 10**6),
-    widths=st.lists(st.sampled_from([1, 7, 31, 32, 33, 64, 96, 500, 1024]), min_size=1, max_size=6),
-    most=st.sampled_from([1, 2, 21, 128]),
-    whole=st.booleans(),
-    closed=st.sampled_from([0.0, 0.9]),
-)
-def test_the_candidates_of_any_tiles_are_the_largest_of_the_row(seed, widths, most, whole, closed):
-    z = logits_of(seed, 5, sum(widths), 3.0)
-    if whole:  # ties between tiles, blocks and with the lowest candidate
-        z = z.round()
-    shut = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed)) < closed
-    z = z.masked_fill(shut, -torch.inf)
-    candidates, start = Candidates(5, most, z.device), 0
-    for width in widths:
-        candidates(z[:, start : start + width], start)
-        start += width
-    kept = min(most, start)
-    assert torch.equal(candidates.values[:, :kept], z.topk(kept, -1).values)
-    assert (candidates.values[:, kept:] == -torch.inf).all()
-    for row, values, tokens in zip(z, candidates.values, candidates.tokens, strict=True):
-        found = tokens[values > -torch.inf]
-        assert len(found.unique()) == len(found)
-        assert torch.equal(row[found], values[values > -torch.inf])
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10**6), vocab=st.integers(2, 3000), tile=st.sampled_from([1, 100, 1024]))
-def test_candidates_are_gathered_while_the_scoring_pass_goes_by(seed, vocab, tile):
-    z = logits_of(seed, 3, vocab, 3.0)
-    candidates = Candidates(3, 50, z.device)
-    row_stats(LogitScores(z, 1.0), torch.tensor([0, 1, 0]), observer=candidates, tile=tile)
-    most = min(50, vocab)
-    assert torch.equal(candidates.values[:, :most], z.topk(most, -1).values)
-
-
-def test_as_many_candidates_are_kept_as_show_the_edge_of_the_support():
-    assert candidates_for(spec_of(top_k=20)) == 21
-    assert candidates_for(spec_of(top_k=5000)) == MOST_CANDIDATES
-    assert candidates_for(spec_of(top_p=0.9)) == MOST_CANDIDATES
 
 
 # Margins against the obvious form
@@ -347,30 +268,6 @@ def test_a_token_without_competitors_has_no_margin():
     logits = torch.tensor([[0.0, -torch.inf, -torch.inf]])
     margin, drawn = margins_of(logits, torch.tensor([0]), spec_of(), replay_of(1))
     assert (margin.item(), drawn.item()) == (0.0, 0)
-
-
-# Seeds and positions
-
-
-def test_each_token_has_its_sequences_seed_and_the_familys_position():
-    sequences = [Encoded((1, 2, 3), (4, 5), False, 2**64 - 1), Encoded((1,), (6, 7, 8), False, 9)]
-    ours = rows_of(Replay(), sequences, torch.device("cpu"))
-    assert ours.seeds.tolist() == [-1, -1, 9, 9, 9]
-    assert ours.positions.tolist() == [0, 1, 0, 1, 2]
-    vllm = rows_of(Replay(family="vllm"), sequences, torch.device("cpu"))
-    assert vllm.positions.tolist() == [2, 3, 0, 1, 2]
-
-
-def test_some_of_the_rows_keep_their_own_seeds_and_positions():
-    replay = replay_of(5)
-    some = replay.rows(torch.tensor([4, 1]))
-    assert some.seeds.tolist() == replay.seeds[[4, 1]].tolist()
-    assert some.positions.tolist() == [4, 1]
-
-
-def test_a_sequence_without_a_seed_is_not_replayed():
-    with pytest.raises(ValueError, match="expected a seed in each, got one without"):
-        rows_of(Replay(), [Encoded((1,), (2,), False)], torch.device("cpu"))
 
 
 # Without truncation

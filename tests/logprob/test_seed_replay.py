@@ -9,7 +9,7 @@ import pytest
 from bundled_policy import policy
 from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
-from grpo_guard import Cause, PublicCoin
+from grpo_guard import Cause, PublicCoin, SamplingSpec
 from grpo_guard.evals.replay.forgeries import flipped_digit
 from grpo_guard.evals.rounding import rounded_to_bfloat16
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
@@ -20,6 +20,35 @@ def test_honest_completions_are_accepted_in_order():
     verdicts = verifier_of().verify(drawn())
     assert [v.outcome.value for v in verdicts] == ["accept"] * len(drawn())
     assert all(v.p_value == 1.0 for v in verdicts)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=64),
+        SamplingSpec("transformers", 0.7, 0, 0.8, max_new_tokens=64),
+        SamplingSpec("transformers", 1.0, 0, 1.0, repetition_penalty=1.2, max_new_tokens=64),
+        SamplingSpec("transformers", 1.3, 40, 0.9, 0.02, 1.1, max_new_tokens=64),
+        SamplingSpec("vllm", 0.7, 20, 0.8, 0.05, 1.1, max_new_tokens=64),
+    ],
+)
+def test_honest_completions_of_every_kind_of_sampler_are_accepted(spec):
+    """Filters, their order and the penalty are the generating side's, or honest work pays."""
+    verdicts = verifier_of(sampling=spec, profile="float32").verify(drawn(spec=spec))
+    assert [v.reason for v in verdicts if not v.accepted] == []
+    others = drawn(coin_name="attacker 0", spec=spec)
+    pairs = zip(others, drawn(spec=spec), strict=True)
+    differing = [a for a, b in pairs if a.completion_ids != b.completion_ids]
+    verdicts = verifier_of(sampling=spec, profile="float32").verify(differing)
+    # This policy is sure of most tokens: a few samples differ in one near-tie, which is drift's room.
+    assert sum(v.rejected for v in verdicts) >= 0.8 * len(differing) > 0
+
+
+def test_ids_that_the_tokenizer_cannot_produce_are_refused():
+    unknown = replace(drawn()[0], completion_ids=(10**6, *drawn()[0].completion_ids))
+    (verdict,) = verifier_of().verify([unknown])
+    assert verdict.cause is Cause.MALFORMED
+    assert "not in the vocabulary" in verdict.reason
 
 
 def test_honest_completions_survive_another_number_format():

@@ -1,0 +1,38 @@
+"""Rows of scores under a coin, for the tests of its replay."""
+
+import torch
+
+from grpo_guard.logprob.kernels.head_stats import logit_stats
+from grpo_guard.logprob.replay.draw import draw
+from grpo_guard.logprob.replay.margins import (
+    Replay,
+    RowReplay,
+)
+from grpo_guard.sampling import SamplingSpec
+
+
+def spec_of(**changes):
+    return SamplingSpec(
+        **{"engine": "transformers", "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changes}
+    )
+
+
+def replay_of(n, seed=0, **settings):
+    generator = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
+    return RowReplay(Replay(**settings), seeds, torch.arange(n))
+
+
+def logits_of(seed, rows, vocab, spread):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, vocab, generator=generator) * spread
+
+
+def margins_of(logits, targets, spec, replay):
+    """As the scorer gets them: from one pass over the row."""
+    return logit_stats(logits, targets, spec, replay=replay).margins
+
+
+def drawn_from(logits, spec, replay):
+    scores = logits / spec.temperature
+    return draw(scores, replay.seeds, replay.positions, spec, replay.settings.family)
