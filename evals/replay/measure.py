@@ -100,8 +100,13 @@ class Measurement:
             for among in (50, 2)
         }
         completions = [sets.completion(q, ids, self.tokenizer) for q, ids in some]
+        # Cut to the declared length, which the phrase would exceed: the replay is to decide.
+        limit = SPEC.max_new_tokens
         text = [
-            (self.questions[case.completion.slot or 0], case.completion.completion_ids or ())
+            (
+                self.questions[case.completion.slot or 0],
+                (case.completion.completion_ids or ())[:limit],
+            )
             for case in poisoned(completions, TextAttack(), self.tokenizer, seed=0)
         ]
         return [

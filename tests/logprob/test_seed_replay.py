@@ -40,7 +40,7 @@ def test_honest_completions_of_every_kind_of_sampler_are_accepted(spec):
     pairs = zip(others, drawn(spec=spec), strict=True)
     differing = [a for a, b in pairs if a.completion_ids != b.completion_ids]
     verdicts = verifier_of(sampling=spec, profile="float32").verify(differing)
-    # This policy is sure of most tokens: a few samples differ in one near-tie, which is drift's room.
+    # This policy is sure of most tokens: a few samples differ in one near-tie, drift's room.
     assert sum(v.rejected for v in verdicts) >= 0.8 * len(differing) > 0
 
 

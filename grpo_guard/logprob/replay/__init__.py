@@ -7,7 +7,8 @@ The nodes draw each token as the argmax of score + noise, where the noise is a p
 * `generate`: nodes that sample with transformers.
 * `triton_noise`: the same noise for kernels.
 * `vllm_processor`: nodes that sample with vLLM.
-* `candidates`, `margins`: how far a claimed token is from the drawn one, in the scoring pass.
+* `candidates`, `contenders`, `margins`: how far a claimed token is from the drawn one, in the
+  scoring pass; `vocabulary_hash` finds the few tokens whose noise could win.
 * `evidence`: from margins to a p-value that survives numerical drift.
 * `slots`: whose turn it was, and for which prompt.
 * `verifier`: `SeedReplayVerifier`, which puts these together.
