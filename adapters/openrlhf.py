@@ -52,13 +52,13 @@ class OpenRLHFAdapter:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
 
         def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
-            rates, verdicts = dict.fromkeys(Outcome, 0.0), None
+            rates, review = dict.fromkeys(Outcome, 0.0), None
             try:
-                verdicts = guard.review(completions_from(queries, prompts, labels)).verdicts
+                review = guard.review(completions_from(queries, prompts, labels))
             except AbstainError as error:
                 logger.error("%s; the reward is 0", error)
                 rates[Outcome.ABSTAIN] = 1.0
-            for verdict in verdicts or ():
+            for verdict in review.verdicts if review else ():
                 rates[verdict.outcome] += 1 / len(queries)
             result = function.call(queries, prompts, labels)
             result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
@@ -69,7 +69,7 @@ class OpenRLHFAdapter:
                 flat = [flat] if isinstance(flat, int | float | None) else flat
                 rewards = function.rewards(flat, len(queries))
                 unseen = [min(0.0, x or 0.0) for x in rewards]
-                kept = guard.policy.apply(rewards, verdicts) if verdicts else unseen
+                kept = guard.settle(rewards, review) if review else unseen
                 numbers = [x if x is not None and math.isfinite(x) else 0.0 for x in kept]
                 return numbers[0] if len(numbers) == 1 else numbers
 

@@ -111,7 +111,7 @@ def forbid_leaving_out(policy: Policy, trainer: str) -> None:
     """For trainers whose reward is one number that always enters its group's baseline.
 
     Raises:
-        FrameworkError: the policy may leave a completion out of its group.
+        FrameworkError: the policy may leave a completion out of its group, or scales by the group.
     """
     if policy.on_reject == "drop":
         raise FrameworkError(
@@ -123,6 +123,11 @@ def forbid_leaving_out(policy: Policy, trainer: str) -> None:
             f"{trainer} cannot leave one completion out of its group from a reward function, as "
             'Policy(on_abstain="skip") asks; choose on_abstain="zero" (no reward for what the '
             'guard could not look at) or "pass" (its reward unguarded).'
+        )
+    if policy.on_long == "scale":
+        raise FrameworkError(
+            f"{trainer} shows its reward function one completion at a time, and "
+            'Policy(on_long="scale") compares those of a group; choose on_long="keep".'
         )
 
 

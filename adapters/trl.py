@@ -81,7 +81,7 @@ def _wrap_one(function: RewardFunction, guard: Guard, reviews: SharedReviews) ->
         policy = guard.policy
         if not first and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
-        return policy.apply(rewards, review.verdicts)
+        return guard.settle(rewards, review, policy=policy)
 
     if function.is_async:
 

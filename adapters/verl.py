@@ -43,7 +43,7 @@ class VerlAdapter:
                     f"{function.name}: expected a dict with 'score', got {result!r:.80}"
                 )
             rewards = function.rewards([result["score"] if scored else result], 1)
-            score = guard.policy.apply(rewards, review.verdicts)[0]
+            score = guard.settle(rewards, review)[0]
             return {**result, "score": score} if scored else score
 
         # verl recognises an async function, but not an object with an async __call__: that one's

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.completion import Completion, CompletionError, Message
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.framework import FrameworkError
@@ -18,6 +19,11 @@ from grpo_guard.verdict import Cause, Finding, Outcome, Usage, Verdict
 from grpo_guard.verifier import CompletionVerifier, only
 
 if TYPE_CHECKING:
+    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.code.verifier import CodeVerifier
+    from grpo_guard.content.length.scaling import LengthScaling
+    from grpo_guard.content.length.verifier import LengthVerifier
+    from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.coin import PublicCoin
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
@@ -26,8 +32,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
+    "CodeVerifier": "grpo_guard.content.code.verifier",
+    "LengthScaling": "grpo_guard.content.length.scaling",
+    "LengthVerifier": "grpo_guard.content.length.verifier",
     "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
     "PublicCoin": "grpo_guard.logprob.coin",
+    "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
@@ -36,15 +47,21 @@ __all__ = [
     "AbstainError",
     "AllOf",
     "AnyOf",
+    "ArithmeticVerifier",
+    "Calibrated",
     "Cascade",
     "Cause",
+    "CodeVerifier",
     "Completion",
     "CompletionError",
     "CompletionVerifier",
     "Finding",
     "FrameworkError",
     "Guard",
+    "HonestScores",
     "Ledger",
+    "LengthScaling",
+    "LengthVerifier",
     "LogProbBoundVerifier",
     "Message",
     "Outcome",
@@ -52,6 +69,7 @@ __all__ = [
     "PublicCoin",
     "Review",
     "SamplingSpec",
+    "ScreensVerifier",
     "SeedReplayVerifier",
     "TailProbabilityVerifier",
     "Usage",

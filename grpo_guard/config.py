@@ -20,9 +20,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.guard import Guard
-from grpo_guard.policy import OnAbstain, Policy
+from grpo_guard.policy import OnAbstain, OnLong, Policy
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 from grpo_guard.sampling import Engine, SamplingSpec
 from grpo_guard.verifier import CompletionVerifier
@@ -41,6 +42,7 @@ class PolicyConfig(_Strict):
 
     on_reject: str | float = "zero"
     on_abstain: OnAbstain = "skip"
+    on_long: OnLong = "keep"
     max_abstain_rate: float = 0.25
     abstain_window: int = 20
 
@@ -71,7 +73,10 @@ class GuardConfig(_Strict):
         alpha: False-positive budget of each verifier per completion, unless it says its own.
         policy: What verdicts do to rewards.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
-            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node.
+            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
+            the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
+            ``cascade``, ``rejects`` of ``vote``. ``calibration: FILE`` in a leaf gives it the
+            p-values of `Calibrated`.
     """
 
     alpha: float = Field(default=1e-3, gt=0, lt=1)
@@ -121,21 +126,32 @@ def build_verifier(node: Any, alpha: float, where: str = "verifier") -> Completi
         raise ConfigError(f"{where}: expected a mapping, got {node!r:.80}")
     if "type" in node:
         return _build_leaf(dict(node), alpha, where)
-    combinators: dict[str, Callable[..., CompletionVerifier]]
-    combinators = {"all": AllOf, "any": AnyOf, "vote": Vote, "cascade": Cascade}
-    if len(node) == 1:
-        (key, inner), *_ = node.items()
-        if key == "not":
-            return ~build_verifier(inner, alpha, f"{where}.not")
-        if key in combinators:
-            if not isinstance(inner, list) or not inner:
-                raise ConfigError(f"{where}.{key}: expected a non-empty list, got {inner!r:.80}")
-            members = [build_verifier(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
-            return combinators[key](*members)
+    kinds = [key for key in node if key in _COMBINATORS]
+    if "not" in node and len(node) == 1:
+        return ~build_verifier(node["not"], alpha, f"{where}.not")
+    if len(kinds) == 1:
+        return _build_combinator(kinds[0], dict(node), alpha, where)
     raise ConfigError(
-        f"{where}: expected type: NAME, or one of {', '.join(combinators)}, not; "
+        f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
         f"got {', '.join(map(str, node)) or 'nothing'}"
     )
+
+
+_COMBINATORS: dict[str, Callable[..., CompletionVerifier]]
+_COMBINATORS = {"all": AllOf, "any": AnyOf, "vote": Vote, "cascade": Cascade}
+
+
+def _build_combinator(
+    key: str, options: dict[str, Any], alpha: float, where: str
+) -> CompletionVerifier:
+    inner = options.pop(key)
+    if not isinstance(inner, list) or not inner:
+        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {inner!r:.80}")
+    members = [build_verifier(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+    try:
+        return _COMBINATORS[key](*members, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}.{key}: {error}") from None
 
 
 def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
@@ -146,6 +162,7 @@ def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> Completion
         kind = load(VERIFIERS, str(name))
     except UnknownNameError as error:
         raise ConfigError(f"{where}.type: {error}") from None
+    calibration = options.pop("calibration", None)
     if "alpha" in inspect.signature(kind).parameters:
         options.setdefault("alpha", alpha)
     build = kind
@@ -153,10 +170,10 @@ def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> Completion
         build, options = kind.from_pretrained, {"path_or_id": options.pop("model"), **options}
     try:
         verifier = build(**options)
+        assert isinstance(verifier, CompletionVerifier)
+        return verifier if calibration is None else Calibrated(verifier, str(calibration))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where} ({name}): {error}") from None
-    assert isinstance(verifier, CompletionVerifier)
-    return verifier
 
 
 def _sampling(data: Any, where: str) -> SamplingSpec:

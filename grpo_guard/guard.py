@@ -7,7 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.completion import Completion
 from grpo_guard.framework import adapter_for
@@ -15,6 +15,9 @@ from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.content.length.scaling import LengthScaling
 
 
 class Ledger(Protocol):
@@ -26,10 +29,18 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the guard found in one batch: the verdicts in order, and the figures to log."""
+    """What the guard found in one batch.
+
+    Args:
+        verdicts: One per completion, in order.
+        metrics: Figures to log.
+        length_factors: What a positive reward is multiplied by, in (0, 1], one per completion; None
+            where the policy keeps long completions' rewards.
+    """
 
     verdicts: list[Verdict]
     metrics: dict[str, float]
+    length_factors: list[float] | None = None
 
 
 class Guard:
@@ -39,6 +50,7 @@ class Guard:
         verifier: What decides.
         policy: What a decision does to a reward.
         ledger: Told of every verdict.
+        length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
 
     Example:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
@@ -51,12 +63,18 @@ class Guard:
         *,
         policy: Policy | None = None,
         ledger: Ledger | None = None,
+        length_scaling: LengthScaling | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
         self.ledger = ledger
+        if length_scaling is None and self.policy.on_long == "scale":
+            from grpo_guard.content.length.scaling import LengthScaling
+
+            length_scaling = LengthScaling()
+        self.length_scaling = length_scaling
         self._recent = _AbstainWindow(self.policy)
 
     def review(self, batch: Sequence[Completion]) -> Review:
@@ -69,7 +87,50 @@ class Guard:
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(verdicts)
-        return Review(verdicts, metrics(verdicts))
+        return self._with_factors(Review(verdicts, metrics(verdicts)), batch)
+
+    def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
+        if self.policy.on_long == "keep" or self.length_scaling is None:
+            return review
+        # What is rejected earns nothing and sets no measure: with a few words of refuse in a group,
+        # an attacker would make everybody else's answers long.
+        kept = [i for i, verdict in enumerate(review.verdicts) if not verdict.rejected]
+        factors = [1.0] * len(batch)
+        for i, factor in zip(
+            kept, self.length_scaling.factors([batch[i] for i in kept]), strict=True
+        ):
+            factors[i] = factor
+        mean = sum(factors[i] for i in kept) / len(kept) if kept else 1.0
+        return Review(
+            review.verdicts, review.metrics | {"guard/length_factor": mean}, length_factors=factors
+        )
+
+    def settle(
+        self,
+        rewards: Sequence[float | None],
+        review: Review,
+        *,
+        policy: Policy | None = None,
+    ) -> list[float | None]:
+        """Guarded rewards from a review: the veto, then the factors of length.
+
+        Args:
+            rewards: Of one reward function, one per completion.
+            review: Of the same completions.
+            policy: In place of the guard's own, for the veto.
+
+        Raises:
+            ValueError: not one reward per verdict.
+            AbstainError: something abstained and the policy says to raise.
+        """
+        kept = (policy or self.policy).apply(rewards, review.verdicts)
+        if review.length_factors is None:
+            return kept
+        # Scaled towards 0, a penalty would shrink with every word.
+        return [
+            reward * factor if reward is not None and reward > 0 and factor < 1 else reward
+            for reward, factor in zip(kept, review.length_factors, strict=True)
+        ]
 
     async def areview(self, batch: Sequence[Completion]) -> Review:
         """`review` without blocking the running loop."""
@@ -79,7 +140,7 @@ class Guard:
         self, rewards: Sequence[float | None], batch: Sequence[Completion]
     ) -> list[float | None]:
         """Guarded rewards, one per completion and in order; None = leave it out of its group."""
-        return self.policy.apply(rewards, self.review(batch).verdicts)
+        return self.settle(rewards, self.review(batch))
 
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
         """Wrap a reward function, or a list of them that are to be vetoed together."""
@@ -92,6 +153,7 @@ def guard(
     policy: Policy | None = None,
     framework: str | None = None,
     ledger: Ledger | None = None,
+    length_scaling: LengthScaling | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -104,7 +166,7 @@ def guard(
         FrameworkError: at decoration, when the calling convention is not recognised or the
             framework cannot do what the policy asks.
     """
-    the_guard = Guard(verifier, policy=policy, ledger=ledger)
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, length_scaling=length_scaling)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

@@ -11,6 +11,7 @@ from grpo_guard.verdict import Outcome, Verdict
 
 OnReject: TypeAlias = Literal["zero", "drop"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
+OnLong: TypeAlias = Literal["keep", "scale"]
 
 
 class AbstainError(RuntimeError):
@@ -28,6 +29,10 @@ class Policy:
             reward). A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
             task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
+        on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
+            falls with the completion's length beyond its group's (`LengthScaling`): honest answers
+            may be long, so what is not blatant is no case for a verdict, yet length must not pay.
+            ``"keep"`` leaves rewards alone.
         max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
             beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
         abstain_window: Batches over which that share is taken; it is first taken when full.
@@ -38,6 +43,7 @@ class Policy:
 
     on_reject: OnReject = "zero"
     on_abstain: OnAbstain = "skip"
+    on_long: OnLong = "keep"
     max_abstain_rate: float = 0.25
     abstain_window: int = 20
 
@@ -52,6 +58,8 @@ class Policy:
                 f"Policy.on_abstain: expected 'skip', 'pass', 'zero' or 'raise', "
                 f"got {self.on_abstain!r}"
             )
+        if self.on_long not in ("keep", "scale"):
+            raise ValueError(f"Policy.on_long: expected 'keep' or 'scale', got {self.on_long!r}")
         if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
             raise ValueError(
                 f"Policy.max_abstain_rate: expected a number in [0, 1], "

@@ -26,9 +26,22 @@ def calibrate(
         Literal["bfloat16", "float32"],
         typer.Option(help="Built-in profile for what the data say nothing about."),
     ] = "bfloat16",
+    rules: Annotated[
+        bool,
+        typer.Option(help="Calibrate all other verifiers instead of those that read log-probs."),
+    ] = False,
 ) -> None:
-    """Measure a drift profile on honest completions. Exit 2 on bad input."""
+    """Measure a drift profile on honest completions, or with --rules how often rules reject them.
+
+    Exit 2 on bad input.
+    """
     from rich.console import Console
+
+    if rules:
+        from grpo_guard.cli.calibrate_rules import calibrate_rules
+
+        calibrate_rules(source, config, out)
+        return
 
     from grpo_guard.config import ConfigError, GuardConfig
     from grpo_guard.jsonl import InputError
@@ -40,7 +53,7 @@ def calibrate(
     numbers: list[int] = []
     try:
         completions = []
-        for number, completion in _numbered(source):
+        for number, completion in numbered(source):
             numbers.append(number)
             completions.append(completion)
         verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
@@ -76,7 +89,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 
     chosen: list[LogProbVerifier] = []
-    for leaf in _leaves(config.verifier):
+    for leaf in leaves(config.verifier):
         try:
             kind = load(VERIFIERS, str(leaf["type"]))
         except UnknownNameError as error:
@@ -96,7 +109,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     if not chosen:
         raise ConfigError(
             f"{where}: verifier: expected one that reads log-probs, such as logprob_bound; "
-            "got none, so there is nothing to calibrate"
+            "got none; --rules calibrates the others"
         )
     return chosen
 
@@ -158,7 +171,7 @@ def warnings(result: ProfileFile) -> Iterator[str]:
         )
 
 
-def _numbered(source: Path) -> Iterator[tuple[int, Any]]:
+def numbered(source: Path) -> Iterator[tuple[int, Any]]:
     from grpo_guard.completion import Completion, CompletionError
     from grpo_guard.jsonl import InputError, read_objects
 
@@ -169,16 +182,16 @@ def _numbered(source: Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{source}:{number}: {error.field}: {error.problem}") from None
 
 
-def _leaves(node: Any) -> Iterator[dict[str, Any]]:
+def leaves(node: Any) -> Iterator[dict[str, Any]]:
     """The nodes with a type, whatever the combinators around them."""
     if isinstance(node, dict) and "type" in node:
         yield node
     elif isinstance(node, dict):
         for inner in node.values():
-            yield from _leaves(inner)
+            yield from leaves(inner)
     elif isinstance(node, list):
         for inner in node:
-            yield from _leaves(inner)
+            yield from leaves(inner)
 
 
 def _progress(done: int, total: int) -> None:

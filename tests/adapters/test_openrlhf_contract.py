@@ -100,6 +100,7 @@ def test_past_the_abstain_rate_every_reward_is_zero_and_it_says_so(caplog):
         (Policy(), 'on_abstain="zero"'),
         (Policy(on_reject="drop", on_abstain="zero"), 'on_reject="zero"'),
         (Policy(on_abstain="raise"), "swallows exceptions"),
+        (Policy(on_abstain="zero", on_long="scale"), 'on_long="keep"'),
     ],
 )
 def test_policies_that_openrlhf_cannot_carry_out(policy, message):

@@ -99,6 +99,11 @@ def test_raise_stops_the_run():
         guarded(**call())
 
 
+def test_a_group_that_nobody_sees_cannot_be_scaled_by():
+    with pytest.raises(FrameworkError, match=r'one completion at a time.*choose on_long="keep"'):
+        guard(NoWord(), policy=Policy(on_abstain="zero", on_long="scale"))(compute_score)
+
+
 @pytest.mark.parametrize("policy", [Policy(), Policy(on_reject="drop", on_abstain="zero")])
 def test_policies_that_verl_cannot_carry_out(policy):
     with pytest.raises(FrameworkError, match=r"verl cannot leave .* choose on_"):

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Vote, only
+from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Finding, Vote, only
+from grpo_guard.verdict import reject
 
 LETTERS = "ar?mn"
 rows = st.integers(1, 5).flatmap(
@@ -144,3 +145,22 @@ def test_a_member_that_fails_abstains_alone():
 def test_ensembles_that_cannot_be(build, error):
     with pytest.raises(error, match="expected"):
         build()
+
+
+def test_the_same_finding_in_other_words_is_reported_once():
+    class Finds(Says):
+        def verify(self, batch):
+            spans = [(0, 1), (0, 1), (1, 2)] if self.name == "a" else [(0, 1), (2, 3)]
+            found = tuple(Finding("wrong", f"{self.name} {s}", char_span=s) for s in spans)
+            return [reject(self.name, findings=(*found, Finding("other", "o", (0, 1))))] * len(
+                batch
+            )
+
+    (verdict,) = AllOf(Finds("a"), Finds("b")).verify(completions("r"))
+    assert [f.message for f in verdict.findings] == ["a (0, 1)", "a (1, 2)", "o", "b (2, 3)"]
+
+
+def test_a_votes_p_value_is_rugers():
+    members = [Says(str(i), p_value=p) for i, p in enumerate([0.01, 0.02, 0.5])]
+    assert Vote(*members).verify(completions("r"))[0].p_value == pytest.approx(0.03)
+    assert Vote(*members, Says("none")).verify(completions("a"))[0].p_value is None

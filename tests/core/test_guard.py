@@ -5,7 +5,7 @@ import pickle
 import pytest
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AbstainError, AllOf, Guard, Policy
+from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, only
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,7 @@ def test_a_reward_is_needed_for_each_completion():
         ("max_abstain_rate", 1.5),
         ("max_abstain_rate", math.nan),
         ("abstain_window", 0),
+        ("on_long", "cut"),
         ("abstain_window", 2.0),
     ],
 )
@@ -158,3 +159,40 @@ def test_zero_never_lifts_a_penalty_up_to_zero():
         -1.0,
         0.0,
     ]
+
+
+def long_and_short(*words):
+    return [Completion("Q", "word " * n, node=f"n{i % 4}") for i, n in enumerate(words)]
+
+
+def test_length_is_scaled_where_the_policy_says_so():
+    batch = long_and_short(40, 41, 42, 40, 39, 41, 40, 160)
+    accepts = Guard(only(Says(), when=lambda c: True), policy=Policy(on_long="scale"))
+    rewards = accepts.apply([1.0] * 6 + [-1.0, 1.0], batch)
+    assert rewards[0] == 1.0
+    assert rewards[6] == -1.0  # a penalty does not shrink with length
+    assert rewards[7] < 0.1
+    assert Guard(Says()).apply([1.0] * 8, batch) == [1.0] * 8
+    review = accepts.review(batch)
+    assert review.length_factors[7] < 0.1
+    assert review.metrics["guard/length_factor"] < 1
+    assert "guard/length_factor" not in Guard(Says()).review(batch).metrics
+
+
+def test_refuse_in_a_group_makes_nobody_elses_answer_long():
+    honest = long_and_short(40, 41, 42, 40, 39, 41)
+    refuse = [Completion("Q", "r " * 3, node=f"m{i}") for i in range(12)]
+    guard = Guard(Says(), policy=Policy(on_long="scale"))
+    alone = guard.apply([1.0] * 6, honest)
+    assert guard.apply([1.0] * 18, honest + refuse) == alone + [0.0] * 12
+
+
+def test_scaling_can_be_tuned_and_keeps_none_and_nan():
+    batch = long_and_short(40, 41, 42, 40, 39, 160, 160, 160)
+    gentle = Guard(
+        Says(), policy=Policy(on_long="scale"), length_scaling=LengthScaling(strength=0.0)
+    )
+    rewards = gentle.apply([None, math.nan, *[1.0] * 6], batch)
+    assert rewards[0] is None
+    assert math.isnan(rewards[1])
+    assert rewards[2:] == [1.0] * 6

@@ -1,0 +1,110 @@
+"""``grpo-guard calibrate --rules``: p-values for verifiers that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from grpo_guard.cli.calibrate import leaves, numbered
+
+if TYPE_CHECKING:
+    from grpo_guard.calibrated import HonestScores
+    from grpo_guard.completion import Completion
+    from grpo_guard.config import GuardConfig
+
+# Verifiers that compare the completions of a group need it whole, and within one call.
+MOST_AT_ONCE = 1000
+
+
+def calibrate_rules(source: Path, config: Path, out: Path) -> None:
+    """Run every verifier without log-probs over honest completions and write what it said."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from grpo_guard.calibrated import write_calibration
+    from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.jsonl import InputError
+
+    try:
+        completions = [completion for _, completion in numbered(source)]
+        if not completions:
+            raise InputError(f"{source}: expected at least one completion, got none")
+        scores = rule_scores(GuardConfig.from_yaml(config), completions)
+    except (InputError, ConfigError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    try:
+        write_calibration(out, scores)
+    except OSError as error:
+        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    shown = Table(title=f"{len(completions):,} honest completions")
+    for heading in ("verifier", "rejected", "abstained", "smallest p-value"):
+        shown.add_column(heading)
+    for name, honest in scores.items():
+        rejected = f"{honest.rejected:,} / {honest.completions:,}"
+        shown.add_row(name, rejected, f"{honest.abstained:,}", f"{honest.p_of(0.0):.2g}")
+    Console().print(shown)
+    typer.echo(f"wrote {out}")
+
+
+def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
+    """What each verifier of a guard that reads no log-probs says of honest completions.
+
+    Raises:
+        ConfigError: there is none, two have one name, or one abstains on everything.
+    """
+    from grpo_guard.calibrated import HonestScores
+    from grpo_guard.config import ConfigError, build_verifier
+    from grpo_guard.supervise import supervised
+
+    found: dict[str, HonestScores] = {}
+    batches = list(_whole_groups(completions))
+    for leaf in leaves(config.verifier):
+        if _reads_log_probs(leaf):
+            continue
+        options = {name: value for name, value in leaf.items() if name != "calibration"}
+        verifier = build_verifier(options, config.alpha)
+        if verifier.name in found:
+            raise ConfigError(f"verifier: expected one {verifier.name!r}, got two")
+        verdicts = [verdict for batch in batches for verdict in supervised(verifier, batch)]
+        try:
+            found[verifier.name] = HonestScores.of(verdicts)
+        except ValueError:
+            raise ConfigError(
+                f"{verifier.name}: expected completions that it can judge, abstained on all "
+                f"{len(verdicts)}: {verdicts[0].reason}"
+            ) from None
+    if not found:
+        raise ConfigError("verifier: expected one that reads no log-probs, got none")
+    return found
+
+
+def _reads_log_probs(leaf: dict[str, Any]) -> bool:
+    from grpo_guard.config import ConfigError
+    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
+
+    try:
+        kind = load(VERIFIERS, str(leaf["type"]))
+    except UnknownNameError as error:
+        raise ConfigError(f"verifier.type: {error}") from None
+    from grpo_guard.logprob.verifier import LogProbVerifier
+
+    return isinstance(kind, type) and issubclass(kind, LogProbVerifier)
+
+
+def _whole_groups(completions: Sequence[Completion]) -> list[list[Completion]]:
+    """The completions in batches that keep those of one prompt and round together."""
+    groups: dict[str, list[Completion]] = {}
+    for completion in completions:
+        key = repr((completion.prompt, completion.group, completion.round))
+        groups.setdefault(key, []).append(completion)
+    batches: list[list[Completion]] = [[]]
+    for group in groups.values():
+        if len(batches[-1]) + len(group) > MOST_AT_ONCE and batches[-1]:
+            batches.append([])
+        batches[-1].extend(group)
+    return batches

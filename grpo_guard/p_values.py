@@ -1,0 +1,60 @@
+"""Combining p-values that may depend on each other in any way.
+
+Verifiers look at the same completion, so their p-values are dependent and nobody knows how. Both
+rules here hold whatever the dependence; Fisher's and Stouffer's would need independence, and an
+attacker who sees the code could use the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
+    """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None where there is no p-value.
+
+    Super-uniform whatever the dependence, since P(some p_i <= share_i * t) <= t * sum(shares). The
+    shares are fixed beforehand: dividing among those that happen to answer would let the data
+    choose the test.
+
+    Args:
+        p_values: One per test, None for a test that has none.
+        shares: Of the error budget, one per test, each > 0, adding up to at most 1.
+    """
+    each = [p / share for p, share in zip(p_values, shares, strict=True) if p is not None]
+    return min(1.0, *each) if each else None
+
+
+def ruger(p_values: Sequence[float], rejects: int) -> float:
+    """Rüger's rule for "at least ``rejects`` of n tests reject": ``n / rejects * p_(rejects)``.
+
+    Super-uniform whatever the dependence (Rüger 1978, Metrika 25): n times the mean share of tests
+    below t is at most n * t, so that at least ``rejects`` of them are with chance n * t / rejects.
+
+    Args:
+        p_values: One per test, at least one.
+        rejects: Between 1 and the number of tests.
+    """
+    return min(1.0, len(p_values) / rejects * sorted(p_values)[rejects - 1])
+
+
+def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
+    """Shares of a budget that add up to 1; None = equal ones.
+
+    Args:
+        shares: Relative weights, one per member.
+        members: How many there are.
+        where: Names the argument in an error.
+
+    Raises:
+        ValueError: not one per member, or one is not a finite number > 0.
+    """
+    if shares is None:
+        return [1 / members] * members
+    if len(shares) != members or any(not (math.isfinite(s) and s > 0) for s in shares):
+        raise ValueError(
+            f"{where}: expected {members} finite numbers > 0, one per member, got {shares!r}"
+        )
+    total = math.fsum(shares)
+    return [share / total for share in shares]

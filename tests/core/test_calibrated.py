@@ -1,0 +1,159 @@
+"""Rules get p-values from honest completions, and a shared budget holds with them."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_verifiers_core import Says, completions
+
+from grpo_guard import AllOf, Calibrated, Cascade, Cause, CompletionVerifier, HonestScores
+from grpo_guard.calibrated import CalibrationFileError, read_calibration, write_calibration
+from grpo_guard.verdict import accept, reject
+
+
+class Scores(CompletionVerifier):
+    """Takes its p-value from the text and rejects below its own level."""
+
+    name = "scores"
+
+    def verify(self, batch):
+        kinds = [reject if float(c.text) <= 0.05 else accept for c in batch]
+        return [k("scores", p_value=float(c.text)) for k, c in zip(kinds, batch, strict=True)]
+
+
+def test_a_rule_gets_the_p_value_that_its_honest_rejections_allow():
+    verifier = Calibrated.on(Says(), completions(*"aaaarraaa?"))
+    assert (verifier.honest.completions, verifier.honest.rejected) == (9, 2)
+    assert verifier.honest.abstained == 1
+    verdicts = verifier.verify(completions("a", "r", "?", "m"))
+    assert [v.p_value for v in verdicts] == [1.0, 0.3, None, 0.3]
+    assert [v.outcome.value for v in verdicts] == ["accept", "reject", "abstain", "reject"]
+    assert verifier.name == "says"
+
+
+def test_what_never_rejected_honest_work_gets_the_smallest_p_value_of_its_count():
+    verifier = Calibrated.on(Says(), completions(*"a" * 99))
+    assert verifier.verify(completions("r"))[0].p_value == verifier.smallest_p == 0.01
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=60),
+    st.lists(st.floats(0, 1), min_size=1, max_size=5),
+)
+def test_conformal_p_values_are_ranks_among_honest_completions(honest, given):
+    verifier = Calibrated.on(Scores(), completions(*map(repr, honest)))
+    for score, verdict in zip(given, verifier.verify(completions(*map(repr, given))), strict=True):
+        rank = (1 + sum(h <= score for h in honest)) / (len(honest) + 1)
+        assert verdict.p_value == pytest.approx(1.0 if score == 1 else rank)
+
+
+def test_p_values_hold_on_honest_completions_to_come():
+    rng, level, rejected = random.Random(2), 0.1, 0
+    for _ in range(400):
+        # An ill-calibrated verifier: its own p-values are far too small.
+        honest = [repr(rng.random() ** 4) for _ in range(51)]
+        verifier = Calibrated.on(Scores(), completions(*honest[1:]), alpha=level)
+        rejected += verifier.verify(completions(honest[0]))[0].rejected
+    assert rejected / 400 <= level + 4 * (level * (1 - level) / 400) ** 0.5
+    assert rejected > 0
+
+
+def test_a_level_decides_in_place_of_the_verifiers_own():
+    verifier = Calibrated.on(Scores(), completions(*["0.01"] * 10 + ["0.5"] * 89), alpha=0.05)
+    verdicts = verifier.verify(completions("0.02", "0.005"))
+    assert [v.outcome.value for v in verdicts] == ["accept", "reject"]
+    with pytest.raises(ValueError, match=r"Calibrated\.alpha: expected at least 1 / 100 = 0\.01"):
+        Calibrated(Scores(), verifier.honest, alpha=0.001)
+
+
+def test_what_the_author_broke_is_rejected_at_any_level():
+    verifier = Calibrated.on(Says(), completions(*"a" + "m" * 50), alpha=0.05)
+    (verdict,) = verifier.verify(completions("m"))
+    assert verdict.rejected
+    assert verdict.cause is Cause.MALFORMED
+
+
+def test_members_share_one_budget():
+    a, b = Says("a", at=0, p_value=0.004), Says("b", at=1, p_value=0.5)
+    assert AllOf(a, b).verify(completions("ra"))[0].rejected
+    (spared,) = AllOf(a, b, alpha=0.006).verify(completions("ra"))  # 0.004 > 0.003
+    assert spared.accepted
+    assert spared.p_value == pytest.approx(0.008)
+    (favoured,) = AllOf(a, b, alpha=0.006, shares=[3, 1]).verify(completions("ra"))
+    assert favoured.rejected
+    (stricter,) = AllOf(a, b, alpha=0.01).verify(completions("aa"))
+    assert stricter.rejected
+    assert stricter.findings[0].kind == "small_p_value"
+
+
+def test_a_rule_without_p_values_still_rejects_and_no_budget_above_overrules_it():
+    rule, test = Says("rule", at=0), Says("test", at=1, p_value=0.5)
+    (verdict,) = AllOf(rule, test, alpha=0.01).verify(completions("ra"))
+    assert verdict.rejected
+    assert verdict.p_value is None
+    nested = AllOf(Cascade(rule, test), Says("other", at=1, p_value=0.9), alpha=0.01)
+    assert nested.verify(completions("ra"))[0].rejected
+    assert nested.verify(completions("aa"))[0].accepted
+
+
+def test_a_cascade_shows_later_members_what_the_budget_spares():
+    first, second = Says("a", p_value=0.02), Says("b", p_value=0.5)
+    chain = Cascade(first, second, alpha=0.01)
+    assert chain.verify(completions("r"))[0].members[1].verifier == "b"
+    assert second.batches == [["r"]]
+
+
+def test_a_member_that_could_never_reject_is_refused():
+    rule = Calibrated.on(Says("rule"), completions(*"a" * 100))
+    with pytest.raises(ValueError, match=r"expected rule's share, 0\.0005, to be at least"):
+        AllOf(rule, Says("b"), alpha=0.001)
+    assert AllOf(rule, Says("b"), alpha=0.1).verify(completions("r"))[0].rejected
+
+
+def test_a_budget_is_not_lost_in_a_chain():
+    strict = AllOf(Says("a"), Says("b"), alpha=0.01)
+    assert (strict & Says("c")).members[0] is strict
+    weighted = AllOf(Says("a"), Says("b"), shares=[1, 2])
+    assert (weighted & Says("c")).members[0] is weighted
+
+
+def test_scores_go_through_a_file(tmp_path):
+    honest = HonestScores.of(Scores().verify(completions("0.5", "0.01", "1.0")))
+    write_calibration(tmp_path / "c.json", {"scores": honest})
+    assert read_calibration(tmp_path / "c.json", "scores") == honest
+    assert Calibrated(Scores(), tmp_path / "c.json").honest == honest
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected a calibration file"),
+        ("[]", "expected format"),
+        ('{"format": "grpo-guard calibration 1"}', "expected 'scores' among the verifiers"),
+        ('{"format": "grpo-guard calibration 1", "verifiers": {"scores": 3}}', "scores: "),
+        ("[" * 100_000, "expected a calibration file"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path, text, problem):
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(CalibrationFileError, match=problem):
+        Calibrated(Scores(), tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scores": [0.5, 0.1]}, {"scores": [2.0]}, {"completions": 0}, {"rejected": 9}, {"more": 1}],
+)
+def test_files_whose_figures_cannot_be(tmp_path, change):
+    fields = {"completions": 3, "rejected": 1, "abstained": 0, "scores": [0.1]} | change
+    data = {"format": "grpo-guard calibration 1", "verifiers": {"scores": fields}}
+    (tmp_path / "c.json").write_text(json.dumps(data))
+    with pytest.raises(CalibrationFileError, match="scores: "):
+        Calibrated(Scores(), tmp_path / "c.json")
+
+
+def test_nothing_judged_is_nothing_learnt():
+    with pytest.raises(ValueError, match="expected at least 1 judged, got 0"):
+        Calibrated.on(Says(), completions("?", "?"))
