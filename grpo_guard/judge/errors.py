@@ -1,0 +1,40 @@
+"""What can go wrong between us and the model, each kind with its cause."""
+
+from __future__ import annotations
+
+from grpo_guard.verdict import Cause
+
+
+class BackendError(Exception):
+    """A question got no answer, and the author of the completion is not to blame.
+
+    Attributes:
+        cause: What the abstention is called.
+        retry: Whether asking again may help.
+        retry_after: Seconds that the provider asks us to wait, None where it says nothing.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: Cause = Cause.PROVIDER,
+        retry: bool = True,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.retry = retry
+        self.retry_after = retry_after
+
+
+class JudgeSetupError(BackendError):
+    """The judge cannot work as it is set up: a wrong key, model or address. Says the remedy.
+
+    It befalls every completion alike, so that nobody should halve a batch to find the culprit.
+    """
+
+    engine_wide = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry=False)

@@ -1,0 +1,129 @@
+"""What a judge is told: versioned text files that anyone can replace.
+
+A rubric file has a header, and two parts::
+
+    name: math
+    version: 1
+
+    [system]
+    ... {verdict}
+    [user]
+    <task id="{fence}">
+    {prompt}
+    </task>
+    <completion id="{fence}">
+    {completion}
+    </completion>
+
+``{verdict}`` becomes the verdict mode's own instructions. A line of the user part that holds
+``{reference}`` is left out where there is no reference. The system part may hold nothing that comes
+from a completion, so that it is one and the same for all and the server's prefix cache keeps it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BUNDLED = Path(__file__).parent / "rubrics"
+_PLACEHOLDER = re.compile(r"\{(verdict|prompt|reference|completion|fence)\}")
+
+
+class RubricError(ValueError):
+    """A rubric file is malformed; names the file, what was expected and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """What a judge is told, with places for what it is to judge.
+
+    Args:
+        name: For reports.
+        version: Of the text, for reports.
+        system: The contract; may hold ``{verdict}``.
+        user: The case; holds ``{completion}`` once, after everything else that it holds.
+
+    Raises:
+        RubricError: a placeholder is missing, or stands where it must not.
+    """
+
+    name: str
+    version: str
+    system: str
+    user: str
+
+    def __post_init__(self) -> None:
+        stray = set(_PLACEHOLDER.findall(self.system)) - {"verdict"}
+        if stray:
+            raise RubricError(
+                f"rubric {self.name!r}: [system]: expected no placeholder but {{verdict}}, "
+                f"got {{{min(stray)}}}"
+            )
+        order = [name for name in _PLACEHOLDER.findall(self.user) if name != "fence"]
+        if order.count("completion") != 1 or order[-1] != "completion":
+            # Instructions after the completion could be answered by it.
+            raise RubricError(
+                f"rubric {self.name!r}: [user]: expected {{completion}} once and last, "
+                f"got {', '.join(order) or 'no placeholder'}"
+            )
+
+    @property
+    def digest(self) -> str:
+        """Changes with every letter of the text; part of the cache's key."""
+        text = "\0".join((self.name, self.version, self.system, self.user))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Rubric:
+        """A bundled rubric by its name, or any file.
+
+        Raises:
+            RubricError: there is none, or it is malformed.
+        """
+        path = Path(name_or_path)
+        if not path.suffix and path.name == str(name_or_path):
+            path = BUNDLED / f"{name_or_path}.txt"
+            if not path.is_file():
+                known = ", ".join(sorted(p.stem for p in BUNDLED.glob("*.txt")))
+                raise RubricError(
+                    f"rubric: expected one of {known}, or a file, got {name_or_path!r}"
+                )
+        try:
+            return cls.parse(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RubricError(f"{path}: expected a readable rubric, got {error}") from None
+
+    @classmethod
+    def parse(cls, text: str, where: str = "rubric") -> Rubric:
+        """A rubric from the text of its file.
+
+        Raises:
+            RubricError: malformed.
+        """
+        head, system_mark, rest = text.partition("\n[system]\n")
+        system, user_mark, user = rest.partition("\n[user]\n")
+        if not (system_mark and user_mark):
+            raise RubricError(f"{where}: expected a header, a line [system] and a line [user]")
+        fields = dict(line.partition(":")[::2] for line in head.splitlines() if line.strip())
+        if set(fields) != {"name", "version"}:
+            got = ", ".join(fields) or "nothing"
+            raise RubricError(f"{where}: expected name and version in the header, got {got}")
+        return cls(fields["name"].strip(), fields["version"].strip(), system.strip(), user.strip())
+
+
+def fill(template: str, values: Mapping[str, str | None]) -> str:
+    """Put values into their places, in one pass: what is put in is never looked at again.
+
+    Args:
+        template: Text with placeholders.
+        values: By placeholder; lines that hold one whose value is None are left out.
+    """
+    lines = []
+    for line in template.split("\n"):
+        names = _PLACEHOLDER.findall(line)
+        if all(values.get(name, "") is not None for name in names):
+            lines.append(line)
+    return _PLACEHOLDER.sub(lambda m: values.get(m[1]) or "", "\n".join(lines))
