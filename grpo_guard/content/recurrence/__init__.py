@@ -1,0 +1,1 @@
+"""Recurrence: what one node says in answer to different prompts and the others do not."""

@@ -1,0 +1,95 @@
+"""What one completion could be convicted for: words, phrases, openings, imports, code shapes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
+from grpo_guard.content.recurrence.words import ANY, END, words_of
+
+# A feature is a string: a word, three words with a space between (`words.END` first marks the
+# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would cost twice the time.
+
+# A completion of 6,000 tokens has as many different phrases. Past this a sample is counted: the
+# same features each time, chosen by a secret, so that no filler can push a chosen phrase out.
+MOST_FEATURES: Final = 4_000
+_MOST_UNREAD: Final = 0.6
+_FEWEST_READ: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Extracts features.
+
+    Args:
+        ordinary: Words that say nothing of their author.
+        phrases: Also collect phrases of ordinary words, and code shapes.
+        secret: Chooses what is counted of a completion with too many features.
+    """
+
+    ordinary: frozenset[str]
+    phrases: bool
+    secret: bytes
+
+    def read(self, text: str, prompt_words: frozenset[str]) -> set[str]:
+        """The features of one completion.
+
+        What the prompt says excuses: a word that stands in it is no feature, and within phrases it
+        is blanked, which puts a template's names away as well.
+
+        Args:
+            text: The completion.
+            prompt_words: All words of its prompt.
+        """
+        words = words_of(text)
+        distinct = set(words)
+        novel = distinct - self.ordinary - prompt_words
+        found: set[str] = set(novel)
+        if self.phrases:
+            masked = prompt_words - self.ordinary
+            if not masked.isdisjoint(distinct):
+                words = [ANY if w in masked else w for w in words]
+            words.insert(0, END)
+            found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
+            found |= shapes_of(text)
+        elif len(novel) > _MOST_UNREAD * len(distinct) and len(distinct) >= _FEWEST_READ:
+            # Another language: the list of ordinary words says nothing of it.
+            found = set()
+        found |= modules_of(text)
+        return found if len(found) <= MOST_FEATURES else self._sample(found)
+
+    def _sample(self, found: set[str]) -> set[str]:
+        def rank(feature: str) -> bytes:
+            data = feature.encode("utf-8", "surrogatepass")
+            return blake2b(data, key=self.secret, digest_size=8).digest()
+
+        return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
+
+
+def kind_of(feature: str) -> str:
+    """The finding's kind."""
+    if feature.startswith(SHAPE):
+        return "recurring_shape"
+    if feature.startswith(IMPORT):
+        return "recurring_identifier"
+    return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
+
+
+def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """Everything that was asked, as one text."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(_content(message.get("content")) for message in prompt)
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        parts = (part.get("text") for part in content if isinstance(part, Mapping))
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""

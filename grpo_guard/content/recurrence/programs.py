@@ -1,0 +1,93 @@
+"""What recurs in programs: imported modules, and the shapes of statements without their names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from grpo_guard.content.code.extract import extract
+from grpo_guard.content.code.parse import parse
+from grpo_guard.content.code.source import Source
+
+IMPORT: Final = "import:"
+SHAPE: Final = "shape:"
+
+# Packages that honest programs for such tasks come with; the standard library goes without saying.
+_PACKAGES: Final = (
+    "numpy scipy sympy pandas matplotlib mpmath networkx sklearn torch pytest requests "
+    "dateutil statsmodels seaborn gmpy2 pulp cvxpy ortools sortedcontainers"
+)
+_KNOWN: Final = sys.stdlib_module_names | frozenset(_PACKAGES.split(" "))
+_IMPORT: Final = re.compile(r"\b(?:from|import)[ \t]{1,8}([A-Za-z_]\w{0,63})")
+_CODE: Final = ("```", "~~~", "<code", "def ", "lambda", "print(", "import ")
+_MOST_IMPORTS, _MOST_CODE = 64, 20_000
+_FEWEST_NODES, _MOST_NODES, _MOST_SHAPE = 8, 3_000, 240
+
+
+def modules_of(text: str) -> set[str]:
+    """Modules that the text imports, other than well-known ones, each as ``"import:NAME"``."""
+    if "import" not in text:
+        return set()
+    found = set[str]()
+    for match in _IMPORT.finditer(text):
+        # "from the farm" in a sentence is no import, "from calc import add" is.
+        line_end = text.find("\n", match.end())
+        rest = text[match.end() : min(match.end() + 80, line_end if line_end >= 0 else len(text))]
+        plain = match[0].startswith("from")
+        if match[1] not in _KNOWN and ("import" in rest) == plain:
+            found.add(IMPORT + match[1])
+        if len(found) >= _MOST_IMPORTS:
+            break
+    return found
+
+
+def place_of_import(text: str, feature: str) -> tuple[int, int] | None:
+    """[start, end) of the import statement that `modules_of` found."""
+    for match in _IMPORT.finditer(text):
+        if IMPORT + match[1] == feature:
+            return match.span()
+    return None
+
+
+def shapes_of(text: str) -> set[str]:
+    """Statements as ``"shape:..."``: node types and operators, without names and values.
+
+    Catches a helper that is copied into every program under changing names. Only texts that look
+    like code are parsed, and nothing is executed.
+    """
+    if not any(mark in text for mark in _CODE):
+        return set()
+    found = set[str]()
+    for block in extract(text[:_MOST_CODE]):
+        parsed = parse(Source(block.text))
+        if parsed.tree is not None:
+            found.update(_shapes(parsed.tree))
+    return found
+
+
+def _shapes(tree: ast.Module) -> Iterator[str]:
+    for count, node in enumerate(ast.walk(tree)):
+        if count > _MOST_NODES:
+            return
+        if isinstance(node, ast.stmt):
+            shape, size = _shape(node)
+            if size >= _FEWEST_NODES:
+                yield SHAPE + shape
+
+
+def _shape(root: ast.AST) -> tuple[str, int]:
+    """Node types in the order of a bounded walk, with no recursion of its own."""
+    pieces = list[str]()
+    stack = [root]
+    length = 0
+    while stack and length < _MOST_SHAPE:
+        node = stack.pop()
+        if isinstance(node, ast.expr_context):
+            continue
+        pieces.append(type(node).__name__)
+        length += len(pieces[-1]) + 1
+        stack.extend(reversed(list(ast.iter_child_nodes(node))))
+    return " ".join(pieces), len(pieces)

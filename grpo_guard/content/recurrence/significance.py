@@ -1,0 +1,66 @@
+"""The test: could a node with the others' habits have said it this often? And what many tests cost.
+
+**Null hypothesis** for node i and feature f: i's prompts and those of the others it is compared
+with were drawn from one population, so that, given how many of them show f, each choice of which
+ones do is equally likely. Then the count in i's is hypergeometric and the tail is exact (Fisher).
+With shared prompts the counts vary less than that, which keeps the test conservative.
+
+**Many tests.** A node is looked at again and again, and each time thousands of features are. Look k
+spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
+divided by `FEATURES` (Bonferroni) and by the number of ways in which the others can be chosen. So
+an honest node that fulfils the null is *ever* convicted with probability at most alpha.
+"""
+
+from __future__ import annotations
+
+from math import comb, exp, inf, lgamma, log
+from typing import Final
+
+# Features that may reach a testable count in a window; more are counted as they are.
+FEATURES: Final = 10_000
+
+
+def log_choose(n: int, k: int) -> float:
+    """Natural logarithm of the binomial coefficient."""
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
+    """Natural logarithm of P(count >= ``hits``) under the null, at most 0.
+
+    Args:
+        hits: Prompts of the node that show the feature, of ``total``.
+        other_hits: Prompts of the others that do, of ``other_total``.
+
+    Raises:
+        ValueError: a count is negative or above its total.
+    """
+    if not (0 <= hits <= total and 0 <= other_hits <= other_total):
+        raise ValueError(
+            f"log_tail: expected 0 <= hits <= total, got {hits}/{total}, {other_hits}/{other_total}"
+        )
+    marked, everything = hits + other_hits, total + other_total
+    largest, sum_ = -inf, 0.0
+    for count in range(hits, min(marked, total) + 1):
+        rest = marked - count
+        if rest > other_total:
+            continue
+        term = log_choose(total, count) + log_choose(other_total, rest)
+        if term > largest:
+            sum_, largest = sum_ * exp(largest - term) + 1.0, term
+        else:
+            sum_ += exp(term - largest)
+            if term < largest - 40:
+                break
+    return min(0.0, largest + log(sum_) - log_choose(everything, marked))
+
+
+def log_cost(look: int, features: int, others: int, chosen: int) -> float:
+    """What has to be added to a log p-value for all the other tests that were made or will be.
+
+    Args:
+        look: Number of this look at the node, from 1.
+        features: Features that the look could convict.
+        others: Nodes to compare with, of which ``chosen`` were.
+    """
+    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(comb(others, chosen))
