@@ -163,6 +163,9 @@ class Calibrated(CompletionVerifier):
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
+    def check(self) -> None:
+        self.verifier.check()
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return [self._with_p(verdict) for verdict in supervised(self.verifier, batch)]
 

@@ -107,13 +107,19 @@ class GuardConfig(_Strict):
         """The guard; models are loaded here.
 
         Raises:
-            ConfigError: a verifier is unknown or its options are wrong.
+            ConfigError: a verifier is unknown, its options are wrong, or what it needs from
+                outside is not there.
         """
         try:
             policy = self.policy.build()
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
-        return Guard(build_verifier(self.verifier, self.alpha), policy=policy)
+        verifier = build_verifier(self.verifier, self.alpha)
+        try:
+            verifier.check()
+        except Exception as error:
+            raise ConfigError(f"verifier: {error}") from error
+        return Guard(verifier, policy=policy)
 
 
 def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:

@@ -38,6 +38,10 @@ class Ensemble(CompletionVerifier):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
+    def check(self) -> None:
+        for member in self.members:
+            member.check()
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         columns = [self._heard(i, batch) for i in range(len(self.members))]
         return [self._combine(row) for row in zip(*columns, strict=True)]

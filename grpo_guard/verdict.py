@@ -45,6 +45,7 @@ class Cause(StrEnum):
     RATE_LIMITED = "rate_limited"
     PROVIDER = "provider"
     CIRCUIT_OPEN = "circuit_open"
+    BUDGET = "budget"  # what the operator allowed to be spent is spent
     OUT_OF_MEMORY = "out_of_memory"
     FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
     UNSUPPORTED = "unsupported"  # outside what this verifier can look at, e.g. a prompt too long
@@ -89,13 +90,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a verdict cost. An unknown price is None, never 0."""
+    """What a verdict cost, also where none came of it.
+
+    Args:
+        requests: How often a model was asked, retries included.
+        tokens_in, tokens_out: As the provider counts them.
+        cache_hits: Answers that were known already.
+        usd: None where the price is unknown, never 0 for it.
+        latency: Seconds from the first request to the answer, without time in our own queue.
+    """
 
     requests: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     cache_hits: int = 0
     usd: float | None = None
+    latency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

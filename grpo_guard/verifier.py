@@ -40,6 +40,16 @@ class CompletionVerifier(ABC):
             batch: Any number of completions, of any groups and nodes. Not to be changed.
         """
 
+    def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
+        """Find out whether what the verifier needs is there, before anything depends on it.
+
+        A judge asks its server here, so that a wrong key is one clear error before a run and not
+        an abstention for each completion. A guard from a file is checked when it is built.
+
+        Raises:
+            Exception: it is not; with the remedy.
+        """
+
     async def averify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """`verify` without blocking the running loop."""
         return await asyncio.to_thread(self.verify, batch)
@@ -74,6 +84,9 @@ class Not(CompletionVerifier):
         self.member = member
         self.name = f"not({member.name})"
 
+    def check(self) -> None:
+        self.member.check()
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         from grpo_guard.supervise import supervised
 
@@ -102,6 +115,9 @@ class Only(CompletionVerifier):
         self.member = member
         self.matches = matches
         self.name = member.name
+
+    def check(self) -> None:
+        self.member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         from grpo_guard.supervise import supervised

@@ -12,6 +12,7 @@ class BackendError(Exception):
         cause: What the abstention is called.
         retry: Whether asking again may help.
         retry_after: Seconds that the provider asks us to wait, None where it says nothing.
+        status: HTTP status, None where there was none.
     """
 
     def __init__(
@@ -21,11 +22,13 @@ class BackendError(Exception):
         cause: Cause = Cause.PROVIDER,
         retry: bool = True,
         retry_after: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
         self.cause = cause
         self.retry = retry
         self.retry_after = retry_after
+        self.status = status
 
 
 class JudgeSetupError(BackendError):
@@ -36,5 +39,12 @@ class JudgeSetupError(BackendError):
 
     engine_wide = True
 
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message, retry=False, status=status)
+
+
+class ContextTooLongError(BackendError):
+    """The messages do not fit into the model's context; fewer characters may."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(message, retry=False)
+        super().__init__(message, cause=Cause.UNSUPPORTED, retry=False)

@@ -1,0 +1,41 @@
+"""A backend from its configuration; what it needs is imported when it is first asked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from grpo_guard.judge.backends.base import Backend
+
+BACKENDS = {
+    "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",
+    "transformers": "grpo_guard.judge.backends.transformers:TransformersBackend",
+    "vllm": "grpo_guard.judge.backends.vllm:VLLMBackend",
+}
+
+
+def build_backend(options: Mapping[str, Any]) -> Backend:
+    """The backend that ``{"type": NAME, ...}`` describes.
+
+    Raises:
+        ValueError: unknown type, or wrong options.
+    """
+    if not isinstance(options, Mapping) or "type" not in options:
+        raise ValueError(
+            f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {options!r:.80}"
+        )
+    arguments = dict(options)
+    kind = arguments.pop("type")
+    if kind not in BACKENDS:
+        nearest = difflib.get_close_matches(str(kind), BACKENDS, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"backend.type: expected one of {', '.join(BACKENDS)}, got {kind!r}{hint}")
+    module, _, name = BACKENDS[kind].partition(":")
+    try:
+        backend = getattr(import_module(module), name)(**arguments)
+    except TypeError as error:
+        raise ValueError(f"backend ({kind}): {error}") from None
+    assert isinstance(backend, Backend)
+    return backend

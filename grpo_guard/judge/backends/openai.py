@@ -1,0 +1,168 @@
+"""Any server that speaks OpenAI's chat protocol: the hosted API, vLLM, SGLang, llama.cpp.
+
+The client's own retries are off: three of them inside three of ours are nine requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_guard.judge.backends.base import Backend, Reply, Request
+from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.verdict import Cause
+
+if TYPE_CHECKING:
+    import openai
+
+
+class OpenAIBackend(Backend):
+    """A model behind an HTTP server.
+
+    Args:
+        model: Its name, as the server knows it.
+        base_url: Of the API, with ``/v1``; None = the hosted one.
+        api_key: None = from the environment variable ``api_key_env``; a local server needs none.
+        api_key_env: Where the key is, so that it need not stand in a file.
+        timeout: Seconds for one request, together with the judge's own limits.
+        concurrency: Requests in flight.
+        revision: Of the model, for the cache.
+        token_parameter: ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
+        extra_body: More fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        api_key_env: str = "OPENAI_API_KEY",
+        timeout: float = 30.0,
+        concurrency: int = 64,
+        revision: str = "",
+        token_parameter: str = "max_tokens",
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"OpenAIBackend.model: expected a name, got {model!r}")
+        if not timeout > 0:
+            raise ValueError(f"OpenAIBackend.timeout: expected seconds > 0, got {timeout!r}")
+        if concurrency < 1:
+            raise ValueError(f"OpenAIBackend.concurrency: expected >= 1, got {concurrency!r}")
+        self.model = model
+        self.base_url = base_url
+        self.timeout = float(timeout)
+        self.concurrency = concurrency
+        self.revision = revision
+        self.token_parameter = token_parameter
+        self.extra_body = dict(extra_body or {})
+        self._api_key = api_key
+        self._api_key_env = api_key_env
+        self._client: tuple[int, openai.AsyncOpenAI] | None = None
+
+    async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
+        replies = [self._ask_one(request, min(timeout, self.timeout)) for request in requests]
+        return list(await asyncio.gather(*replies))
+
+    async def _ask_one(self, request: Request, timeout: float) -> Reply:
+        client = self._connected()
+        try:
+            answer = await client.chat.completions.create(
+                **self._arguments(request), timeout=timeout
+            )
+            return reply_of(answer)
+        except Exception as error:
+            failure = self._failure(error)
+            if isinstance(failure, Reply):
+                return failure
+            raise failure from None
+
+    def _arguments(self, request: Request) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "messages": [dict(message) for message in request.messages],
+            "temperature": request.temperature,
+            self.token_parameter: request.max_tokens,
+        }
+        if request.top_logprobs:
+            arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        if request.json_schema is not None:
+            schema = {"name": "verdict", "strict": True, "schema": request.json_schema}
+            arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self.extra_body:
+            arguments["extra_body"] = self.extra_body
+        return arguments
+
+    async def check(self) -> None:
+        client = self._connected()
+        try:
+            models = await client.models.list(timeout=self.timeout)
+            served = {model.id for model in models.data}
+        except Exception as error:
+            failure = self._failure(error)
+            if isinstance(failure, Reply):
+                return
+            if isinstance(failure, JudgeSetupError) and failure.status in (404, 405):
+                return  # a server without a list of models; the first request will tell
+            if failure.cause is Cause.PROVIDER and failure.status is None:
+                raise JudgeSetupError(
+                    f"{self._where}: cannot be reached ({failure}); start the server, or correct "
+                    "base_url"
+                ) from None
+            if isinstance(failure, JudgeSetupError):
+                raise failure from None
+            return  # up, if not well: retries are for that
+        if served and self.model not in served:
+            known = ", ".join(sorted(served)[:5])
+            raise JudgeSetupError(
+                f"{self._where}: expected model to be one that it serves ({known}), "
+                f"got {self.model!r}"
+            )
+
+    async def close(self) -> None:
+        held, self._client = self._client, None
+        if held is not None:
+            await held[1].close()
+
+    def _connected(self) -> openai.AsyncOpenAI:
+        """The client of this process: connections must not cross a fork."""
+        if self._client is None or self._client[0] != os.getpid():
+            try:
+                import openai
+            except ImportError:
+                raise JudgeSetupError(
+                    "backend 'openai' needs the openai package: pip install 'grpo-guard[judge]'"
+                ) from None
+            key = self._api_key or os.environ.get(self._api_key_env)
+            if not key and self.base_url is None:
+                raise JudgeSetupError(
+                    f"backend 'openai': expected a key in ${self._api_key_env}, got none; set it, "
+                    "or give base_url for a server of your own"
+                )
+            client = openai.AsyncOpenAI(
+                api_key=key or "none", base_url=self.base_url, max_retries=0, timeout=self.timeout
+            )
+            self._client = (os.getpid(), client)
+        return self._client[1]
+
+    @property
+    def _where(self) -> str:
+        return self.base_url or "the hosted API"
+
+    def _failure(self, error: Exception) -> BackendError | Reply:
+        """The client's exception as ours, without the key that some messages quote."""
+        return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
+
+    def _hide(self, text: str) -> str:
+        key = self._api_key or os.environ.get(self._api_key_env)
+        return text.replace(key, "***") if key else text
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_client": None}
+
+    def __repr__(self) -> str:
+        return f"<OpenAIBackend {self.model} at {self._where}>"

@@ -1,0 +1,130 @@
+"""What comes back over OpenAI's chat protocol, as replies and as failures with their causes."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.errors import BackendError, ContextTooLongError, JudgeSetupError
+from grpo_guard.verdict import Cause
+
+# How servers say that the messages are too long, among their other reasons for a 400.
+_TOO_LONG = ("context length", "context_length", "maximum context", "too long", "max_model_len")
+_LONGEST_WAIT = 3600.0
+_REMEDIES = {
+    401: "the key is missing or wrong; set it",
+    403: "the key may not use this model; ask for access, or choose another",
+    404: "there is no such model or path; correct model or base_url",
+    405: "there is no such path; correct base_url",
+    422: "the server does not take this request; choose another mode, or look at extra_body",
+}
+
+
+def reply_of(answer: Any) -> Reply:
+    """A chat completion as a reply.
+
+    Raises:
+        BackendError: it holds none, which is the provider's doing.
+    """
+    choices = getattr(answer, "choices", None)
+    if not choices or getattr(choices[0], "message", None) is None:
+        raise BackendError("the provider's answer holds no choices")
+    choice = choices[0]
+    usage = getattr(answer, "usage", None)
+    return Reply(
+        text=choice.message.content or "",
+        first_token=_first_token(choice),
+        finish_reason=choice.finish_reason,
+        refusal=bool(getattr(choice.message, "refusal", None)),
+        tokens_in=_count(usage, "prompt_tokens"),
+        tokens_out=_count(usage, "completion_tokens"),
+    )
+
+
+def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
+    content = getattr(getattr(choice, "logprobs", None), "content", None)
+    if not content:
+        return None
+    first = content[0]
+    listed = [(c.token, c.logprob) for c in first.top_logprobs or ()]
+    if not any(token == first.token for token, _ in listed):
+        listed.append((first.token, first.logprob))
+    # A server that lists one candidate twice must not double its probability.
+    return tuple({str(t): float(p) for t, p in listed if math.isfinite(p)}.items())
+
+
+def _count(usage: Any, name: str) -> int:
+    value = getattr(usage, name, None)
+    return value if isinstance(value, int) else 0
+
+
+def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
+    """A client's exception as ours; as a refusal where the content itself was declined.
+
+    Args:
+        error: What the client raised.
+        hide: Takes secrets out of a message.
+        where: Server and model, for messages.
+    """
+    import openai
+
+    if isinstance(error, BackendError):
+        return error
+    said = hide(f"{error!s:.300}")
+    if isinstance(error, openai.APITimeoutError | TimeoutError):
+        return BackendError(f"{where}: no answer in time", cause=Cause.TIMEOUT)
+    if isinstance(error, openai.APIConnectionError):
+        reason = hide(f"{error.__cause__ or error!s:.200}")
+        return BackendError(f"{where}: connection failed: {reason}")
+    if isinstance(error, openai.APIStatusError):
+        return _of_status(error, said, where)
+    if isinstance(error, json.JSONDecodeError | openai.APIError | UnicodeDecodeError):
+        return BackendError(f"{where}: the answer cannot be read: {said}")
+    # A broken reply makes clients raise whatever they stumble over; it may be whole next time.
+    return BackendError(f"{where}: {type(error).__name__}: {said}")
+
+
+def _of_status(error: Any, said: str, where: str) -> BackendError | Reply:
+    status = error.status_code
+    code = str(getattr(error, "code", "") or "")
+    if status == 429 and code != "insufficient_quota":
+        return BackendError(
+            f"{where}: {said}",
+            cause=Cause.RATE_LIMITED,
+            retry_after=retry_after(error.response.headers),
+            status=status,
+        )
+    if status == 400 and "content_filter" in (code or said):
+        return Reply("", finish_reason="content_filter", refusal=True)
+    if status in (400, 413, 422) and any(words in said.lower() for words in _TOO_LONG):
+        return ContextTooLongError(f"{where}: {said}")
+    if status in (408, 409, 425) or status >= 500:
+        wait = retry_after(error.response.headers)
+        return BackendError(f"{where}: {said}", retry_after=wait, status=status)
+    remedy = _REMEDIES.get(status, "the server refuses the request; correct it")
+    if status == 429:
+        remedy = "the account has no credit left; add some"
+    return JudgeSetupError(f"{where}: HTTP {status}: {remedy} ({said})", status=status)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from a Retry-After header of either form; None where it has none.
+
+    Negative and absurd values are cut, since a deadline stands over them anyway.
+    """
+    value = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        moment = email.utils.parsedate_tz(value)
+        if moment is None:
+            return None
+        seconds = email.utils.mktime_tz(moment) - time.time()
+    if math.isnan(seconds):
+        return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT)

@@ -1,0 +1,49 @@
+"""A circuit breaker: after enough failures in a row, stop asking for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class CircuitBreaker:
+    """Closed, open after failures in a row, then one probe at a time until one succeeds.
+
+    Used from one event loop only, so it has no lock.
+
+    Args:
+        failures: In a row, after which it opens, >= 1.
+        cooldown: Seconds for which it stays open before a probe is let through.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        failures: int = 8,
+        cooldown: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._needed = failures
+        self._cooldown = cooldown
+        self._clock = clock
+        self._in_a_row = 0
+        self._open_until: float | None = None
+
+    def allows(self) -> bool:
+        """Whether a question may be asked now; while open, only one probe per cooldown may."""
+        if self._open_until is None:
+            return True
+        if self._clock() < self._open_until:
+            return False
+        self._open_until = self._clock() + self._cooldown  # this caller is the probe
+        return True
+
+    def succeeded(self) -> None:
+        """The model answered, whatever it said."""
+        self._in_a_row, self._open_until = 0, None
+
+    def failed(self) -> None:
+        """No answer, through the provider's fault."""
+        self._in_a_row += 1
+        if self._in_a_row >= self._needed:
+            self._open_until = self._clock() + self._cooldown

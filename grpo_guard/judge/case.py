@@ -1,0 +1,154 @@
+"""One completion on its way through a judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from grpo_guard.completion import Completion
+from grpo_guard.judge.asking import Answer
+from grpo_guard.judge.backends.base import ChatMessage, Request
+from grpo_guard.judge.cache import cache_key
+from grpo_guard.judge.errors import BackendError, ContextTooLongError
+from grpo_guard.judge.limits import Limits
+from grpo_guard.judge.modes import Ruling, VerdictMode
+from grpo_guard.judge.prompt import Window, messages, neutralised
+from grpo_guard.judge.rubric import Rubric
+from grpo_guard.verdict import Cause, Finding, Usage
+
+# Below this many characters it is the prompt that does not fit, and not the completion.
+_LEAST_SHOWN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What is the same for all completions of one judge.
+
+    Args:
+        rubric: What the judge is told.
+        mode: How it says its verdict.
+        window: How much of a completion it is shown.
+        datamark: See `messages`.
+        model: Name and revision, for the cache.
+    """
+
+    rubric: Rubric
+    mode: VerdictMode
+    window: Window
+    datamark: bool
+    model: tuple[str, str]
+
+    def messages(
+        self, completion: Completion, secret: bytes, window: Window
+    ) -> tuple[ChatMessage, ...]:
+        return messages(
+            self.rubric,
+            self.mode.instructions,
+            completion,
+            secret=secret,
+            window=window,
+            datamark=self.datamark,
+        )
+
+    def key(self, completion: Completion) -> str:
+        """Of the cache. The fence's id is made with a fixed secret here: it says nothing of what
+        is asked, and a new secret in each run would make every run ask everything anew."""
+        asked = self.messages(completion, b"", self.window)
+        mode = self.mode
+        # The threshold turns p_yes into a ruling; the rest of the mode is in the messages.
+        settings = (mode.name, mode.max_tokens, mode.top_logprobs, repr(sorted(vars(mode).items())))
+        return cache_key(self.model, self.rubric.digest, settings, [dict(m) for m in asked])
+
+
+@dataclass(slots=True)
+class Case:
+    """A completion that is being judged: what it was asked, and what came of it.
+
+    Args:
+        completion: What is judged.
+        brief: How.
+        secret: Key of the fence's id.
+    """
+
+    completion: Completion
+    brief: Brief
+    secret: bytes
+    ruling: Ruling | None = None
+    failure: BackendError | None = None
+    usage: Usage = field(default_factory=Usage)
+    _window: Window = field(init=False)
+    _more: tuple[ChatMessage, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._window = self.brief.window
+
+    def request(self) -> Request:
+        """What to ask next."""
+        mode = self.brief.mode
+        asked = self.brief.messages(self.completion, self.secret, self._window)
+        return Request(
+            (*asked, *self._more),
+            max_tokens=mode.max_tokens,
+            top_logprobs=mode.top_logprobs,
+            json_schema=mode.json_schema,
+        )
+
+    def take(self, answer: Answer, limits: Limits) -> bool:
+        """Take note of an answer; whether the case is closed by it.
+
+        It stays open where asking again in another way may help and attempts are left.
+        """
+        self._pay(answer, limits)
+        reply, left = answer.reply, self.usage.requests < limits.attempts
+        if isinstance(reply, ContextTooLongError):
+            return self._shorten(reply, left)
+        if isinstance(reply, BackendError):
+            self.failure = reply
+            return True
+        if reply.finish_reason == "overlong":
+            return self._shorten(ContextTooLongError("longer than the model's context"), left)
+        if reply.refusal or reply.finish_reason == "content_filter":
+            finding = Finding("refused", "the judge declined to answer")
+            self.ruling = Ruling(None, Cause.REFUSED, finding=finding)
+            return True
+        try:
+            self.ruling = self.brief.mode.read(reply, neutralised(self.completion.text))
+        except BackendError as error:  # the backend cannot do what the mode needs
+            self.failure = error
+            return True
+        reminder = self.brief.mode.reminder
+        if self.ruling.cause is Cause.MALFORMED and reminder and left and not self._more:
+            said = {"role": "assistant", "content": neutralised(reply.text)[:4000]}
+            self._more = (said, {"role": "user", "content": reminder})
+            return False
+        return True
+
+    def _shorten(self, error: ContextTooLongError, left: bool) -> bool:
+        """Show less of it; what does not fit even then is not the judge's to read."""
+        shown = min(self._window.shown, len(self.completion.text)) // 2
+        if left and shown >= _LEAST_SHOWN:
+            self._window = replace(self._window, shown=shown)
+            return False
+        if len(self.completion.text) >= 2 * _LEAST_SHOWN:
+            finding = Finding("overlong", f"does not fit into the judge's context: {error}")
+            self.ruling = Ruling(None, Cause.OVERLONG, finding=finding)
+        else:
+            self.failure = error
+        return True
+
+    def _pay(self, answer: Answer, limits: Limits) -> None:
+        reply = answer.reply
+        counted = (0, 0) if isinstance(reply, BackendError) else (reply.tokens_in, reply.tokens_out)
+        tokens_in = self.usage.tokens_in + counted[0]
+        tokens_out = self.usage.tokens_out + counted[1]
+        self.usage = Usage(
+            requests=self.usage.requests + answer.requests,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            usd=limits.usd(tokens_in, tokens_out),
+            latency=self.usage.latency + answer.seconds,
+        )
+
+    @property
+    def left_out(self) -> int:
+        """Characters of the completion that the judge was not shown."""
+        return self._window.cut(self.completion.text)[1]
