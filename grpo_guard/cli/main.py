@@ -12,6 +12,7 @@ import typer
 
 from grpo_guard import __version__
 from grpo_guard.cli.calibrate import calibrate
+from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.verify import verify
 
 app = typer.Typer(
@@ -44,4 +45,5 @@ app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
 app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
 app.command()(calibrate)
+app.add_typer(_ledger, name="ledger")
 app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

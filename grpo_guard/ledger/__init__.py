@@ -1,0 +1,1 @@
+"""Evidence per node over rounds: what no single completion shows."""

@@ -1,0 +1,160 @@
+"""One round of one pair of nodes as a bet that an honest node does not win by.
+
+**Null hypothesis** for node i. In a round, given the past and the prompts, its completions are
+rejected independently of one another, at an average rate of at most ``ratio * p + offset``, where p
+is the rate of its honest peers in that round. p is unknown and may be another in each round.
+
+**Bet.** With A > 1 and 0 < B < 1, node i's k rejected completions of n and its peers' K of N::
+
+    E = A^k * B^K * exp(-F),  F = max over p of  n ln(1 + (A - 1) x(p)) - (1 - B) N p,
+                              x(p) = min(1, ratio * p + offset)
+
+has a mean of at most 1 under the null: ``E[A^X] = 1 + (A - 1) P(X = 1)``, the logarithm is concave,
+so unequal rates within n only lower the left side, and ``ln(1 - y) <= -y`` does for the peers. The
+maximised function is concave in p. No estimate of p is plugged in, so nothing has to converge.
+
+**Peers.** S is a set of h peers that are all honest; nobody knows which. The bet against S is split
+into one score per peer, so that any S is scored by a sum (`Bets.score`): with j counted h times,
+F is convex in N, hence ``F(sum of N) <= mean of F(h N_j)``. A peer that sent nothing in a round
+scores 0: the rest of S then bets a part of the stake, which is fair too, by Jensen's inequality.
+
+Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for the form of the
+bet; Ville's inequality for the level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# Rates of (peers, node) that the bets are made for; evidence is averaged over them.
+ALTERNATIVES = (
+    (0.001, 0.03), (0.001, 0.1), (0.001, 0.5),
+    (0.01, 0.1), (0.01, 0.3),
+    (0.03, 0.11), (0.03, 0.25),
+    (0.1, 0.4),
+)  # fmt: skip
+_STEPS = 50
+_REMEMBERED = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How much more often than its peers an honest node may be rejected: ratio * rate + offset.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    ratio: float = 1.5
+    offset: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ratio <= 100:
+            raise ValueError(f"ratio: expected a number in [1, 100], got {self.ratio!r}")
+        if not 1e-4 <= self.offset < 0.5:
+            raise ValueError(f"offset: expected a number in [0.0001, 0.5), got {self.offset!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One node's judged completions of one round.
+
+    Args:
+        judged: Accepted or rejected completions; abstentions say nothing.
+        rejected: How many of them were rejected, 0 <= rejected <= judged. It counts for the node's
+            peers, as part of what is usual.
+        held: Those that are held against the node itself, 0 <= held <= rejected. Where one odd
+            prompt can have all its answers rejected together, only a few of them are: fewer than
+            were rejected keeps the bet fair.
+    """
+
+    judged: float
+    rejected: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Odds:
+    """A - 1, 1 - B and their logarithms, shape [G]."""
+
+    up: Array
+    down: Array
+    log_up: Array
+    log_down: Array
+
+
+class Bets:
+    """The bets of one tolerance, one for each of `ALTERNATIVES`: G in all."""
+
+    def __init__(self, tolerance: Tolerance) -> None:
+        self.tolerance = tolerance
+        self._odds: dict[int, _Odds] = {}
+        self._prices: dict[tuple[float, float, int], Array] = {}
+
+    def score(self, node: Tally, peer: Tally, honest: int) -> Array:
+        """What one peer adds to the log-evidence against a node, shape [G].
+
+        The sum over any set of ``honest`` peers, if these are honest, is the logarithm of an
+        e-value; see the module.
+
+        Args:
+            node: Of the node that is tested.
+            peer: Of the peer, in the same round.
+            honest: Size of the sets, >= 1.
+        """
+        if not node.judged or not peer.judged:
+            return np.zeros(len(ALTERNATIVES))
+        odds = self._odds_for(honest)
+        won = node.held * odds.log_up - self._price(node.judged, peer.judged, honest)
+        return np.asarray(won / honest + peer.rejected * odds.log_down)
+
+    def _price(self, judged: float, of_peer: float, honest: int) -> Array:
+        """F of the module, for so many completions of the node and ``honest`` times the peer's."""
+        key = (judged, of_peer, honest)
+        if key not in self._prices:
+            if len(self._prices) >= _REMEMBERED:
+                self._prices.clear()
+            self._prices[key] = self._maximum(judged, of_peer * honest, self._odds_for(honest))
+        return self._prices[key]
+
+    def _maximum(self, judged: float, of_peers: float, odds: _Odds) -> Array:
+        ratio, offset = self.tolerance.ratio, self.tolerance.offset
+        slope = odds.down * of_peers
+        # Beyond x = 1 the function only falls.
+        low, high = np.zeros_like(odds.up), np.full_like(odds.up, (1 - offset) / ratio)
+        for _ in range(_STEPS):
+            p = (low + high) / 2
+            rises = ratio * judged * odds.up / (1 + odds.up * (ratio * p + offset)) > slope
+            low, high = np.where(rises, p, low), np.where(rises, high, p)
+        # The two ends bracket the maximum: x at the upper, p at the lower, is no less than it.
+        x = np.minimum(1.0, ratio * high + offset)
+        return np.asarray(judged * np.log1p(odds.up * x) - slope * low)
+
+    def _odds_for(self, honest: int) -> _Odds:
+        """Odds of each alternative against those of the nearest point of the null.
+
+        Nearest for a node among ``honest`` peers that send as much as it does.
+        """
+        if honest not in self._odds:
+            up, down = np.array([self._nearest(*pair, honest) for pair in ALTERNATIVES]).T
+            self._odds[honest] = _Odds(up - 1, 1 - down, np.log(up), np.log(down))
+        return self._odds[honest]
+
+    def _nearest(self, peers: float, node: float, honest: int) -> tuple[float, float]:
+        p = np.linspace(1e-6, (1 - self.tolerance.offset) / self.tolerance.ratio, 20_001)[:-1]
+        x = self.tolerance.ratio * p + self.tolerance.offset
+        nearest = int(np.argmin(_divergence(node, x) + honest * _divergence(peers, p)))
+        up = node * (1 - x[nearest]) / (x[nearest] * (1 - node))
+        down = peers * (1 - p[nearest]) / (p[nearest] * (1 - peers))
+        # A wide tolerance may cover the alternative: then the bet is next to none.
+        return float(max(up, 1.01)), float(min(down, 0.99))
+
+
+def _divergence(a: float, b: Array) -> Array:
+    """Kullback-Leibler divergence of two coins, in nats."""
+    return np.asarray(a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b)))

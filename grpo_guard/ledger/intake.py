@@ -1,0 +1,195 @@
+"""From a batch and its verdicts to what the ledger keeps: counts, finding kinds, short excerpts.
+
+Everything here was written by strangers. Names and excerpts are bounded, and stored as bytes: a
+lone surrogate, or a name of a megabyte, must not stop the record of a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from grpo_guard.completion import Completion
+from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
+
+STANDING_KIND = "node_standing"
+STANDING_VERIFIER = "standing"
+RECURRING = "recurring_"
+MAX_NAME_BYTES = 200
+MAX_KIND_CHARACTERS = 64
+EXCERPT_CHARACTERS = 80
+MAX_PHRASE_CHARACTERS = 400
+MAX_PHRASES_OF_COMPLETION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A phrase that recurs in a node's work."""
+
+    digest: bytes
+    excerpt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is kept of one completion.
+
+    Args:
+        node: Its sender, bounded; None where it has none.
+        prompt: Digest of the prompt.
+        key: Digest of all that makes it this completion: recorded twice, it counts once.
+        outcome: What the other verifiers said of it; None where none of them was asked.
+        kinds: Kinds of the findings for which it was rejected.
+        phrases: Recurring phrases found in it.
+    """
+
+    node: bytes | None
+    prompt: bytes
+    key: bytes
+    outcome: Outcome | None
+    kinds: tuple[str, ...] = ()
+    phrases: tuple[Phrase, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """One batch; ``round`` as the nodes count, None where nobody said."""
+
+    round: int | None
+    entries: list[Entry] = field(default_factory=list)
+
+
+def intake(
+    batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
+) -> Intake:
+    """What is kept of one batch.
+
+    Args:
+        batch: The completions.
+        verdicts: One for each, in order.
+        round: Of the batch; None: the one that the nodes claim, one vote a node.
+
+    Raises:
+        ValueError: not one verdict per completion.
+    """
+    if len(batch) != len(verdicts):
+        raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
+    again = Counter[bytes]()
+    entries = []
+    for completion, verdict in zip(batch, verdicts, strict=True):
+        prompt = _digest(_prompt(completion))
+        same = _key(completion, prompt)
+        # Two equal completions of one batch are two; the batch sent again is the same batch.
+        key = _digest(same + again[same].to_bytes(8, "big"))
+        again[same] += 1
+        outcome = without_standing(verdict)
+        rejected = outcome is Outcome.REJECT
+        entries.append(
+            Entry(
+                node=None if completion.node is None else name_bytes(completion.node),
+                prompt=prompt,
+                key=key,
+                outcome=outcome,
+                kinds=_kinds(verdict) if rejected else (),
+                phrases=tuple(_phrases(completion, verdict)) if rejected else (),
+            )
+        )
+    return Intake(_claimed(batch) if round is None else round, entries)
+
+
+def without_standing(verdict: Verdict) -> Outcome | None:
+    """The outcome as it were without the verdict on the node's standing; None: nothing was judged.
+
+    The ledger's own rejections are no evidence: a node once accused would be accused for ever.
+    Where the standing was the last word, those after it in a cascade were not asked, and only the
+    cheap ones before it spoke; such a completion counts for nothing.
+    """
+    if verdict.verifier == STANDING_VERIFIER:
+        return None
+    if not _has_standing(verdict):
+        return verdict.outcome
+    last = verdict.members[-1]
+    if last.verifier == STANDING_VERIFIER and last.rejected:
+        return None
+    others = [m for m in verdict.members if m.cause is not Cause.NOT_APPLICABLE]
+    outcomes = {without_standing(member) for member in others}
+    for outcome in (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT):
+        if outcome in outcomes:
+            return outcome
+    return None
+
+
+def name_bytes(name: str) -> bytes:
+    """A node's name as it is stored: cut, and then told apart by a digest."""
+    data = name.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_NAME_BYTES:
+        return data
+    return data[: MAX_NAME_BYTES - 40] + b"..." + _digest(data).hex().encode()
+
+
+def printable(data: bytes) -> str:
+    """Stored bytes for a terminal: control characters, and those that turn text round, escaped."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _claimed(batch: Sequence[Completion]) -> int | None:
+    """The median of the nodes' claims: a minority cannot move the round where it likes."""
+    claims = defaultdict[str | None, Counter[int]](Counter)
+    for completion in batch:
+        if completion.round is not None:
+            claims[completion.node][completion.round] += 1
+    named = [c for node, c in claims.items() if node is not None] or list(claims.values())
+    votes = sorted(min(c, key=lambda r: (-c[r], r)) for c in named)
+    return votes[(len(votes) - 1) // 2] if votes else None
+
+
+def _kinds(verdict: Verdict) -> tuple[str, ...]:
+    kinds = {f.kind[:MAX_KIND_CHARACTERS] for f in verdict.findings if f.kind != STANDING_KIND}
+    cleaned = {k.encode("utf-8", "backslashreplace").decode() for k in kinds}
+    return tuple(sorted(cleaned)) or (verdict.cause.value,)
+
+
+def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
+    findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
+    for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
+        text = _phrase(completion, finding)
+        if text:
+            folded = " ".join(text.casefold().split())
+            excerpt = " ".join(text.split())[:EXCERPT_CHARACTERS]
+            yield Phrase(
+                _digest(folded.encode("utf-8", "surrogatepass")),
+                excerpt.encode("utf-8", "backslashreplace"),
+            )
+
+
+def _phrase(completion: Completion, finding: Finding) -> str:
+    if finding.char_span is None:
+        return finding.message[:MAX_PHRASE_CHARACTERS]
+    start, end = finding.char_span
+    return completion.text[start : min(end, start + MAX_PHRASE_CHARACTERS)]
+
+
+def _has_standing(verdict: Verdict) -> bool:
+    return verdict.verifier == STANDING_VERIFIER or any(map(_has_standing, verdict.members))
+
+
+def _prompt(completion: Completion) -> bytes:
+    prompt = completion.prompt
+    if not isinstance(prompt, str):
+        prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
+    return prompt.encode("utf-8", "surrogatepass")
+
+
+def _key(completion: Completion, prompt: bytes) -> bytes:
+    of = completion
+    parts = (of.round, of.node, of.group, of.slot, of.completion_ids)
+    data = repr(parts).encode("utf-8", "backslashreplace")
+    text = of.text.encode("utf-8", "surrogatepass")
+    return _digest(_digest(data) + prompt + _digest(text))
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()

@@ -1,0 +1,112 @@
+"""From closed rounds to marks: runs the comparisons, writes what follows for each node."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grpo_guard.ledger.bets import Tolerance
+from grpo_guard.ledger.evidence import STRIDE, Comparison, Evidence, bar
+from grpo_guard.ledger.schema import transaction
+from grpo_guard.ledger.standing import Mark, State, updated
+from grpo_guard.ledger.store import closed_rounds, read_meta, write_meta
+
+WORK = "work"
+SLOTS = "slots"
+# A node without a connection leaves slots empty in good faith: more room than for rejections.
+SLOT_TOLERANCE = Tolerance(ratio=1.5, offset=0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the ledger judges; see `EvidenceLedger` for the arguments."""
+
+    alpha: float
+    tolerance: Tolerance
+    hostile: float
+    half_life: float
+
+
+class Judging:
+    """The comparisons of one process, fed from the database. Not shared between threads."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._fed: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._work = Comparison(self._rules.tolerance, self._rules.hostile)
+        self._slots = Comparison(SLOT_TOLERANCE, self._rules.hostile)
+
+    def catch_up(self, connection: sqlite3.Connection) -> None:
+        """Judge every closed round that no process has judged yet.
+
+        Raises:
+            sqlite3.Error: the rest will be judged next time.
+        """
+        closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+        if closed <= judged and self._fed is not None:
+            return
+        if self._fed is None or judged - self._fed > self._work.window:
+            self._start()
+            # As many rounds as count, from one on which evidence may begin.
+            first = max(0, judged + 1 - self._work.window) // STRIDE * STRIDE
+            self._work.begin_at(first)
+            self._slots.begin_at(first)
+            self._fed = first - 1
+        work, slots = closed_rounds(connection, self._fed, closed)
+        for clock in range(self._fed + 1, closed + 1):
+            self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
+            self._slots.add({str(n): t for n, t in slots.get(clock, {}).items()})
+            self._fed = clock
+            if clock > judged:
+                self._write(connection, clock, self._work.evidence(), self._slots.evidence())
+
+    def _write(
+        self,
+        connection: sqlite3.Connection,
+        clock: int,
+        work: Mapping[str, Evidence],
+        slots: Mapping[str, Evidence],
+    ) -> None:
+        with transaction(connection):
+            if read_meta(connection, "judged") >= clock:
+                return  # another process was faster, with the same result
+            self._mark(connection, clock, WORK, work, State.HARD)
+            self._mark(connection, clock, SLOTS, slots, State.SOFT)
+            write_meta(connection, "judged", clock)
+
+    def _mark(
+        self,
+        connection: sqlite3.Connection,
+        clock: int,
+        kind: str,
+        evidence: Mapping[str, Evidence],
+        most: State,
+    ) -> None:
+        query = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
+        marks = {
+            str(node): Mark(State(state), level, renewed, since)
+            for node, state, level, renewed, since in connection.execute(query, (kind,))
+        }
+        nothing = Evidence(0.0, 0, rose=False)
+        for node in marks.keys() | evidence.keys():
+            if node not in evidence and marks[node].state is State.CLEAR:
+                continue
+            found = evidence.get(node, nothing)
+            bars = found.log_e / bar(found.peers, self._rules.alpha)
+            mark = updated(
+                marks.get(node, Mark(since=clock)),
+                bars,
+                rose=found.rose,
+                now=clock,
+                half_life=self._rules.half_life,
+                most=most,
+            )
+            connection.execute(
+                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (int(node), kind, found.log_e, found.peers,
+                 mark.state.value, mark.level, mark.renewed, mark.since),
+            )  # fmt: skip

@@ -1,0 +1,131 @@
+"""The database: its tables, how it is opened, how another file is told from it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+APPLICATION_ID = 0x6772676C  # "grgl"
+VERSION = 1
+
+# clock: the ledger's own count of rounds, beside what the nodes call them.
+# cells: one node's answers to one prompt, until its round is closed; rounds: what is left of them.
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE clock (clock INTEGER PRIMARY KEY, round INTEGER);
+CREATE TABLE nodes (
+    id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, first INTEGER NOT NULL,
+    last INTEGER NOT NULL, judged INTEGER NOT NULL DEFAULT 0,
+    rejected INTEGER NOT NULL DEFAULT 0, abstained INTEGER NOT NULL DEFAULT 0,
+    owed INTEGER NOT NULL DEFAULT 0, empty INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE seen (key BLOB PRIMARY KEY, clock INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX seen_clock ON seen (clock);
+CREATE TABLE cells (
+    clock INTEGER NOT NULL, node INTEGER NOT NULL, prompt BLOB NOT NULL,
+    judged INTEGER NOT NULL, rejected INTEGER NOT NULL,
+    PRIMARY KEY (clock, node, prompt)) WITHOUT ROWID;
+CREATE TABLE slots (
+    clock INTEGER NOT NULL, node INTEGER NOT NULL, owed INTEGER NOT NULL, empty INTEGER NOT NULL,
+    PRIMARY KEY (clock, node)) WITHOUT ROWID;
+CREATE TABLE rounds (
+    clock INTEGER NOT NULL, node INTEGER NOT NULL, judged INTEGER NOT NULL,
+    rejected INTEGER NOT NULL, held INTEGER NOT NULL, PRIMARY KEY (clock, node)) WITHOUT ROWID;
+CREATE TABLE marks (
+    node INTEGER NOT NULL, kind TEXT NOT NULL, log_e REAL NOT NULL, peers INTEGER NOT NULL,
+    state TEXT NOT NULL, level REAL NOT NULL, renewed INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (node, kind)) WITHOUT ROWID;
+CREATE TABLE reasons (
+    node INTEGER NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (node, kind)) WITHOUT ROWID;
+CREATE TABLE phrases (
+    node INTEGER NOT NULL, digest BLOB NOT NULL, excerpt BLOB NOT NULL, count INTEGER NOT NULL,
+    last INTEGER NOT NULL, PRIMARY KEY (node, digest)) WITHOUT ROWID;
+CREATE INDEX phrases_digest ON phrases (digest);
+"""
+
+
+class LedgerError(RuntimeError):
+    """The file is no ledger, or cannot be read; the message names it and what was expected."""
+
+
+def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
+    """Open a ledger, and make it where there is none yet.
+
+    Args:
+        path: Of the database; its folder must exist.
+        seconds: How long to wait for another process's transaction.
+        create: Off: only read, and never make a file.
+
+    Raises:
+        LedgerError: the file is something else, or of a newer version.
+        sqlite3.Error: it cannot be opened or written now.
+    """
+    if not create and not path.is_file():
+        raise LedgerError(f"{path}: expected a ledger, got no such file")
+    if create and not path.parent.is_dir():
+        raise LedgerError(f"{path}: expected a path in an existing folder")
+    if path.is_dir():
+        raise LedgerError(f"{path}: expected a file, got a folder")
+    uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'ro'}"
+    connection = sqlite3.connect(
+        uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _prepare(connection, path, create)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in (
+            sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_CORRUPT,
+        ):
+            raise LedgerError(f"{path}: expected a ledger, got a file that is none") from None
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+    with transaction(connection, "BEGIN"):  # one snapshot: another process may be making it
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == APPLICATION_ID:
+        if version != VERSION:
+            raise LedgerError(f"{path}: expected a ledger of version {VERSION}, got {version}")
+    elif tables or application or not create:
+        raise LedgerError(f"{path}: expected a ledger, got another database")
+    if not create:
+        return
+    # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
+    connection.execute("PRAGMA journal_mode = WAL")
+    # FULL would survive a power cut as well, at one flush of the disk per batch.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if application != APPLICATION_ID:
+        _create(connection)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        # Another process may have been faster.
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            for statement in _TABLES.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """All of it or nothing."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # On a full disk SQLite may have rolled back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,255 @@
+"""Writing batches: one transaction each, idempotent, bounded.
+
+A batch is recorded as a whole or not at all, so a process may be killed at any time. What was
+recorded once is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries
+and several ranks of one trainer may hand over the same completions.
+
+A round is closed when the second round after it begins, so that ranks may be a round apart. Its
+answers are then added up per node and forgotten. Work that comes later still counts in the totals
+of its node, but is no evidence.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from grpo_guard.ledger.bets import Tally
+from grpo_guard.ledger.evidence import STRIDE, WINDOW
+from grpo_guard.ledger.intake import Entry, Intake
+from grpo_guard.ledger.schema import transaction
+from grpo_guard.verdict import Outcome
+
+REMEMBERED_ROUNDS = 8
+OPEN_ROUNDS = 2
+# Names cost strangers nothing. Beyond this many, new ones are counted together.
+MAX_NODES = 10_000
+MAX_REASONS = 24
+MAX_PHRASES = 64
+# Rejections of one node's answers to one prompt that are held against it, where most others did not
+# answer that prompt: one that a verifier misreads would otherwise count a dozen times.
+MAX_HELD = 2
+
+Tallies = dict[int, Tally]
+
+
+def write(connection: sqlite3.Connection, batch: Intake) -> None:
+    """Record one batch.
+
+    Raises:
+        sqlite3.Error: nothing of it was recorded.
+    """
+    with transaction(connection):
+        new = _unseen(connection, batch.entries)
+        if not new:
+            return
+        clock = _clock(connection, batch.round)
+        closed = read_meta(connection, "closed")
+        connection.executemany(
+            "INSERT INTO seen VALUES (?, ?)",
+            [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
+        )
+        ids = _nodes(connection, (e.node for e in new if e.node is not None), clock)
+        known = [(ids[e.node], e) for e in new if e.node in ids]
+        _add(connection, "nameless", sum(e.node is None for e in new))
+        _add(connection, "uncounted", sum(e.node is not None and e.node not in ids for e in new))
+        _totals(connection, known, clock)
+        if clock > closed:
+            _cells(connection, known, clock)
+        _reasons(connection, known)
+        _phrases(connection, known, clock)
+
+
+def write_slots(
+    connection: sqlite3.Connection,
+    round: int | None,
+    slots: Mapping[bytes, tuple[int, int]],
+) -> None:
+    """Record (owed, empty) slots per node of one round; said again, it replaces what was said.
+
+    Raises:
+        sqlite3.Error: nothing of it was recorded.
+    """
+    with transaction(connection):
+        clock = _clock(connection, round)
+        if clock <= read_meta(connection, "closed"):
+            return
+        ids = _nodes(connection, slots, clock)
+        for name, (owed, empty) in slots.items():
+            if (node := ids.get(name)) is None:
+                continue
+            query = "SELECT owed, empty FROM slots WHERE clock = ? AND node = ?"
+            was = connection.execute(query, (clock, node)).fetchone() or (0, 0)
+            connection.execute(
+                "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
+            )
+            connection.execute(
+                "UPDATE nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
+                (owed - was[0], empty - was[1], node),
+            )
+
+
+def read_meta(connection: sqlite3.Connection, key: str) -> int:
+    """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return int(row[0]) if row else (-1 if key in ("closed", "judged") else 0)
+
+
+def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def count_lost(connection: sqlite3.Connection, batches: int) -> None:
+    """Note that so many batches could not be written."""
+    with transaction(connection):
+        _add(connection, "lost", batches)
+
+
+def closed_rounds(
+    connection: sqlite3.Connection, after: int, until: int
+) -> tuple[dict[int, Tallies], dict[int, Tallies]]:
+    """Tallies of closed rounds by round and node id: of completions, and of slots.
+
+    A round's slots are one observation between 0 and 1: what keeps a node from sending anything
+    keeps it from sending everything.
+    """
+    work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
+    span = (after, until)
+    query = "SELECT clock, node, judged, rejected, held FROM rounds WHERE clock > ? AND clock <= ?"
+    for clock, node, judged, rejected, held in connection.execute(query, span):
+        work[clock][node] = Tally(judged, rejected, held)
+    query = "SELECT clock, node, owed, empty FROM slots WHERE clock > ? AND clock <= ? AND owed > 0"
+    for clock, node, owed, empty in connection.execute(query, span):
+        slots[clock][node] = Tally(1.0, empty / owed, empty / owed)
+    return work, slots
+
+
+def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[Entry]:
+    query = "SELECT 1 FROM seen WHERE key = ?"
+    found = {e.key: e for e in entries if e.outcome is not None}
+    return [e for e in found.values() if not connection.execute(query, (e.key,)).fetchone()]
+
+
+def _clock(connection: sqlite3.Connection, round: int | None) -> int:
+    """The ledger's own number of a round. It only goes up, whatever nodes say or a restart does."""
+    if round is not None:
+        query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
+        if row := connection.execute(query, (round,)).fetchone():
+            return int(row[0])
+    (last,) = connection.execute("SELECT max(clock) FROM clock").fetchone()
+    clock = 0 if last is None else int(last) + 1
+    connection.execute("INSERT INTO clock VALUES (?, ?)", (clock, round))
+    _close(connection, clock - OPEN_ROUNDS)
+    connection.execute("DELETE FROM clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    return clock
+
+
+def _close(connection: sqlite3.Connection, until: int) -> None:
+    closed = read_meta(connection, "closed")
+    for clock in range(closed + 1, until + 1):
+        query = "SELECT node, prompt, judged, rejected FROM cells WHERE clock = ?"
+        cells = connection.execute(query, (clock,)).fetchall()
+        answered = Counter(prompt for _, prompt, _, _ in cells)
+        nodes = len({node for node, _, _, _ in cells})
+        sums = defaultdict[int, list[int]](lambda: [0, 0, 0])
+        for node, prompt, judged, rejected in cells:
+            # Half of the nodes: a peer that copies a node's choice of prompts cannot lift the cap.
+            shared = answered[prompt] >= max(2, (nodes + 1) // 2)
+            held = rejected if shared else min(rejected, MAX_HELD)
+            for k, value in enumerate((judged, rejected, held)):
+                sums[node][k] += value
+        connection.executemany(
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?)",
+            [(clock, node, *values) for node, values in sums.items()],
+        )
+        connection.execute("DELETE FROM cells WHERE clock = ?", (clock,))
+    if until > closed:
+        write_meta(connection, "closed", until)
+        old = until - WINDOW - 2 * STRIDE
+        connection.execute("DELETE FROM rounds WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM slots WHERE clock < ?", (old,))
+
+
+def _nodes(
+    connection: sqlite3.Connection, names: Iterable[bytes], clock: int
+) -> dict[bytes | None, int]:
+    """Ids by name; names beyond `MAX_NODES` are left out."""
+    found: dict[bytes | None, int] = {}
+    (count,) = connection.execute("SELECT count(*) FROM nodes").fetchone()
+    for name in dict.fromkeys(names):
+        row = connection.execute("SELECT id FROM nodes WHERE name = ?", (name,)).fetchone()
+        if row is None and count < MAX_NODES:
+            count += 1
+            row = connection.execute(
+                "INSERT INTO nodes (name, first, last) VALUES (?, ?, ?) RETURNING id",
+                (name, clock, clock),
+            ).fetchone()
+        if row is not None:
+            found[name] = int(row[0])
+    return found
+
+
+def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    counts = Counter((node, entry.outcome) for node, entry in known)
+    nodes = {node for node, _ in known}
+    connection.executemany(
+        "UPDATE nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
+        "abstained = abstained + ? WHERE id = ?",
+        [
+            (
+                clock,
+                counts[n, Outcome.ACCEPT] + counts[n, Outcome.REJECT],
+                counts[n, Outcome.REJECT],
+                counts[n, Outcome.ABSTAIN],
+                n,
+            )
+            for n in nodes
+        ],
+    )
+
+
+def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    connection.executemany(
+        "INSERT INTO cells VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
+        "judged = judged + 1, rejected = rejected + excluded.rejected",
+        [
+            (clock, node, entry.prompt, int(entry.outcome is Outcome.REJECT))
+            for node, entry in known
+            if entry.outcome is not Outcome.ABSTAIN
+        ],
+    )
+
+
+def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> None:
+    counts = Counter((node, kind) for node, entry in known for kind in entry.kinds)
+    for (node, kind), count in counts.items():
+        query = "SELECT count(*), sum(kind = ?) FROM reasons WHERE node = ?"
+        kinds, there = connection.execute(query, (kind, node)).fetchone()
+        if there or kinds < MAX_REASONS:
+            connection.execute(
+                "INSERT INTO reasons VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET count = count + excluded.count",
+                (node, kind, count),
+            )
+
+
+def _phrases(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    rows = [(n, p.digest, p.excerpt, clock) for n, e in known for p in e.phrases]
+    connection.executemany(
+        "INSERT INTO phrases VALUES (?, ?, ?, 1, ?) "
+        "ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last",
+        rows,
+    )
+    # The rarest go first: whoever fills the list with junk does not push out what it repeats.
+    connection.executemany(
+        "DELETE FROM phrases WHERE node = ?1 AND digest IN (SELECT digest FROM phrases "
+        "WHERE node = ?1 ORDER BY count DESC, last DESC LIMIT -1 OFFSET ?2)",
+        [(node, MAX_PHRASES) for node in {row[0] for row in rows}],
+    )
+
+
+def _add(connection: sqlite3.Connection, key: str, count: int) -> None:
+    if count:
+        write_meta(connection, key, read_meta(connection, key) + count)

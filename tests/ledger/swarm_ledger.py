@@ -1,0 +1,27 @@
+"""A swarm that is played to a ledger: batches with their verdicts."""
+
+import random
+
+from grpo_guard.completion import Completion
+from grpo_guard.verdict import Finding, accept, reject
+
+NODES = ("ann", "bob", "cid", "mal")
+ODD = Finding("odd", "an odd thing")
+
+
+def played(round, bad=(), *, nodes=NODES, prompts=8, each=3, own_prompts=False):
+    """A round in which the given (node, index) are rejected; index counts a node's completions."""
+    batch, verdicts = [], []
+    for node in nodes:
+        for i in range(prompts * each):
+            prompt = f"{node if own_prompts else ''} {round} {i // each}"
+            batch.append(Completion(prompt, f"{node} {i}", node=node, round=round, slot=i % each))
+            is_bad = (node, i) in bad
+            verdicts.append(reject("says", findings=(ODD,)) if is_bad else accept("says"))
+    return batch, verdicts
+
+
+def one_in(every, node="mal", count=24, chance=None):
+    """A choice of one in so many of a node's completions."""
+    chance = chance or random.Random(0)
+    return {(node, i) for i in range(count) if chance.random() < 1 / every}

@@ -1,0 +1,107 @@
+"""Who is found, and who is not, round by round."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard.ledger.bets import Tally
+from grpo_guard.ledger.evidence import WINDOW, Comparison, bar, honest_peers
+
+NODES = tuple("abcd")
+
+
+def first_found(rates, rounds, *, seed=0, nodes=NODES, judged=24):
+    """First round in which each node is accused; ``rates(round, node)`` are rejection rates."""
+    chance = random.Random(seed)
+    comparison, found = Comparison(), {}
+    for t in range(rounds):
+        tallies = {}
+        for node in nodes:
+            k = sum(chance.random() < rates(t, node) for _ in range(judged))
+            tallies[node] = Tally(judged, k, k)
+        comparison.add(tallies)
+        for node, evidence in comparison.evidence().items():
+            if evidence.log_e >= bar(evidence.peers, 1e-3):
+                found.setdefault(node, t)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_in_twelve_is_found_within_thirty_rounds_and_nobody_else(seed):
+    found = first_found(lambda t, n: 1 / 12 if n == "d" else 0.001, 30, seed=seed)
+    assert set(found) == {"d"}
+
+
+def test_a_node_that_turns_bad_late_is_not_protected_by_its_past():
+    found = first_found(lambda t, n: 1 / 6 if n == "d" and t >= 150 else 0.001, 180)
+    assert set(found) == {"d"}
+
+
+def test_poison_in_the_first_rounds_only_is_found():
+    found = first_found(lambda t, n: 1 / 3 if n == "d" and t < 5 else 0.001, 10)
+    assert set(found) == {"d"}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.03, 0.3, 1.0])
+def test_what_befalls_all_nodes_speaks_against_none(rate):
+    assert not first_found(lambda t, n: rate, 100)
+
+
+def test_a_weaker_node_within_the_tolerance_is_left_alone():
+    assert not first_found(lambda t, n: {"d": 0.01}.get(n, 0.0), 200)
+    assert not first_found(lambda t, n: {"d": 0.05}.get(n, 0.03), 200)
+
+
+def test_spotless_work_of_one_makes_nobody_look_bad():
+    assert not first_found(lambda t, n: 0.0 if n == "d" else 0.1, 200)
+
+
+def test_two_of_eight_do_not_hide_each_other():
+    nodes = tuple("abcdefgh")
+    found = first_found(lambda t, n: 1 / 4 if n in "gh" else 0.001, 30, nodes=nodes)
+    assert set(found) == {"g", "h"}
+
+
+@pytest.mark.parametrize("nodes", ["a", "ab"])
+def test_with_fewer_than_three_nodes_nobody_is_to_blame(nodes):
+    assert not first_found(lambda t, n: float(n == "a"), 50, nodes=tuple(nodes))
+
+
+def test_names_that_come_and_go_are_no_peers():
+    comparison = Comparison()
+    for t in range(60):
+        tallies = {n: Tally(24, 0, 0) for n in "abc"} | {f"new {t}": Tally(24, 0, 0)}
+        comparison.add(tallies | {"d": Tally(24, 2, 2)})
+    assert comparison.evidence()["d"].peers == 3
+    assert comparison.evidence()["d"].log_e > bar(3, 1e-3)
+
+
+def test_evidence_survives_the_window_and_memory_is_bounded():
+    comparison = Comparison()
+    for t in range(WINDOW + 50):
+        comparison.add({n: Tally(24, 2 * (n == "d"), 2 * (n == "d")) for n in NODES})
+        if t > WINDOW:
+            assert comparison.evidence()["d"].log_e > bar(3, 1e-3)
+    assert len(comparison._rounds) <= WINDOW + 8
+
+
+@given(st.integers(0, 1000), st.floats(0, 0.5))
+@settings(deadline=None)
+def test_the_share_of_honest_peers(peers, hostile):
+    honest = honest_peers(peers, hostile)
+    assert honest >= 1
+    assert honest >= peers * (1 - hostile) - 1e-6
+
+
+def test_the_level_sums_up_to_alpha_over_nodes_and_sizes():
+    from math import exp
+
+    assert sum(m * exp(-bar(m - 1, 1e-3)) for m in range(3, 100_000)) <= 1e-3
+
+
+def test_arguments_are_checked():
+    for arguments in ({"hostile": 0.6}, {"hostile": -1}, {"window": 3}):
+        with pytest.raises(ValueError, match="expected"):
+            Comparison(**arguments)
