@@ -82,7 +82,9 @@ def test_who_sent_nothing_says_nothing():
     assert not bets.score(work, nothing, 1).any()
 
 
-@pytest.mark.parametrize("ratio, offset", [(0.9, 0.01), (1.5, 0.0), (1.5, 0.5), (float("nan"), 0)])
+@pytest.mark.parametrize(
+    ("ratio", "offset"), [(0.9, 0.01), (1.5, 0.0), (1.5, 0.5), (float("nan"), 0)]
+)
 def test_impossible_tolerances_are_refused(ratio, offset):
     with pytest.raises(ValueError, match="expected a number"):
         Tolerance(ratio, offset)

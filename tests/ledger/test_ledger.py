@@ -1,0 +1,331 @@
+"""The ledger behind a guard: what counts, what does not, what strangers can do to it."""
+
+import pickle
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from swarm_ledger import NODES, ODD, one_in, played
+
+from grpo_guard import AllOf, Cascade, Completion, Guard
+from grpo_guard.ledger.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
+from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.ledger.schema import LedgerError
+from grpo_guard.ledger.standing import State
+from grpo_guard.ledger.store import MAX_NODES, MAX_PHRASES, MAX_REASONS
+from grpo_guard.ledger.verifier import StandingVerifier
+from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    found = EvidenceLedger(tmp_path / "run.sqlite")
+    yield found
+    found.close()
+
+
+def play(ledger, rounds, every=12, node="mal", start=0, **form):
+    chance = random.Random(start)
+    for t in range(start, start + rounds):
+        ledger.record(*played(t, one_in(every, node, chance=chance) if every else (), **form))
+
+
+def counts(ledger):
+    return {s.node: (s.judged, s.rejected, s.abstained) for s in ledger.standings()}
+
+
+class Says(CompletionVerifier):
+    """Rejects texts with "bad" in them."""
+
+    name = "says"
+
+    def verify(self, batch):
+        return [
+            reject("says", findings=(ODD,)) if "bad" in c.text else accept("says") for c in batch
+        ]
+
+
+@pytest.mark.parametrize("own_prompts", [False, True])
+def test_one_in_twelve_is_found_and_nobody_else(ledger, own_prompts):
+    form = {"prompts": 2, "each": 12} if own_prompts else {}
+    play(ledger, 30, own_prompts=own_prompts, **form)
+    states = {s.node: s.state for s in ledger.standings()}
+    assert states == {n: State.HARD if n == "mal" else State.CLEAR for n in NODES}
+    assert ledger.standings()[0].node == "mal"
+    assert ledger.standing("mal").reasons[0][0] == "odd"
+    assert ledger.degraded is None
+
+
+def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
+    guard = Guard(AllOf(StandingVerifier(ledger), Says()), ledger=ledger)
+    play(ledger, 30)
+    before = counts(ledger)["mal"]
+    batch, _ = played(30)
+    review = guard.review(batch)
+    rejected = {c.node for c, v in zip(batch, review.verdicts, strict=True) if v.rejected}
+    assert rejected == {"mal"}
+    assert counts(ledger)["mal"] == (before[0] + 24, before[1], 0)
+    # What another verifier rejects still counts.
+    bad = replace(batch[-1], text="bad", slot=99)
+    assert guard.review([bad]).verdicts[0].rejected
+    assert counts(ledger)["mal"] == (before[0] + 25, before[1] + 1, 0)
+
+
+def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
+    play(ledger, 30)
+    before = counts(ledger)["mal"]
+    for order in ((StandingVerifier(ledger), Says()), (Says(), StandingVerifier(ledger))):
+        Guard(Cascade(*order), ledger=ledger).review(played(30)[0])
+    assert counts(ledger)["mal"] == before
+
+
+def test_a_node_that_stops_is_released(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "run.sqlite", half_life=5)
+    play(ledger, 30)
+    assert ledger.state("mal") is State.HARD
+    play(ledger, 60, every=0, start=30)
+    assert ledger.state("mal") is State.CLEAR
+    play(ledger, 30, start=90, every=4)
+    assert ledger.state("mal") is State.HARD
+
+
+def test_the_same_batch_twice_counts_once(ledger):
+    batch, verdicts = played(0, {("mal", 3)})
+    for _ in range(3):
+        ledger.record(batch, verdicts)
+    half = len(batch) // 2  # and in parts, as two ranks might
+    ledger.record(batch[:half], verdicts[:half])
+    ledger.record(batch[half:], verdicts[half:])
+    assert counts(ledger)["mal"] == (24, 1, 0)
+
+
+def test_equal_completions_of_one_batch_count_each(ledger):
+    batch = [Completion("p", "same", node="a", round=0)] * 5
+    ledger.record(batch, [reject("says")] * 5)
+    ledger.record(batch, [reject("says")] * 5)
+    assert counts(ledger) == {"a": (5, 5, 0)}
+
+
+def test_rounds_that_nobody_names(ledger):
+    batch, verdicts = played(0)
+    batch = [replace(c, round=None) for c in batch]
+    for _ in range(3):
+        ledger.record(batch, verdicts)  # a retry
+    assert counts(ledger)["ann"] == (24, 0, 0)
+    play_nameless = [replace(c, text=c.text + "!") for c in batch]
+    ledger.record(play_nameless, verdicts)
+    assert counts(ledger)["ann"] == (48, 0, 0)
+
+
+def test_an_abstention_is_no_evidence_and_may_be_judged_later(ledger):
+    batch = [Completion("p", "x", node="a", round=0)]
+    ledger.record(batch, [abstain("says", Cause.TIMEOUT)])
+    assert counts(ledger) == {"a": (0, 0, 1)}
+    ledger.record(batch, [reject("says")])
+    assert counts(ledger) == {"a": (1, 1, 1)}
+
+
+def test_only_abstentions_accuse_nobody(ledger):
+    for t in range(30):
+        batch, verdicts = played(t)
+        verdicts = [
+            abstain("says", Cause.TIMEOUT) if c.node == "mal" else v
+            for c, v in zip(batch, verdicts, strict=True)
+        ]
+        ledger.record(batch, verdicts)
+    assert {s.state for s in ledger.standings()} == {State.CLEAR}
+
+
+def test_a_completion_without_a_node_counts_under_no_node(ledger):
+    ledger.record([Completion("p", "x", round=0), Completion("p", "x", node="", round=0)],
+                  [reject("says")] * 2)  # fmt: skip
+    assert counts(ledger) == {"": (1, 1, 0)}
+    [verdict] = StandingVerifier(ledger).verify([Completion("p", "x")])
+    assert verdict.cause is Cause.NOT_APPLICABLE
+
+
+def test_one_liar_cannot_move_the_round(ledger):
+    for t in range(30):
+        batch, verdicts = played(t, one_in(6, chance=random.Random(t)))
+        batch = [replace(c, round=10**15 - t) if c.node == "mal" else c for c in batch]
+        ledger.record(batch, verdicts)
+    assert ledger.state("mal") is State.HARD
+    assert ledger.standing("ann").last_round == 29
+
+
+def test_a_run_that_starts_again_at_round_0_is_counted_on(ledger):
+    play(ledger, 20, every=0)
+    play(ledger, 30, every=6)  # round 0 again, with other completions
+    assert ledger.state("mal") is State.HARD
+
+
+def test_one_odd_prompt_of_ones_own_is_not_held_against_a_node_twelvefold(ledger):
+    form = {"own_prompts": True, "prompts": 2, "each": 12}
+    for t in range(100):
+        odd = {("mal", i) for i in range(12)} if t == 50 else ()
+        ledger.record(*played(t, odd, **form))
+    assert ledger.state("mal") is State.CLEAR
+
+
+def test_empty_slots_are_evidence_of_their_own_kind(ledger):
+    owed = dict.fromkeys(NODES, 24)
+    for t in range(60):
+        ledger.record(*played(t))
+        ledger.record_slots(owed, Counter({"mal": 16, "ann": t % 20 == 0}), round=t)
+        ledger.record_slots(owed, Counter({"mal": 16, "ann": t % 20 == 0}), round=t)
+    standing = ledger.standing("mal")
+    assert (standing.owed, standing.empty) == (60 * 24, 60 * 16)
+    assert (standing.state, standing.withholds) == (State.CLEAR, State.SOFT)
+    assert ledger.standing("ann").withholds is State.CLEAR
+    assert StandingVerifier(ledger).verify(played(60)[0])[-1].accepted
+
+
+@pytest.mark.parametrize("empty", [{"mal": 25}, {"mal": -1}, {"who": 1}, {"mal": 2**70}])
+def test_slots_that_do_not_fit_are_refused(ledger, empty):
+    with pytest.raises(ValueError, match="expected"):
+        ledger.record_slots(dict.fromkeys(NODES, 24), empty, round=0)
+
+
+def test_recurring_phrases_that_nodes_share_are_a_hint(ledger):
+    text = "So: All  hail to the THIEF. Then 2 + 2 = 4."
+    finding = Finding("recurring_phrase", "recurs", char_span=(4, 27))
+    verdict = reject("recurrence", findings=(finding,))
+    batch = [Completion("p", text, node=n, round=0) for n in ("x", "y\x1b[2J")]
+    batch.append(Completion("p", "something else entirely", node="z", round=0))
+    ledger.record(batch, [verdict] * 3)
+    [hint] = ledger.sybil_hints()
+    assert hint.nodes == ("x", "y\\x1b[2J")
+    assert hint.excerpt == "All hail to the THIEF."
+    assert hint.count == 2
+
+
+HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]
+
+
+def test_hostile_names_and_texts(ledger):
+    batch = [Completion(x, x, node=x, round=2**63 - 1, group=x, slot=-(2**63)) for x in HOSTILE]
+    kinds = [reject("says", findings=(Finding("recurring_" + x, x, (0, 10**9)),)) for x in HOSTILE]
+    ledger.record(batch, kinds)
+    assert ledger.degraded is None
+    assert len(ledger.standings()) == len(HOSTILE)
+    for standing in ledger.standings():
+        assert standing.node.isprintable()
+        assert len(standing.node) < 1000
+        assert all(kind.isprintable() for kind, _ in standing.reasons)
+    assert ledger.state("\ud800") is State.CLEAR
+    assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
+
+
+def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypatch):
+    monkeypatch.setattr("grpo_guard.ledger.store.MAX_NODES", 50)
+    for t in range(30):
+        text = f"phrase number {t}"
+        findings = tuple(Finding(f"recurring_{t}_{k}", f"{text} {k}") for k in range(20))
+        names = ["busy", *(f"name {t} {k}" for k in range(20))]
+        batch = [Completion("p", text, node=n, round=t) for n in names]
+        ledger.record(batch, [reject("says", findings=findings)] * len(batch))
+    connection = ledger._open()
+    size = {
+        table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        for table in ("nodes", "phrases", "reasons", "cells", "seen", "clock")
+    }
+    assert size["nodes"] == 50
+    assert size["phrases"] <= 50 * MAX_PHRASES
+    assert size["reasons"] <= 50 * MAX_REASONS
+    assert size["seen"] <= 8 * 21
+    assert size["clock"] <= 8
+    assert MAX_NODES == 10_000
+
+
+def test_old_rounds_are_forgotten(ledger):
+    play(ledger, 300, every=0, prompts=1, each=1)
+    (rounds,) = ledger._open().execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
+    assert rounds <= 265
+
+
+def test_another_process_goes_on_with_the_same_standings(tmp_path):
+    path = tmp_path / "run.sqlite"
+    once, twice = EvidenceLedger(path), tmp_path / "twice.sqlite"
+    play(once, 40)
+    for t in range(0, 40, 10):
+        chance = random.Random(0)
+        part = EvidenceLedger(twice)
+        for u in range(40):
+            bad = one_in(12, chance=chance)
+            if t <= u < t + 10:
+                part.record(*played(u, bad))
+        part.close()
+    assert EvidenceLedger(twice).standings() == once.standings()
+
+
+def test_it_travels_to_a_worker(ledger):
+    play(ledger, 3)
+    copy = pickle.loads(pickle.dumps(Guard(Says(), ledger=ledger))).ledger
+    assert copy.standings() == ledger.standings()
+
+
+def test_one_verdict_per_completion(ledger):
+    with pytest.raises(ValueError, match="expected 1"):
+        ledger.record([Completion("p", "x")], [])
+    ledger.record([], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"alpha": 0}, {"alpha": 2}, {"ratio": 0}, {"offset": 0}, {"hostile": 1}, {"half_life": 0},
+     {"half_life": float("nan")}],
+)  # fmt: skip
+def test_arguments_are_checked(tmp_path, arguments):
+    with pytest.raises(ValueError, match="expected"):
+        EvidenceLedger(tmp_path / "run.sqlite", **arguments)
+
+
+def test_what_is_no_ledger_is_refused(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("x" * 5000)
+    import sqlite3
+
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    for path in (text, other, tmp_path, tmp_path / "no" / "folder.sqlite"):
+        with pytest.raises(LedgerError, match="expected"):
+            EvidenceLedger(path)
+    assert text.read_text() == "x" * 5000
+
+
+def test_the_outcome_without_the_standing():
+    out = reject("standing", findings=(Finding(STANDING_KIND, "m"),))
+    yes, no, none = accept("a"), reject("b"), abstain("c", Cause.TIMEOUT)
+
+    def together(*members):
+        class Fixed(CompletionVerifier):
+            def __init__(self, verdict):
+                self.name, self.verdict = verdict.verifier, verdict
+
+            def verify(self, batch):
+                return [self.verdict] * len(batch)
+
+        return AllOf(*map(Fixed, members)).verify([Completion("p", "x")])[0]
+
+    assert without_standing(out) is None
+    assert without_standing(together(out, yes)) is Outcome.ACCEPT
+    assert without_standing(together(out, yes, no)) is Outcome.REJECT
+    assert without_standing(together(out, yes, none)) is Outcome.ABSTAIN
+    assert without_standing(together(yes, out)) is None
+    assert without_standing(together(accept("standing"), no)) is Outcome.REJECT
+    assert without_standing(together(yes, no)) is Outcome.REJECT
+
+
+def test_the_names_of_strangers_are_printable():
+    assert printable(b"a\x1b[2J\xff") == "a\\x1b[2J\\xff"
+    assert printable("\u202e".encode()) == "\\u202e"
+
+
+def test_a_batch_is_read_by_its_majority():
+    claims = [("a", 5), ("b", 5), ("c", -9), ("c", -9), ("c", -9)]
+    batch = [Completion("p", "x", node=n, round=r) for n, r in claims]
+    assert intake(batch, [accept("says")] * 5).round == 5
+    assert intake(batch, [accept("says")] * 5, round=7).round == 7
