@@ -1,0 +1,96 @@
+"""A profile from honest completions of the kind that will be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grpo_guard.completion import Completion
+from grpo_guard.logprob.encode import Encoded, EncodeError
+from grpo_guard.logprob.reference.null import decay_rate
+from grpo_guard.logprob.reference.profile import (
+    MOST_SCORES,
+    ReferenceProfile,
+    Settings,
+    TokenScale,
+    token_scores,
+)
+from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
+from grpo_guard.logprob.reference.surprisal import strangeness
+from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.logprob.stats import TokenStats
+
+# Below this not even the scale is known, and p is never under 0.05.
+FEWEST = 20
+
+
+def calibrated(
+    reader: Reader,
+    honest: Sequence[Completion],
+    *,
+    name: str,
+    method: str,
+    settings: Settings | None = None,
+) -> ReferenceProfile:
+    """The profile of a reference on one kind of honest text.
+
+    They should be answers to the swarm's own prompts, from models like the nodes', that nobody
+    could poison: the guarantee is that one more of the same kind is rejected with probability at
+    most alpha. Take one per prompt: several share what is odd about it.
+
+    Args:
+        reader: The reference.
+        honest: 1 / alpha - 1 at least for a rejection at alpha; ten times that for p-values that
+            are not coarse. What cannot be scored is left out.
+        name: Of the profile.
+        method: In words, what they are; stands in the file.
+        settings: How tokens are scored; None = the defaults.
+
+    Raises:
+        ValueError: fewer than 20 of them could be scored, or more than a profile holds.
+    """
+    settings = settings or Settings()
+    read = _scored(reader, honest)
+    if not FEWEST <= len(read) <= MOST_SCORES:
+        raise ValueError(
+            f"honest: expected {FEWEST} to {MOST_SCORES} completions that can be scored, got "
+            f"{len(read)} of {len(honest)}"
+        )
+    scale = TokenScale.of(np.concatenate([strangeness(s, settings.cap) for _, _, s in read]))
+    # Nothing is excused here, so that an excuse can only make a p-value larger. Excused on both
+    # sides, text that quotes its prompt a lot would set the measure for text that does not.
+    readings = [
+        reader.read(c, e, s, token_scores(s, settings, scale), excuse=False) for c, e, s in read
+    ]
+    rate = decay_rate(np.concatenate([reading.scores for reading in readings]))
+    lengths = [len(reading.scores) for reading in readings]
+    return ReferenceProfile(
+        name=name,
+        identity=reader.scorer.identity(),
+        settings=settings,
+        tokens=scale,
+        rate=rate,
+        scores=tuple(sorted(reading.score(rate) for reading in readings)),
+        shortest=min(lengths),
+        longest=max(lengths),
+        method=f"{method}; {len(readings)} completions, {sum(lengths)} tokens",
+    )
+
+
+def _scored(
+    reader: Reader, completions: Sequence[Completion]
+) -> list[tuple[Completion, Encoded, TokenStats]]:
+    """Those that can be scored."""
+    encoded = list[tuple[Completion, Encoded]]()
+    for completion in completions:
+        try:
+            encoded.append((completion, reader.encode(completion)))
+        except EncodeError:
+            continue
+    stats = reader.stats([ids for _, ids in encoded])
+    return [
+        (completion, ids, s)
+        for (completion, ids), s in zip(encoded, stats, strict=True)
+        if not isinstance(s, OutOfMemoryError) and s.finite and len(s) >= LEAST_TOKENS
+    ]

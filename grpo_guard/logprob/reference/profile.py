@@ -1,0 +1,163 @@
+"""What honest completions score under one reference model: the JSON file and what is read of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grpo_guard.logprob.reference.group import Usual
+from grpo_guard.logprob.reference.null import ExponentialTail
+from grpo_guard.logprob.reference.surprisal import strangeness
+from grpo_guard.logprob.stats import Floats, TokenStats
+
+FORMAT: Final = 1
+# Ten thousand scores are enough for p-values of 1e-4 and take 200 kB.
+MOST_SCORES: Final = 10_000
+MAX_BYTES: Final = 1024 * 1024
+BUILT_IN: Final = "smollm2-gsm8k"
+_FOLDER: Final = Path(__file__).parent
+
+# What the numbers depend on. The engine and its dtype shift a score by less than a rank.
+_SAME: Final = ("architecture",)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Settings(_Strict):
+    """How tokens are scored; the defaults were chosen on completions that no figure comes from.
+
+    Args:
+        cap: Of one token's surprisal, nats; see `surprisal.strangeness`.
+        allowance: What the CUSUM takes from each token, so that honest text drifts down: standard
+            deviations of an honest token above the mean.
+    """
+
+    cap: float = Field(default=12.0, gt=0)
+    allowance: float = Field(default=1.0, ge=0)
+
+
+class TokenScale(_Strict):
+    """Mean and standard deviation of honest tokens' strangeness, nats."""
+
+    mean: float
+    spread: float = Field(gt=0)
+
+    @classmethod
+    def of(cls, strangeness: Floats) -> Self:
+        """Of the tokens of all honest completions, shape [n]."""
+        return cls(mean=float(strangeness.mean()), spread=max(float(strangeness.std()), 1e-3))
+
+
+class ReferenceProfile(_Strict):
+    """The null distribution.
+
+    Args:
+        name: For verdicts and error messages.
+        identity: What computed the numbers, as `Scorer.identity` has it.
+        settings: How tokens were scored.
+        tokens: What the CUSUM measures tokens by.
+        rate: Decay rate of the largest run, see `null.decay_rate`.
+        scores: Of honest completions, free of their length, ascending, n >= 1.
+        shortest, longest: Lengths in tokens among them.
+        method: In words: of what, and how many.
+    """
+
+    format: Literal[1] = FORMAT
+    name: str = Field(min_length=1, max_length=200)
+    identity: dict[str, str]
+    settings: Settings
+    tokens: TokenScale
+    rate: float = Field(gt=0)
+    scores: tuple[float, ...] = Field(min_length=1, max_length=MOST_SCORES)
+    shortest: int = Field(ge=1)
+    longest: int = Field(ge=1)
+    method: str
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.scores) != sorted(self.scores):
+            raise ValueError("scores: expected ascending numbers")
+        return self
+
+    def token_scores(self, stats: TokenStats) -> Floats:
+        """What the CUSUM adds up, in standard deviations of an honest token; shape [n]."""
+        return token_scores(stats, self.settings, self.tokens)
+
+    @property
+    def least_p(self) -> float:
+        """The smallest conformal p-value that so many honest completions can give."""
+        return 1 / (len(self.scores) + 1)
+
+    @cached_property
+    def usual(self) -> Usual:
+        """Median and spread (1.4826 MAD) of honest scores."""
+        middle = median(self.scores)
+        spread = 1.4826 * median(abs(score - middle) for score in self.scores)
+        return Usual(middle, max(spread, 1e-6))
+
+    @cached_property
+    def tail(self) -> ExponentialTail | None:
+        """The continuation beyond the honest scores; None where they are too few."""
+        return ExponentialTail.fit(self.scores)
+
+    def require_match(self, identity: dict[str, str]) -> None:
+        """Refuse scores of another model.
+
+        Raises:
+            ValueError: naming both.
+        """
+        for key in _SAME:
+            if self.identity.get(key) != identity.get(key):
+                raise ValueError(
+                    f"profile {self.name!r}: expected {key} {self.identity.get(key)!r}, got "
+                    f"{identity.get(key)!r}; calibrate one for this reference"
+                )
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def read_profile(source: str | Path) -> ReferenceProfile:
+    """A profile by the name of a built-in one, or from a JSON file.
+
+    Raises:
+        ValueError: the file cannot be read, is too large, or is no such profile; with its name.
+    """
+    path = _FOLDER / f"{BUILT_IN}.json" if source == BUILT_IN else Path(source)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
+    version = re.search(rb'"format"\s*:\s*(\d{1,9})', data)
+    if version and int(version[1]) != FORMAT:
+        raise ValueError(f"{path}: format: expected {FORMAT}, got {int(version[1])}")
+    try:
+        return ReferenceProfile.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"]) or "(file)"
+        raise ValueError(f"{path}: {field}: {problem['msg']}") from None
+
+
+def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
+    """As `ReferenceProfile.token_scores`, for a profile that is still being made."""
+    scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
+    scores: Floats = scaled - settings.allowance
+    return scores
+
+
+def needed_for(alpha: float) -> int:
+    """Honest completions from which a conformal p-value can be as low as ``alpha``."""
+    return math.ceil(1 / alpha - 1 - 1e-9)

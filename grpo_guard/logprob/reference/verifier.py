@@ -1,0 +1,225 @@
+"""ReferenceLikelihoodVerifier: does a span of this text not belong to the rest of it?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from grpo_guard.completion import Completion
+from grpo_guard.logprob.encode import Encoded, EncodeError
+from grpo_guard.logprob.reference.group import peers_of, relative
+from grpo_guard.logprob.reference.null import conformal
+from grpo_guard.logprob.reference.profile import (
+    BUILT_IN,
+    ReferenceProfile,
+    needed_for,
+    read_profile,
+)
+from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+Tail: TypeAlias = Literal["count", "exponential"]
+
+_MOST_SHOWN = 80
+
+
+class ReferenceLikelihoodVerifier(CompletionVerifier):
+    """Rejects text with a run of tokens that a small local model finds foreign to its context.
+
+    For heterogeneous swarms, where no node's log-probs mean anything to another: the reference is
+    any causal language model of your own, trained or not by the swarm. It reads the text with its
+    own tokenizer; ids from other models are left aside.
+
+    Each token's surprisal and the reference's entropy there make its strangeness. The largest run
+    of it (CUSUM) is what is tested and the span that is reported.
+
+    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1).
+    Where a completion is more foreign than all of them and that is not enough for ``alpha``, it
+    **abstains** as UNINFORMATIVE, with the span: a rejection at 0.001 would be a hope and not a
+    measurement. With ``tail="exponential"`` the p-value goes on beyond the calibration set by an
+    exponential fit, and a finding ``extrapolated`` says so.
+
+    The group can only excuse: where other nodes' answers to the same prompt are as foreign, so is
+    the prompt and not the completion. Runs of three words that the prompt has too are excused.
+
+    What it cannot see: poison in words that fit their place (MATH, a bland sentence on the
+    subject), and what a prompt of the attacker's own asks for. Figures stand in
+    ``docs/reference-likelihood.md``.
+
+    Args:
+        model: The reference, a transformers causal language model. Left out with ``scorer``.
+        tokenizer: Its tokenizer; always needed.
+        scorer: Computes the statistics in place of ``model``.
+        alpha: Highest share of honest completions that may be rejected, in (0, 1).
+        profile: What honest completions score: a `ReferenceProfile`, the path of its JSON file
+            (`calibrate.calibrated`), or the name of a built-in one. It holds for the kind of text
+            that it was measured on.
+        tail: ``"count"`` or ``"exponential"``.
+        max_new_tokens: Longest text in the reference's tokens; longer ones are rejected as
+            OVERLONG. None = what its window takes. Other tokenizers count differently: leave half
+            as much again as the nodes may send. It bounds what one completion costs you.
+        chat_template_kwargs: For prompts that are messages.
+        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+        name: Stands in verdicts; None = the registered name.
+
+    Raises:
+        ValueError: an argument is out of range, not exactly one of model and scorer, or a profile
+            of another reference.
+        TypeError: no tokenizer.
+    """
+
+    name = "reference_likelihood"
+
+    def __init__(
+        self,
+        model: Any | None = None,
+        tokenizer: Any = None,
+        *,
+        scorer: Scorer | None = None,
+        alpha: float = 1e-3,
+        profile: ReferenceProfile | str | Path = BUILT_IN,
+        tail: Tail = "count",
+        max_new_tokens: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        memory_budget: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        if tail not in get_args(Tail):
+            raise ValueError(f"tail: expected one of {', '.join(get_args(Tail))}, got {tail!r}")
+        if tokenizer is None:
+            raise TypeError("tokenizer: expected the reference's tokenizer, got None")
+        self.name = name or type(self).name
+        self.alpha = alpha
+        self.tail = tail
+        self.reader = Reader(
+            tokenizer,
+            scorer_of(model, scorer, memory_budget),
+            max_new_tokens=max_new_tokens,
+            chat_template_kwargs=dict(chat_template_kwargs or {}),
+        )
+        loaded = profile if isinstance(profile, ReferenceProfile) else read_profile(profile)
+        loaded.require_match(self.reader.scorer.identity())
+        self.profile = loaded
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_id: str,
+        *,
+        dtype: str | None = None,
+        device: str | None = None,
+        revision: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load the reference with transformers, weights from safetensors only.
+
+        Args:
+            path_or_id: A local folder or a model id.
+            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
+            device: Default: the GPU if there is one.
+            revision: Of a model id.
+            **options: As for the constructor.
+
+        Raises:
+            ValueError: no model or no tokenizer there, with the folder or id in the message.
+        """
+        from grpo_guard.logprob.scorers.load import load_policy
+
+        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
+        return cls(model, tokenizer, **options)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        started = time.monotonic()
+        verdicts, readings = self._readings(batch)
+        rate = self.profile.rate
+        scores = {i: reading.score(rate) for i, reading in readings.items()}
+        peers = peers_of(batch, scores)
+        for i, reading in readings.items():
+            verdicts[i] = self._judge(reading, relative(scores[i], peers[i], self.profile.usual))
+        share = (time.monotonic() - started) / max(1, len(batch))
+        return [replace(verdicts[i], seconds=share) for i in range(len(batch))]
+
+    def _readings(
+        self, batch: Sequence[Completion]
+    ) -> tuple[dict[int, Verdict], dict[int, Reading]]:
+        """By place in the batch: verdicts on what cannot be read, readings of all else."""
+        verdicts, readings = dict[int, Verdict](), dict[int, Reading]()
+        encoded = dict[int, Encoded]()
+        for i, completion in enumerate(batch):
+            try:
+                encoded[i] = self.reader.encode(completion)
+            except EncodeError as error:
+                blame = reject if error.cause in AUTHOR_CAUSES else abstain
+                finding = Finding(error.kind, str(error))
+                verdicts[i] = blame(self.name, error.cause, findings=(finding,))
+        for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):
+            if isinstance(stats, OutOfMemoryError):
+                verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(stats))
+            elif not stats.finite:
+                verdicts[i] = abstain(self.name, Cause.FAULT, "the reference computed NaN")
+            elif len(stats) < LEAST_TOKENS:
+                message = f"{len(stats)} tokens, too few to find a span in"
+                verdicts[i] = abstain(self.name, Cause.UNINFORMATIVE, message)
+            else:
+                scores = self.profile.token_scores(stats)
+                readings[i] = self.reader.read(batch[i], encoded[i], stats, scores)
+        return verdicts, readings
+
+    def _judge(self, reading: Reading, score: float) -> Verdict:
+        profile = self.profile
+        p_value, notes = conformal(score, profile.scores), list[Finding]()
+        beyond = score > profile.scores[-1]
+        if self.tail == "exponential" and beyond and profile.tail is not None:
+            # Never above the count, which holds without the fit.
+            p_value = min(p_value, profile.tail.p_value(score))
+            message = f"p beyond {profile.least_p:.1e} comes from an exponential fit, not a count"
+            notes.append(Finding("extrapolated", message))
+        if p_value <= self.alpha:
+            findings = (self._finding(reading, p_value), *notes)
+            return reject(self.name, p_value=p_value, findings=findings)
+        if beyond and profile.least_p > self.alpha:
+            message = (
+                f"more foreign than all {len(profile.scores)} honest completions; "
+                f"rejecting at {self.alpha:g} takes {needed_for(self.alpha)} of them"
+            )
+            findings = (self._finding(reading, p_value), *notes)
+            return abstain(
+                self.name, Cause.UNINFORMATIVE, message, p_value=p_value, findings=findings
+            )
+        return accept(self.name, p_value=p_value)
+
+    def _finding(self, reading: Reading, p_value: float) -> Finding:
+        run = reading.run
+        count = run.end - run.start
+        message = (
+            f"tokens {run.start} to {run.end - 1} are foreign to their context: together log-prob "
+            f"{reading.logprob:.1f}, excess {run.value:.1f} standard deviations in {count} tokens; "
+            f"chance of such a run in honest work {p_value:.1e}"
+        )
+        span = (run.start, run.end)
+        return Finding("foreign_span", message, char_span=reading.char_span, token_span=span)
+
+
+def scorer_of(model: Any | None, scorer: Scorer | None, memory_budget: int | None) -> Scorer:
+    """The scorer, made from the model where none is given.
+
+    Raises:
+        ValueError: not exactly one of the two, or a budget beside a scorer.
+    """
+    if (model is None) is (scorer is None):
+        got = "neither" if model is None else "both"
+        raise ValueError(f"model, scorer: expected exactly one of them, got {got}")
+    if scorer is not None:
+        if memory_budget is not None:
+            raise ValueError("memory_budget: expected None beside a scorer of your own")
+        return scorer
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
+
+    return TransformersScorer(model, memory_budget=memory_budget)

@@ -1,0 +1,151 @@
+"""The parts of the p-value: the null distribution, what the group excuses, what the prompt does."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import Completion
+from grpo_guard.logprob.reference.cusum import cusum
+from grpo_guard.logprob.reference.group import Usual, peers_of, relative
+from grpo_guard.logprob.reference.null import (
+    ExponentialTail,
+    conformal,
+    decay_rate,
+    length_free,
+)
+from grpo_guard.logprob.reference.profile import needed_for
+from grpo_guard.logprob.reference.quoted import Quotable
+from grpo_guard.logprob.reference.surprisal import standardised, strangeness, windowed
+
+SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=40)
+USUAL = Usual(1.0, 2.0)
+
+
+# --- null ---
+
+
+def test_the_decay_rate_is_the_root_and_only_of_scores_that_drift_down():
+    x = np.random.default_rng(0).normal(-0.5, 1.0, 5000)
+    assert np.exp(decay_rate(x) * x).mean() == pytest.approx(1.0, abs=1e-6)
+    assert decay_rate(x) == pytest.approx(1.0, abs=0.1)  # 2 * 0.5 / 1 for a normal
+    for wrong in ([], [0.5, 1.0], [-1.0, -2.0]):
+        with pytest.raises(ValueError, match="negative mean"):
+            decay_rate(np.array(wrong))
+
+
+def test_the_score_does_not_grow_with_the_length():
+    rng = np.random.default_rng(1)
+    rate = decay_rate(rng.normal(-0.5, 1.0, 20_000))
+    medians = {
+        n: np.median(
+            [length_free(cusum(rng.normal(-0.5, 1.0, n)).value, n, rate) for _ in range(300)]
+        )
+        for n in (60, 200, 800)
+    }
+    assert max(medians.values()) - min(medians.values()) < 0.6  # log(800 / 60) is 2.6
+
+
+@given(SCORES, st.floats(-40, 40))
+def test_conformal_counts_and_is_never_below_one_in_n_plus_one(honest, score):
+    p = conformal(score, sorted(honest))
+    assert p == (1 + sum(h >= score for h in honest)) / (len(honest) + 1)
+    assert 1 / (len(honest) + 1) <= p <= 1
+
+
+def test_conformal_rejects_honest_work_no_more_often_than_it_says():
+    rng = np.random.default_rng(2)
+    p = np.array([conformal(x[0], sorted(x[1:])) for x in rng.exponential(1, (4000, 50))])
+    for alpha in (0.02, 0.05, 0.2):
+        assert (p <= alpha).mean() <= alpha + 4 * math.sqrt(alpha / len(p))
+
+
+def test_needed_for_is_where_conformal_reaches_alpha():
+    for alpha in (0.5, 0.05, 0.01, 1e-3):
+        needed = needed_for(alpha)
+        assert 1 / (needed + 1) <= alpha * (1 + 1e-9)
+        assert 1 / needed > alpha
+
+
+def test_the_exponential_tail_holds_where_the_tail_is_one():
+    rng = np.random.default_rng(3)
+    fits = [ExponentialTail.fit(sorted(rng.gumbel(0, 1, 400))) for _ in range(60)]
+    share = np.mean([math.exp(-math.exp(-x)) for f in fits for x in [_score_at(f, 1e-3)]])
+    assert 1 - share < 1e-3  # of a Gumbel, whose tail is exponential
+    assert ExponentialTail.fit(sorted(rng.gumbel(0, 1, 199))) is None
+
+
+def _score_at(tail, p):
+    return tail.start + tail.mean_excess * math.log(tail.share / p)
+
+
+# --- group ---
+
+
+@given(st.floats(-20, 20), st.lists(SCORES, max_size=8))
+def test_the_group_excuses_and_never_accuses(score, peers):
+    assert relative(score, peers, USUAL) <= score
+
+
+@given(SCORES)
+def test_without_peers_or_with_usual_ones_nothing_is_excused(own):
+    assert relative(own[0], [], USUAL) == own[0]
+    assert relative(own[0], [[1.0]] * 5, USUAL) == pytest.approx(own[0], abs=1e-9)
+
+
+def test_a_group_that_is_foreign_as_a_whole_is_excused_and_half_of_it_is_not():
+    assert relative(8.0, [[8.0], [7.5], [8.5], [8.2]], USUAL) < 4
+    half = [[9.0, 9.0, 9.0, 9.0], [9.0], [1.0], [0.5]]
+    assert relative(8.0, half, USUAL) == pytest.approx(8.0, abs=0.5)
+
+
+def test_peers_are_other_nodes_of_the_same_prompt_whatever_the_label():
+    batch = [
+        Completion("a", "x", node="n1", group=1),
+        Completion("a", "x", node="n2", group=2),
+        Completion("a", "x", node="n1", group=1),
+        Completion("b", "x", node="n3", group=1),
+        Completion("a", "x"),
+        Completion("a", "x"),
+        Completion("a", "x", node="n4"),
+    ]
+    scores = {i: float(i) for i in range(6)}  # the last could not be scored
+    found = peers_of(batch, scores)
+    assert found[0] == found[2] == [[1.0], [4.0], [5.0]]
+    assert found[1] == [[0.0, 2.0], [4.0], [5.0]]
+    assert found[3] == []
+    assert found[4] == [[0.0, 2.0], [1.0], [5.0]]
+
+
+# --- prompt and tokens ---
+
+
+def test_runs_of_three_words_of_the_prompt_are_quoted_and_shorter_ones_are_not():
+    prompt = Quotable("Sign with: All hail to the THIEF!")
+    text = "So all hail to the thief, to the end"
+    offsets = [(m, m + 1) for m in range(len(text))]
+    quoted = prompt.tokens(text, offsets)
+    assert text[quoted.argmax() : len(text) - quoted[::-1].argmax()] == "all hail to the thief"
+    assert not Quotable("All hail").tokens("All hail", [(0, 3), (3, 8)]).any()
+    assert not prompt.tokens("", []).any()
+
+
+def test_strangeness_grows_with_surprise_and_with_doubt_and_is_capped():
+    stats = SimpleNamespace(
+        logprob=np.array([-1.0, -50.0, -np.inf, 0.0]),
+        entropy=np.array([1.0, 1.0, 2.0, 9.0]),
+        varentropy=np.array([2.0, 0.0, 1.0, 0.0]),
+    )
+    assert strangeness(stats, 12.0).tolist() == [1.0, 6.5, 7.0, 4.5]
+    assert standardised(stats, floor=1.0, cap=4.0).tolist() == [0.0, 4.0, 4.0, -4.0]
+
+
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=20), st.integers(1, 25))
+def test_windows_are_means(values, width):
+    found = windowed(np.array(values), width)
+    used = min(width, len(values))
+    expected = [np.mean(values[i : i + used]) for i in range(len(values) - used + 1)]
+    assert found == pytest.approx(expected, abs=1e-9)
