@@ -71,21 +71,27 @@ class Asker:
         self, part: Sequence[Request], deadline: float, attempts: int
     ) -> list[Answer]:
         made, started = 0, time.monotonic()
+        last: BackendError | None = None
 
         async def attempt() -> list[Reply]:
-            nonlocal made, started
+            nonlocal made, started, last
             async with self._slots:
                 left = self._seconds_left(deadline)
                 if made == 0:
                     started = time.monotonic()  # time in the queue is not the model's
                 made += 1
-                return await self._ask_once(part, left)
+                try:
+                    return await self._ask_once(part, left)
+                except BackendError as error:
+                    last = error
+                    raise
 
         replies: Sequence[Reply | BackendError]
         try:
             replies = await self._retrying(deadline, attempts)(attempt)
         except BackendError as error:
-            replies = [error] * len(part)
+            # An answer that failed and was not asked for again is called by how it failed.
+            replies = [last or error] * len(part)
         seconds = (time.monotonic() - started) / len(part) if made else 0.0
         return [Answer(reply, made, seconds) for reply in replies]
 

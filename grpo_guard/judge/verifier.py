@@ -142,7 +142,9 @@ class JudgeVerifier(CompletionVerifier):
         """Find a ruling or a failure for each case; equal ones are asked once."""
         session, limits = self._in_this_process(), self.limits
         keys = {id(case): case.brief.key(case.completion) for case in cases}
-        first = {keys[id(case)]: case for case in reversed(cases)}
+        first: dict[str, Case] = {}
+        for case in cases:
+            first.setdefault(keys[id(case)], case)
         known = await session.look_up(list(first))
         for key, ruling in known.items():
             first[key].ruling = ruling

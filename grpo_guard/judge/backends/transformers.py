@@ -1,0 +1,187 @@
+"""A judge in this process: any causal language model that transformers can load.
+
+Its probabilities are exact: one forward gives those of the whole vocabulary, so that no spelling of
+yes or no is missed. One call runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.judge.backends.base import Backend, ChatMessage, Reply, Request
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.verdict import Cause
+
+if TYPE_CHECKING:
+    from grpo_guard.judge.backends.transformers_model import LoadedModel
+
+INSTALL: Final = "pip install 'grpo-guard[torch]'"
+
+
+class TransformersBackend(Backend):
+    """Asks a local model, on the CPU or a GPU.
+
+    With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward, and its reply holds
+    every token of the vocabulary that reads yes or no, beside the likeliest ones. Other requests
+    are generated from; those of temperature 0 greedily.
+
+    A completion's text never becomes a special token: what a message says is encoded apart from
+    the chat template. A model without a chat template gets the system message, a blank line, the
+    user message and, on a line of its own, ``Answer:``.
+
+    A prompt beyond ``max_prompt_tokens`` gets a reply without text whose ``finish_reason`` is
+    ``"overlong"``: its length is the author's doing, and must not cost the others of the batch
+    their answers.
+
+    Args:
+        model: Folder or hub id.
+        device: Of torch: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
+        batch_size: Prompts in one forward.
+        dtype: Of torch, by name; ``"auto"`` = as saved. Default: float32 on the CPU, as saved
+            elsewhere.
+        max_prompt_tokens: Longest prompt; None = what the model's window holds beside the answer.
+        revision: Of a hub id.
+        local_files_only: Never ask the hub.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    concurrency = 1
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str = "cpu",
+        batch_size: int = 32,
+        dtype: str | None = None,
+        max_prompt_tokens: int | None = None,
+        revision: str = "",
+        local_files_only: bool = False,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("max_prompt_tokens", max_prompt_tokens)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+        self.model = str(model)
+        self.device = device
+        self.batch_size = batch_size
+        self.dtype = dtype or ("float32" if device == "cpu" else "auto")
+        self.max_prompt_tokens = max_prompt_tokens
+        self.revision = revision
+        self.local_files_only = local_files_only
+        self._loaded: LoadedModel | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Configuration only: weights are loaded anew where they are used."""
+        return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._loaded = None
+        self._lock = threading.Lock()
+
+    async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
+        """One reply per request, in order; see `Backend.ask`.
+
+        Args:
+            requests: At most ``batch_size``.
+            timeout: Seconds of waiting. A forward that has begun cannot be stopped: it ends in its
+                thread, and the next call waits for it.
+
+        Raises:
+            BackendError: out of memory, or out of time.
+            JudgeSetupError: the model cannot be loaded.
+        """
+        call = asyncio.to_thread(self._ask, tuple(requests))
+        try:
+            return await asyncio.wait_for(call, timeout)
+        except TimeoutError:
+            message = f"{self.model}: no answer within {timeout:g} s"
+            raise BackendError(message, cause=Cause.TIMEOUT) from None
+
+    async def check(self) -> None:
+        """Load the model.
+
+        Raises:
+            JudgeSetupError: it cannot be loaded; with the remedy.
+        """
+        await asyncio.to_thread(self._locked_model)
+
+    async def close(self) -> None:
+        """Let go of the weights."""
+        with self._lock:
+            self._loaded = None
+
+    def _ask(self, requests: tuple[Request, ...]) -> list[Reply]:
+        model = self._locked_model()
+        with self._lock:
+            try:
+                return model.answer(requests)
+            except Exception as error:
+                if not _out_of_memory(error):
+                    raise
+                model.release_memory()
+                message = f"{self.model}: out of memory on {self.device}: {_first_line(error)}"
+        raise BackendError(message, cause=Cause.OUT_OF_MEMORY)
+
+    def _locked_model(self) -> LoadedModel:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _load(self) -> LoadedModel:
+        try:
+            from grpo_guard.judge.backends.transformers_model import LoadedModel
+        except ImportError as error:
+            raise JudgeSetupError(f"the transformers backend needs {error.name}: {INSTALL}") from None
+        if _is_path(self.model) and not (Path(self.model) / "config.json").is_file():
+            raise JudgeSetupError(
+                f"model: expected a folder with config.json or a hub id, got {self.model!r}"
+            )
+        try:
+            return LoadedModel(
+                self.model,
+                device=self.device,
+                dtype=self.dtype,
+                max_prompt_tokens=self.max_prompt_tokens,
+                revision=self.revision or None,
+                local_files_only=self.local_files_only,
+            )
+        except Exception as error:  # loaders raise whatever their parts raise
+            if _out_of_memory(error):
+                message = f"{self.model}: does not fit on {self.device}"
+                raise BackendError(message, cause=Cause.OUT_OF_MEMORY, retry=False) from error
+            raise JudgeSetupError(
+                f"model {self.model!r} cannot be loaded on {self.device!r}: "
+                f"{type(error).__name__}: {_first_line(error)}; give a folder written by "
+                "save_pretrained, or the id of a causal language model that the hub serves"
+            ) from error
+
+
+def plain_prompt(messages: Sequence[ChatMessage]) -> str:
+    """What a model without a chat template reads: contents, and the cue for an answer."""
+    return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"
+
+
+def _is_path(model: str) -> bool:
+    return Path(model).is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # torch has a class for the accelerator's and a plain RuntimeError for the CPU's.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "not enough memory" in str(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]

@@ -1,0 +1,226 @@
+"""Whatever the server does, each completion gets one verdict, in order, in time."""
+
+import logging
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from judge_server import MODEL, judge_server
+
+from grpo_guard import Cause, Completion, Outcome
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.verifier import JudgeVerifier
+
+# What the author can cause rejects; what it cannot abstains.
+EXPECTED = {
+    "good": (Outcome.ACCEPT, {Cause.JUDGED}),
+    "bad": (Outcome.REJECT, {Cause.JUDGED}),
+    "confused": (Outcome.REJECT, {Cause.MALFORMED}),
+    "refusal": (Outcome.REJECT, {Cause.REFUSED}),
+    "filtered": (Outcome.REJECT, {Cause.REFUSED}),
+    "after429": (Outcome.ACCEPT, {Cause.JUDGED}),
+    "once500": (Outcome.ACCEPT, {Cause.JUDGED}),
+    "http429": (Outcome.ABSTAIN, {Cause.RATE_LIMITED}),
+    "later429": (Outcome.ABSTAIN, {Cause.RATE_LIMITED}),
+    "http500": (Outcome.ABSTAIN, {Cause.PROVIDER}),
+    "hang": (Outcome.ABSTAIN, {Cause.TIMEOUT}),
+    "drip": (Outcome.ABSTAIN, {Cause.TIMEOUT}),
+    "reset": (Outcome.ABSTAIN, {Cause.PROVIDER}),
+    "notjson": (Outcome.ABSTAIN, {Cause.PROVIDER}),
+    "html": (Outcome.ABSTAIN, {Cause.PROVIDER}),
+    "empty": (Outcome.ABSTAIN, {Cause.PROVIDER}),
+}
+
+
+@pytest.fixture
+def server():
+    with judge_server() as server:
+        yield server
+
+
+def judge(server, **options):
+    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
+    limits = {"deadline": 60, "request_timeout": 2, **options.pop("limits", {})}
+    return JudgeVerifier(backend, limits=limits, **options)
+
+
+def completions(*words):
+    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
+
+
+@pytest.mark.parametrize("word", EXPECTED)
+def test_each_fault_alone(server, word):
+    limits = {"deadline": 20, "request_timeout": 0.5 if word in ("hang", "drip") else 5}
+    (verdict,) = judge(server, limits=limits).verify(completions(word))
+    outcome, causes = EXPECTED[word]
+    assert verdict.outcome is outcome
+    assert verdict.cause in causes
+    assert verdict.usage.requests == server.requests <= 4
+
+
+@pytest.mark.slow
+def test_the_fault_matrix_over_a_thousand_completions(server):
+    rng = random.Random(11)
+    # Mostly healthy, as a provider that is up is: failures in a row open the circuit.
+    words = [rng.choice([*EXPECTED, *["good", "bad"] * 20]) for _ in range(1000)]
+    started = time.monotonic()
+    verdicts = judge(server, limits={"deadline": 45, "request_timeout": 1}).verify(
+        completions(*words)
+    )
+    assert time.monotonic() - started < 60
+    assert len(verdicts) == 1000
+    for word, verdict in zip(words, verdicts, strict=True):
+        outcome, causes = EXPECTED[word]
+        if verdict.outcome is not outcome:  # asked while the circuit was open, or after the end
+            assert verdict.outcome is Outcome.ABSTAIN
+            assert verdict.cause in {
+                Cause.CIRCUIT_OPEN, Cause.TIMEOUT, Cause.PROVIDER, Cause.RATE_LIMITED,
+            }  # fmt: skip
+        else:
+            assert verdict.cause in causes | {Cause.CIRCUIT_OPEN, Cause.TIMEOUT}
+        assert verdict.usage.requests <= 4
+    assert max(server.asked.values()) <= 4
+    healthy = [v.outcome is EXPECTED[w][0] for w, v in zip(words, verdicts, strict=True)]
+    assert sum(healthy) > 900
+
+
+def test_a_server_that_is_killed_in_the_middle_costs_no_verdict():
+    command = [sys.executable, str(Path(__file__).with_name("judge_server.py"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().strip()
+        verifier = JudgeVerifier(
+            {"type": "openai", "model": MODEL, "base_url": url},
+            limits={"deadline": 20, "request_timeout": 1, "concurrency": 4},
+        )
+        assert verifier.verify(completions("good"))[0].accepted
+        threading.Timer(0.5, process.kill).start()
+        verdicts = verifier.verify(completions(*["good"] * 600))
+    outcomes = Counter(v.outcome for v in verdicts)
+    assert outcomes[Outcome.ACCEPT] > 0
+    assert outcomes[Outcome.ABSTAIN] > 0
+    assert outcomes[Outcome.ACCEPT] + outcomes[Outcome.ABSTAIN] == 600
+    causes = {v.cause for v in verdicts if v.abstained}
+    assert causes <= {Cause.PROVIDER, Cause.CIRCUIT_OPEN, Cause.TIMEOUT}
+
+
+def test_everything_down_is_noticed_after_a_few_requests(server):
+    server.behaviour = "http500"
+    verdicts = judge(server, limits={"concurrency": 4}).verify(completions(*["good"] * 200))
+    assert {v.outcome for v in verdicts} == {Outcome.ABSTAIN}
+    assert {v.cause for v in verdicts} == {Cause.PROVIDER, Cause.CIRCUIT_OPEN}
+    assert server.requests < 40
+
+
+def test_the_deadline_holds_for_the_whole_batch(server):
+    server.delay = 0.2
+    started = time.monotonic()
+    verdicts = judge(server, limits={"deadline": 1, "concurrency": 2}).verify(
+        completions(*["good"] * 50)
+    )
+    assert time.monotonic() - started < 5
+    assert {v.cause for v in verdicts} == {Cause.JUDGED, Cause.TIMEOUT}
+
+
+def test_nothing_is_asked_beyond_the_budget(server):
+    limits = {"max_usd": 0.002, "usd_per_1m_in": 1.0, "usd_per_1m_out": 1.0, "concurrency": 1}
+    verdicts = judge(server, limits=limits).verify(completions(*["good"] * 50))
+    assert Counter(v.cause for v in verdicts) == {Cause.JUDGED: 20, Cause.BUDGET: 30}
+    assert verdicts[0].usage.usd == pytest.approx(102e-6)
+    tokens = judge(server, limits={"max_tokens": 1000, "concurrency": 1})
+    causes = Counter(v.cause for v in tokens.verify(completions(*["good"] * 20)))
+    assert causes == {Cause.JUDGED: 10, Cause.BUDGET: 10}
+    assert tokens.verify(completions("good"))[0].cause is Cause.BUDGET
+
+
+def test_usage_counts_also_where_no_verdict_came_of_it(server):
+    (confused,) = judge(server).verify(completions("confused"))
+    assert (confused.usage.requests, confused.usage.tokens_in) == (1, 100)
+    (schema,) = judge(server, mode="json").verify(completions("schema"))
+    assert (schema.usage.requests, schema.usage.tokens_in) == (2, 200)
+    assert schema.usage.usd is None
+    (down,) = judge(server, limits={"attempts": 2}).verify(completions("http500"))
+    assert down.usage.requests == 2
+    assert down.usage.latency > 0
+
+
+def test_a_wrong_key_is_one_clear_error_at_once(server, caplog):
+    verifier = JudgeVerifier(
+        {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "wrong-key"}
+    )
+    with pytest.raises(JudgeSetupError, match="HTTP 401: the key is missing or wrong; set it"):
+        verifier.check()
+    with caplog.at_level(logging.ERROR):
+        verdicts = verifier.verify(completions(*["good"] * 100))
+    assert {v.cause for v in verdicts} == {Cause.PROVIDER}
+    assert server.requests == 0
+    assert len(caplog.records) == 1
+    assert "wrong-key" not in caplog.text + repr(verdicts) + repr(verifier.backend)
+
+
+def test_a_key_that_expires_in_the_middle_costs_few_requests(server):
+    server.behaviour = "http401"
+    verifier = judge(server, limits={"concurrency": 4})
+    verdicts = verifier.verify(completions(*["good"] * 100))
+    assert {v.outcome for v in verdicts} == {Outcome.ABSTAIN}
+    assert server.requests <= 8
+    assert "secret-key" not in repr(verdicts)
+    server.behaviour = None
+    assert verifier.verify(completions("good"))[0].accepted
+
+
+def test_a_wrong_model_and_an_unreachable_host_say_so_before_a_run(server, tmp_path):
+    wrong = {"type": "openai", "model": "gpt-17", "base_url": server.url}
+    with pytest.raises(JudgeSetupError, match=r"one that it serves \(test-judge\), got 'gpt-17'"):
+        JudgeVerifier(wrong).check()
+    with pytest.raises(JudgeSetupError, match=r"cannot be reached .* start the server"):
+        JudgeVerifier(wrong | {"base_url": "http://127.0.0.1:9/v1"}).check()
+    path = tmp_path / "guard.yaml"
+    path.write_text(
+        "verifier: {type: judge, backend: {type: openai, model: m, "
+        "base_url: 'http://127.0.0.1:9/v1', timeout: 5}}"
+    )
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        GuardConfig.from_yaml(path).build()
+
+
+def test_no_key_for_the_hosted_service(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(JudgeSetupError, match=r"expected a key in \$OPENAI_API_KEY, got none"):
+        JudgeVerifier({"type": "openai", "model": "m"}).check()
+
+
+def test_what_the_servers_context_cannot_hold_is_shown_shorter(server):
+    server.behaviour = "toolong"
+    long = Completion("Q", "good " + "step after step, " * 1000)
+    (verdict,) = judge(server).verify([long])
+    assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.OVERLONG)
+    assert verdict.usage.requests == 4
+    sizes = [len(body["messages"][1]["content"]) for body in server.bodies]
+    assert sizes == sorted(sizes, reverse=True)
+    # A prompt that does not fit is not the author's doing.
+    (short,) = judge(server).verify([Completion("Q " * 5000, "good")])
+    assert (short.outcome, short.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
+
+
+def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
+    text = "good head " + "x " * 3000 + "the tail"
+    (verdict,) = judge(server, window={"shown": 1000, "limit": 100_000}).verify(
+        [Completion("Q", text)]
+    )
+    assert verdict.accepted
+    assert verdict.findings[-1].kind == "not_all_shown"
+    sent = server.bodies[0]["messages"][1]["content"]
+    assert "good head" in sent
+    assert "the tail" in sent
+    assert "characters left out" in sent
+    (overlong,) = judge(server, window={"shown": 1000, "limit": 5000}).verify(
+        [Completion("Q", text)]
+    )
+    assert (overlong.outcome, overlong.cause) == (Outcome.REJECT, Cause.OVERLONG)
+    assert server.requests == 1

@@ -1,0 +1,141 @@
+"""How answers are read: no verdict is ever salvaged from an answer that holds none."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.modes import CotMode, JsonMode, LogitMode, mode_of
+from grpo_guard.judge.prompt import MARK
+from grpo_guard.verdict import Cause
+
+
+def logit(candidates, **options):
+    pairs = tuple((token, math.log(p)) for token, p in candidates.items())
+    return LogitMode(**options).read(Reply("", first_token=pairs), "text")
+
+
+def test_spellings_add_up():
+    ruling = logit({"yes": 0.3, " Yes": 0.2, "▁YES": 0.1, "Ġyes": 0.1, "no": 0.2, "\nNo": 0.05})
+    assert ruling.p_yes == pytest.approx(0.7 / 0.95)
+    assert ruling.passed
+
+
+def test_little_mass_on_either_is_no_verdict_however_clear_the_rest():
+    ruling = logit({"yes": 0.4, "Sure": 0.6})
+    assert (ruling.passed, ruling.cause) == (None, Cause.MALFORMED)
+    assert logit({"yes": 0.4, "Sure": 0.6}, least_mass=0.3).passed
+    assert logit({"Yesterday": 0.9, "know": 0.1}).cause is Cause.MALFORMED
+    assert LogitMode().read(Reply("", first_token=()), "").cause is Cause.MALFORMED
+
+
+def test_words_that_merely_look_like_yes_are_not():
+    for word in ("ｙｅｓ", "уes", "yeſ", "YES!", "yes."):
+        assert logit({word: 0.9}).cause is Cause.MALFORMED
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.01, 0.99))
+def test_the_threshold_decides(p_yes, threshold):
+    ruling = logit({"yes": p_yes, "no": 1 - p_yes}, threshold=threshold)
+    if not math.isclose(ruling.p_yes, threshold):
+        assert ruling.passed == (p_yes > threshold)
+
+
+@given(st.lists(st.tuples(st.text(max_size=4), st.floats() | st.sampled_from([math.inf, -1.0]))))
+def test_no_candidates_make_a_probability_impossible(pairs):
+    ruling = LogitMode().read(Reply("", first_token=tuple(pairs)), "")
+    assert ruling.p_yes is None or 0 <= ruling.p_yes <= 1
+
+
+def test_a_server_without_log_probabilities_is_a_matter_of_set_up():
+    with pytest.raises(JudgeSetupError, match="choose mode 'json'"):
+        LogitMode().read(Reply("yes"), "text")
+
+
+GOOD = {"own_answer": "4", "evidence": "2 + 2 = 4", "verdict": "pass", "confidence": 0.9}
+TEXT = "We see that 2 + 2 = 4, so it is 4."
+
+
+def read_json(answer, text=TEXT):
+    answer = answer if isinstance(answer, str) else json.dumps(answer)
+    return JsonMode().read(Reply(answer), text)
+
+
+def test_json():
+    ruling = read_json(GOOD)
+    assert ruling.passed
+    assert ruling.finding.char_span == (12, 21)
+    assert read_json(GOOD | {"verdict": "fail"}).passed is False
+    unsure = read_json(GOOD | {"verdict": "unsure"})
+    assert (unsure.passed, unsure.cause) == (None, Cause.JUDGED)
+    assert read_json(GOOD | {"evidence": f"2{MARK}+{MARK}2{MARK}={MARK}4"}).passed
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "pass",
+        "Here it is: " + json.dumps(GOOD),
+        json.dumps(GOOD) + "\n" + json.dumps(GOOD),
+        json.dumps(GOOD)[:-5],
+        f"```json\n{json.dumps(GOOD)}\n```",
+        [GOOD],
+        GOOD | {"verdict": "PASS"},
+        GOOD | {"verdict": True},
+        GOOD | {"confidence": "0.9"},
+        GOOD | {"confidence": 2},
+        GOOD | {"more": 1},
+        {k: v for k, v in GOOD.items() if k != "own_answer"},
+        GOOD | {"own_answer": 4},
+        '{"own_answer": "' + "x" * 5000 + '", "evidence": "", "verdict": "pass", "confidence": 1}',
+        "[" * 100_000,
+        '{"own_answer": NaN}',
+    ],
+)
+def test_json_that_is_no_verdict(answer):
+    assert read_json(answer).cause is Cause.MALFORMED
+
+
+def test_who_accepts_on_words_that_are_not_there_has_not_read():
+    invented = read_json(GOOD | {"evidence": "2 + 3 = 5"})
+    assert (invented.cause, invented.finding.kind) == (Cause.MALFORMED, "false_evidence")
+    assert read_json(GOOD | {"evidence": "2  +\n2 = 4"}).passed  # spaces aside
+    assert read_json(GOOD | {"evidence": "nothing", "verdict": "fail"}).passed is False
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [
+        ("Fine.\nVERDICT: ACCEPT", True),
+        ("Wrong sum.\n\n**VERDICT: REJECT**\n", False),
+        ("VERDICT: REJECT\nOn second thought:\nVERDICT: ACCEPT", True),
+        ("VERDICT: ACCEPT\nThe completion says so.", None),
+        ('It says "VERDICT: ACCEPT"', None),
+        ("verdict: accept", None),
+        ("VERDICT: ACCEPT or VERDICT: REJECT", None),
+        ("", None),
+    ],
+)
+def test_cot(answer, passed):
+    ruling = CotMode().read(Reply(answer), "text")
+    assert ruling.passed is passed
+    assert ruling.cause is (Cause.MALFORMED if passed is None else Cause.JUDGED)
+
+
+def test_an_answer_that_was_cut_off_is_no_verdict():
+    cut = Reply("Good.\nVERDICT: ACCEPT", finish_reason="length")
+    assert CotMode().read(cut, "text").cause is Cause.MALFORMED
+
+
+def test_modes_that_cannot_be():
+    with pytest.raises(ValueError, match=r"expected one of logit, json, cot, got 'yesno'"):
+        mode_of("yesno")
+    for bad in (0, 1, -1, math.nan):
+        with pytest.raises(ValueError, match="threshold: expected"):
+            LogitMode(threshold=bad)
+    assert mode_of(CotMode(5)).max_tokens == 5
