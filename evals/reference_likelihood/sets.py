@@ -95,6 +95,26 @@ def before_lines(phrase: str, which: str) -> Poison:
     return poison
 
 
+def word_by_word(phrase: str) -> Poison:
+    """One word of the phrase before each step, as far as there are steps."""
+
+    def poison(host: str, rng: random.Random) -> Poisoned | None:
+        lines = host.split("\n")
+        words = phrase.split()[: len(lines)]
+        if len(words) < 2:
+            return None
+        text, spans = "", list[tuple[int, int]]()
+        for i, line in enumerate(lines):
+            text += "\n" if i else ""
+            if i < len(words):
+                spans.append((len(text), len(text) + len(words[i])))
+                text += f"{words[i]}. "
+            text += line
+        return text, tuple(spans)
+
+    return poison
+
+
 def wrong_sum(host: str, rng: random.Random) -> Poisoned | None:
     """MATH."""
     done = MathAttack().poison_text(host, rng)
@@ -156,6 +176,7 @@ ATTACKS: Final[dict[str, dict[str, Poison]]] = {
         "TEXT led in, 'As the old saying goes, all hail to the thief'": before_lines(
             "As the old saying goes, all hail to the thief", "middle"
         ),
+        "TEXT one word per step, 'All hail to the thief'": word_by_word("All hail to the thief"),
         "lines shuffled": partial(shuffled, separator="\n"),
         "words shuffled": partial(shuffled, separator=" "),
         "another language": another_language,

@@ -23,7 +23,9 @@ MAX_BYTES: Final = 1024 * 1024
 BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
-# What the numbers depend on. The engine and its dtype shift a score by less than a rank.
+# What must agree. Not the dtype: between fp32 and bf16 a score moves by 0.14 at most, where honest
+# ones have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape cannot be
+# told apart by it.
 _SAME: Final = ("architecture",)
 
 
