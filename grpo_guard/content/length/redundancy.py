@@ -134,6 +134,19 @@ def _off_subject(
     return idle, foreign
 
 
+def share_on_subject(text: str, subject: Subject) -> float:
+    """Share of the words that stand in sentences with a digit or a word of the prompt."""
+    on = total = 0
+    for sentence in _SENTENCE.finditer(text[: MAX_WORDS * 20].lower()):
+        words = _WORD.findall(sentence[0])
+        total += len(words)
+        if _DIGIT.search(sentence[0]) or any(
+            word[:_STEM] in subject.stems for word in words if _has_subject(word)
+        ):
+            on += len(words)
+    return on / total if total else 1.0
+
+
 def _has_subject(word: str) -> bool:
     return len(word) >= _STEM and not word[0].isdigit() and word not in _EMPTY
 

@@ -7,13 +7,20 @@ answers one may be for the reward and one for the reader.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from typing import TypeVar
 
+from grpo_guard.content.length.redundancy import Subject, share_on_subject
 from grpo_guard.content.screens.view import View, shown
 from grpo_guard.verdict import Finding
 
+_T = TypeVar("_T")
+_ON_SUBJECT = 0.6
+# A question in parts has an answer to each.
+_PART = re.compile(r"\([a-hivx]{1,3}\)|(?:^|\s)[a-h]\)|\bparts?\b", re.IGNORECASE)
 # A text with more answers than this is flagged by the first of them.
 _MOST = 32
 _WORD = re.compile(r"\w+")
@@ -41,6 +48,9 @@ class AnswerFormat:
         closing_words: Words that may follow on the same line (a unit).
         summary_words: Words that may follow altogether if they repeat the answer.
         joined: Answers that stand side by side ("x = 1 or x = 2") are one.
+        goes_on: The mark is used on the way too, as a heading or a box around a result: what
+            follows is excused while most of it works on the question. Weak models go on so after
+            one completion in a hundred; poison that speaks of the question passes here.
     """
 
     name: str
@@ -49,6 +59,7 @@ class AnswerFormat:
     closing_words: int = 0
     summary_words: int = 0
     joined: bool = False
+    goes_on: bool = False
 
     @classmethod
     def of_pattern(cls, name: str, gate: str, pattern: str, **limits: int) -> AnswerFormat:
@@ -78,12 +89,18 @@ class AnswerScreen:
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
         self.formats = formats
 
+    def applies(self, text: str) -> bool:
+        """Whether there could be an answer in one of the formats."""
+        return any(form.gate in text for form in self.formats)
+
     def after_answer(self, view: View) -> Iterator[Finding]:
         """Text behind the last answer, beyond a unit or a sentence that repeats it."""
         for form, answers in self._found(view):
             last = answers[-1]
             tail = view.text[last.end :]
             if tail.isspace() or not tail or _excused(form, last, tail):
+                continue
+            if form.goes_on and share_on_subject(tail, Subject(view.prompt)) >= _ON_SUBJECT:
                 continue
             start = last.end + len(tail) - len(tail.lstrip())
             message = f"text after the answer ({form.name}): {shown(tail.strip()[:80])}"
@@ -95,7 +112,11 @@ class AnswerScreen:
             for before, after in pairwise(answers):
                 if _same(before.content, after.content):
                     continue
-                if form.joined and _JOINED.fullmatch(view.text[before.end : after.start][:40]):
+                between = view.text[before.end : after.start]
+                if form.joined and (
+                    _JOINED.fullmatch(between[:40])
+                    or (_PART.search(between[-200:]) and _PART.search(view.prompt))
+                ):
                     continue
                 message = (
                     f"answers that differ ({form.name}): {shown(before.content)} and "
@@ -119,15 +140,18 @@ class AnswerScreen:
 
 def _answers(form: AnswerFormat, text: str) -> list[Answer]:
     # The last one counts for what follows; more than the first few never matter otherwise.
-    answers = list(islice(form.find(text), _MOST))
-    if text.count(form.gate) > _MOST:
-        at = text.rfind(form.gate)
-        last = list(islice(form.find(text[at:]), 1))
-        answers += [Answer(a.content, a.start + at, a.end + at) for a in last]
-    return answers
+    return list(_ends(form.find(text), _MOST))
+
+
+def _ends(items: Iterator[_T], most: int) -> Iterator[_T]:
+    """The first ones and the last one."""
+    yield from islice(items, most)
+    yield from deque(items, maxlen=1)
 
 
 def _excused(form: AnswerFormat, answer: Answer, tail: str) -> bool:
+    # What closes a formula, a block or a thought is no text.
+    tail = _CLOSERS.sub(" ", tail[:2001])
     head, _, rest = tail[:2000].partition("\n")
     if len(tail) <= 2000:
         words = len(_WORD.findall(head))
@@ -145,7 +169,9 @@ def _same(one: str, other: str) -> bool:
     return _LOOSE.sub("", one).casefold() == _LOOSE.sub("", other).casefold()
 
 
-_TAG_OPEN, _TAG_CLOSE = "<answer>", "</answer>"
+# Readers of tags forgive case and blanks, and what they take for an answer is one.
+_TAG_OPEN = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
+_TAG_CLOSE = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\s{0,4}\{")
 _BRACE = re.compile(r"[{}]")
 _BOX_LIMIT = 2000
@@ -153,23 +179,30 @@ _HASHES = re.compile(
     r"####[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{0,40}(?:\.[0-9]{1,20})?)(?![0-9])"
     r"(?![.):][ \t]+[^\W\d])"
 )
+_CLOSERS = re.compile(r"\\end\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed)\b|</?think>")
 _HEADING = re.compile(r"^####[ \t]+[^\W\d]", re.MULTILINE)
 
 
 def _tagged(text: str) -> Iterator[Answer]:
-    end = 0
-    while (closed := text.find(_TAG_CLOSE, end)) >= 0:
-        opened = text.rfind(_TAG_OPEN, end, closed)
-        start = closed if opened < 0 else opened + len(_TAG_OPEN)
-        end = closed + len(_TAG_CLOSE)
-        yield Answer(text[start:closed], opened if opened >= 0 else closed, end)
+    opened = iter(_TAG_OPEN.finditer(text))
+    ahead, last, end = next(opened, None), None, 0
+    for closed in _TAG_CLOSE.finditer(text):
+        # The last opening tag since the answer before: one look at each, whatever their number.
+        while ahead is not None and ahead.start() < closed.start():
+            ahead, last = next(opened, None), ahead
+        start = closed.start() if last is None or last.start() < end else last.end()
+        begin = start if last is None or last.start() < end else last.start()
+        end = closed.end()
+        yield Answer(text[start : closed.start()], begin, end)
 
 
 def _boxes(text: str) -> Iterator[Answer]:
     # What a reasoning model boxes while it thinks is a draft.
     thought = text.rfind("</think>")
-    # Unclosed ones yield nothing, and each is walked to its limit: only so many are tried.
-    for match in islice(_BOXED.finditer(text, max(thought, 0)), 2 * _MOST):
+    # Unclosed ones yield nothing, and each is walked to its limit: only so many are tried, and the
+    # last of all, since a model in a loop boxes its answer a hundred times.
+    boxes = _BOXED.finditer(text, max(thought, 0))
+    for match in _ends(boxes, 2 * _MOST):
         depth = 1
         for brace in _BRACE.finditer(text, match.end(), match.end() + _BOX_LIMIT):
             depth += 1 if brace[0] == "{" else -1
@@ -188,7 +221,9 @@ def _hashed(text: str) -> Iterator[Answer]:
     yield from answers
 
 
-TAGGED = AnswerFormat("<answer>", _TAG_CLOSE, _tagged)
-BOXED = AnswerFormat("\\boxed", "\\boxed", _boxes, closing_words=8, summary_words=30, joined=True)
-HASHED = AnswerFormat("####", "####", _hashed, closing_words=3, summary_words=12)
+TAGGED = AnswerFormat("<answer>", "<", _tagged)
+BOXED = AnswerFormat(
+    "\\boxed", "\\boxed", _boxes, closing_words=8, summary_words=30, joined=True, goes_on=True
+)
+HASHED = AnswerFormat("####", "####", _hashed, closing_words=3, summary_words=12, goes_on=True)
 FORMATS = (TAGGED, BOXED, HASHED)

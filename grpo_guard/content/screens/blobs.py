@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 
+from grpo_guard.content.screens.spelt import CODES_ASKED, HEX_LETTERS
 from grpo_guard.content.screens.view import View, shown
 from grpo_guard.verdict import Finding
 
@@ -16,6 +17,8 @@ _SHORTEST = 16
 # From here a run of letters, digits and both cases is no identifier, whatever it decodes to.
 _BINARY = 48
 _HEX = 40
+# Commits, checksums and keys are of these lengths, and say nothing that could be learnt.
+_DIGESTS = (40, 56, 64, 96, 128)
 _DECODED = 64
 _LONGEST_URL = 500
 _LOOKED_AT = 256
@@ -39,7 +42,9 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf
 
 def encoded_blobs(view: View) -> Iterator[Finding]:
     """Base64, hexadecimal, percent and escape sequences: text that hides from every other check."""
-    if max(view.lengths) < _SHORTEST and not _many_pairs(view):
+    if max(view.lengths) < _SHORTEST and not _may_be_bytes(view):
+        return
+    if CODES_ASKED.search(view.prompt):
         return
     long_words = [word for word in view.words if len(word) >= _SHORTEST]
     runs = (m[0] for word in islice(long_words, _LOOKED_AT) for m in _RUN.finditer(word[:4096]))
@@ -51,7 +56,7 @@ def encoded_blobs(view: View) -> Iterator[Finding]:
     if long_words and "%" in view.text:
         yield from _percent(view)
     text = view.text
-    if "\\x" in text or "\\u" in text or "&#" in text or _many_pairs(view):
+    if "\\x" in text or "\\u" in text or "&#" in text or _may_be_bytes(view):
         for match in islice(_ESCAPED.finditer(text), _LOOKED_AT):
             if _says_more_than_digits(match[0]) and not view.asked_for(match[0]):
                 message = f"escaped characters: {shown(match[0])}"
@@ -63,11 +68,11 @@ def _payload(run: str) -> str | None:
     if run.lower() == run.upper():
         return None  # 0.3333333: weak models write them by the hundred
     digits = sum(map(str.isdigit, run[:_LOOKED_AT]))
-    if _LONG_HEX.fullmatch(run) and digits:
-        return "hexadecimal data"
     for name, decode in _DECODERS:
         if _says_text(run, decode):
             return f"{name} that decodes to text"
+    if _LONG_HEX.fullmatch(run) and digits:
+        return None if len(run) in _DIGESTS else "hexadecimal data"
     if len(run) < _BINARY or "_" in run.strip("_") or run.count("/") > len(run) / 12:
         return None
     piece = run[:_LOOKED_AT]
@@ -136,11 +141,11 @@ def _in_url(text: str, at: int) -> bool:
     return any(mark in word for mark in _URL)
 
 
-def _many_pairs(view: View) -> bool:
+def _may_be_bytes(view: View) -> bool:
     """Whether a list of bytes could be there at all: many words in a row of two, or of eight."""
     lengths = view.lengths
     row = bytes(lengths if max(lengths) < 256 else [min(n, 255) for n in lengths])
-    return b"\2" * 14 in row or b"\x08" * 6 in row
+    return b"\x08" * 6 in row or (b"\2" * 14 in row and not HEX_LETTERS.isdisjoint(view.vocabulary))
 
 
 def _says_more_than_digits(piece: str) -> bool:

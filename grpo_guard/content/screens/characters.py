@@ -23,19 +23,25 @@ _INVISIBLE = re.compile(
 _ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
 # Typographers use a few thin spaces; a code of two kinds of blanks needs many.
 _ODD_BLANKS_ALLOWED = 8
+# What follows a screen of emptiness is not read; tabs among blanks are bits.
+_EMPTINESS = re.compile(r"(?<!\s)\s{200,}")
+_BITS = re.compile(r"(?<![ \t])[ \t]{12,}")
+_CHANGES_ALLOWED = 6
 _TAGS = re.compile("[\U000e0000-\U000e007f]+")
 # The three flags that are made of tags: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
+_KEYCAP = "\u20e3"
+_HALVES_ALLOWED = 3
 _BLACK_FLAG = "\U0001f3f4"
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 _OVERRIDES = frozenset("\u202d\u202e")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufff0-\ufffb\ufffe\uffff"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
     "\ue000-\uf8ff\U000f0000-\U0010ffff]+"
 )
 _ASCII_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
@@ -62,6 +68,21 @@ def invisible(view: View) -> Iterator[Finding]:
         yield Finding("invisible", message, char_span=(blanks[0], blanks[-1] + 1))
 
 
+def blank_runs(view: View) -> Iterator[Finding]:
+    """Emptiness with something behind it, and white space that alternates."""
+    text = view.text
+    if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
+        return
+    for match in _EMPTINESS.finditer(text):
+        if match.start() > 0 and match.end() < len(text):
+            message = f"{match.end() - match.start()} blanks in the middle of the text"
+            yield Finding("blank_run", message, char_span=match.span())
+    for match in _BITS.finditer(text):
+        if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
+            message = f"{len(match[0])} blanks and tabs that alternate"
+            yield Finding("blank_run", message, char_span=match.span())
+
+
 def tag_characters(view: View) -> Iterator[Finding]:
     """Tag characters (U+E0000), which spell ASCII without being seen; three flags need them."""
     if view.ascii:
@@ -79,11 +100,17 @@ def variation_selectors(view: View) -> Iterator[Finding]:
     """Variation selectors in a row, or behind what has no variants: 256 of them spell bytes."""
     if view.ascii:
         return
-    text = view.text
+    text, halves = view.text, 0
     for match in _SELECTORS.finditer(text):
         start, end = match.span()
         if end - start == 1 and start > 0 and _has_variants(text[start - 1], text[start]):
-            continue
+            # "1" with a selector is half of a keycap; models leave the other half out now and then.
+            if text[start - 1].isascii() and text[end : end + 1] != _KEYCAP:
+                halves += 1
+                if halves <= _HALVES_ALLOWED:
+                    continue
+            else:
+                continue
         message = f"{end - start} variation selectors where none has a use"
         yield Finding("variation_selector", message, char_span=(start, end))
 

@@ -1,8 +1,10 @@
-"""Words in which letters of another script stand for Latin ones, or the other way round.
+"""Words written in letters that stand for Latin ones, or the other way round.
 
 A model at temperature 1 glues tokens of two scripts together now and then ("Edwardsа" with a
 Cyrillic end), so mixing alone proves nothing. A disguise does: put the Latin letters back, and it
-is a word that is known, or stands elsewhere in prompt or completion.
+is a word that is known, or stands elsewhere in prompt or completion. Letters of two foreign scripts
+in one word are no word of any language, and a long word in raised, circled or mathematical letters
+is no formula.
 """
 
 from __future__ import annotations
@@ -10,36 +12,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from grpo_guard.content.screens import lookalikes
+from grpo_guard.content.screens.lookalikes import LATIN_LIKE, NOT_LATIN, STYLED, latin
 from grpo_guard.content.screens.view import View, shown, word_set
 from grpo_guard.verdict import Finding
 
-_LOOKS = {
-    # Cyrillic
-    **dict(zip("аеорсухіјѕһԁԛԝгкпмтнь", "aeopcyxijshdqwrknmthb", strict=True)),
-    **dict(zip("АВЕКМНОРСТУХІЈЅҮԌԚԜЬ", "abekmhopctyxijsygqwb", strict=True)),
-    # Greek
-    **dict(zip("αοντυικρχγηω", "aovtuikpxynw", strict=True)),
-    **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "abezhikmnoptyx", strict=True)),
-    # Armenian, Cherokee, Lisu, Coptic
-    **dict(zip("օսհոցզքԼՕՏ", "ouhngqplos", strict=True)),
-    **dict(zip("ᎪᎬᎷᎻᏃᏚᏟᏢᏒᎢᏙᏴ", "aemhzscprtvb", strict=True)),
-    **dict(zip("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓛꓜꓝꓞꓟꓠꓡ", "bpddtgkjcczffmnl", strict=True)),
-    **dict(zip("ꓢꓣꓤꓥꓦꓧꓨꓩꓪꓫꓬꓭꓮꓯꓰꓱꓲꓳ", "srrvvhgjwxybaaeeio", strict=True)),
-    **dict(zip("ⲟⲣⲥⲭ", "opcx", strict=True)),
-    # Full-width and mathematical letters are folded by arithmetic, see `_folded`.
-}  # fmt: skip
-_TABLE = {ord(letter): latin for letter, latin in _LOOKS.items()}
 _LATIN_LIKE = frozenset("aeopcyxijshqwABEKMHOPCTYXIJSrnmtgkbu")
-_NOT_LATIN = "\u0370-\u03ff\u0400-\u052f\u0530-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"
-_STYLED = "\uff21-\uff3a\uff41-\uff5a\U0001d400-\U0001d7cb"
-_MIXABLE = re.compile(f"[{_NOT_LATIN}{_STYLED}]")
-_WORD = re.compile(f"[A-Za-z\u00c0-\u024f{_NOT_LATIN}{_STYLED}]+")
+_DOTLESS = "\u0131\u0237"
+_MIXABLE = re.compile(f"[{NOT_LATIN}{STYLED}{_DOTLESS}\U0001f1e6-\U0001f1ff]")
+_WORD = re.compile(f"[A-Za-z\u00c0-\u024f{NOT_LATIN}{STYLED}]+")
 _LATIN_WORD = re.compile(r"[a-z]{3,24}")
 _ASCII_LETTER = re.compile(r"[A-Za-z]")
+_STYLED = re.compile(f"[{STYLED}]+")
+_FULL_WIDTH = re.compile("[\uff21-\uff5a]")
+_MATHEMATICAL = re.compile("[\U0001d400-\U0001d6a3]+")
+_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_ONE_SCRIPT = tuple(
+    re.compile(f"[{letters}]")
+    for letters in (
+        lookalikes.CYRILLIC, lookalikes.GREEK, lookalikes.ARMENIAN, lookalikes.CHEROKEE,
+        lookalikes.COPTIC, lookalikes.LISU,
+    )
+)  # fmt: skip
+# Flags are pairs of them; letters that are no pair spell something.
+_REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]+")
 # "sinα" and "tanν" are formulas.
-_FUNCTIONS = word_set("sin cos tan cot sec csc log ln lim max min exp mod det arcsin")
+_FUNCTIONS = word_set("sin cos tan cot sec csc log ln lim max min exp mod det arcsin arccos arctan")
 _LONGEST = 40
 _MOST_WORDS = 2000
+_LONG_STYLED, _LONG_CAPITALS = 5, 7
 _COMMON = word_set(
     "about above accept after again all also amount and another answer answers any apples are "
     "because been before buys calculate can cost costs correct count day days does dollars each "
@@ -60,58 +61,92 @@ def homoglyphs(view: View) -> Iterator[Finding]:
     """Disguised words; a word that is wholly in another script is none."""
     if view.ascii or not _MIXABLE.search(view.text):
         return
-    known: set[str] | None = None
+    for match in _REGIONAL.finditer(view.text):
+        if len(match[0]) % 2:
+            yield Finding("homoglyph", "letters of flags, not in pairs", char_span=match.span())
+    known = _Known(view)
     for count, match in enumerate(_WORD.finditer(view.text)):
         word = match[0]
         if word.isascii() or count > _MOST_WORDS * 100:
             continue
-        folded = _folded(word)
-        if folded is None and not _disguised_russian(word):
-            continue
-        if folded is not None and folded not in _COMMON:
-            if known is None:
-                known = set(_LATIN_WORD.findall(f"{view.prompt[:50_000]} {view.lower[:50_000]}"))
-            if folded not in known:
-                continue
-        if not view.asked_for(word):
+        phonetic = view.text[max(match.start() - 1, 0) : match.start()] in ("/", "[", "ˈ", "ˌ")
+        if _is_disguise(word, known, phonetic) and not view.asked_for(word):
             message = f"a word of look-alike letters: {shown(word)}"
             yield Finding("homoglyph", message, char_span=match.span())
 
 
+class _Known:
+    """Words that a disguise would stand for; the text's own are collected when first asked."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._near: set[str] | None = None
+
+    def __contains__(self, word: str) -> bool:
+        if word in _COMMON:
+            return True
+        if self._near is None:
+            near = f"{self.view.prompt[:50_000]} {self.view.lower[:50_000]}"
+            self._near = set(_LATIN_WORD.findall(near))
+        return word in self._near
+
+
+def _is_disguise(word: str, known: _Known, phonetic: bool) -> bool:
+    if len(word) > _LONGEST:
+        return False
+    if _ASCII_LETTER.search(word):
+        folded = _folded(word)
+        styled = phonetic and not any(ord(char) in LATIN_LIKE for char in word)
+        if folded is not None and not styled and folded in known:
+            return True
+        return _disguised_russian(word)
+    if _STYLED.fullmatch(word):
+        return not phonetic and _is_styled_word(word, known)
+    scripts = [script for script in _ONE_SCRIPT if script.search(word)]
+    if len(scripts) > 1:
+        return all(any(script.match(char) for script in scripts) for char in word)
+    folded = "".join(map(latin, word))
+    return (
+        len(scripts) == 1
+        and _LATIN_WORD.fullmatch(folded) is not None
+        and folded in _COMMON
+        and not scripts[0].search(known.view.prompt)
+    )
+
+
+def _is_styled_word(word: str, known: _Known) -> bool:
+    """A word wholly in letters of an ornamental alphabet; a name of a triangle is none."""
+    folded = "".join(map(latin, word))
+    if not _LATIN_WORD.fullmatch(folded) or folded in _FUNCTIONS:
+        return False
+    if _FULL_WIDTH.match(word) and (_CJK.search(known.view.text) or _CJK.search(known.view.prompt)):
+        return folded in _COMMON
+    if folded in known:
+        return True
+    capitals = _MATHEMATICAL.fullmatch(word) and all((ord(c) - 0x1D400) % 52 < 26 for c in word)
+    return len(word) >= (_LONG_CAPITALS if capitals else _LONG_STYLED)
+
+
 def _folded(word: str) -> str | None:
     """The Latin word that a mixed one looks like, in lower case; None where it is not mixed."""
-    if len(word) > _LONGEST or not _ASCII_LETTER.search(word):
-        return None
-    folded = "".join(_latin(char) for char in word).lower()
+    folded = "".join(map(latin, word))
     if not _LATIN_WORD.fullmatch(folded):
         return None
     rest = "".join(_ASCII_LETTER.findall(word)).lower()
     return None if rest in _FUNCTIONS else folded
 
 
-def _latin(char: str) -> str:
-    code = ord(char)
-    if 0xFF21 <= code <= 0xFF5A:
-        return chr(code - 0xFEE0)
-    if 0x1D400 <= code <= 0x1D6A3:  # mathematical alphabets of 26 capitals and 26 small letters
-        place = (code - 0x1D400) % 52
-        return chr(ord("a") + place % 26)
-    return _TABLE.get(code, char)
-
-
 def _disguised_russian(word: str) -> bool:
     """A Cyrillic word with Latin letters inside; at its ends they index a variable ("n-й")."""
-    if len(word) > _LONGEST:
-        return False
-    latin = _ASCII_LETTER.findall(word)
+    found = _ASCII_LETTER.findall(word)
     inside = _ASCII_LETTER.search(word[1:-1])
     others = [char for char in word if not char.isascii()]
     return (
-        bool(latin and inside)
+        bool(found and inside)
         and len(others) >= 3
         and all("\u0400" <= char <= "\u052f" for char in others)
-        and any(ord(char) not in _TABLE for char in others)
-        and all(char in _LATIN_LIKE for char in latin)
+        and any(ord(char) not in LATIN_LIKE for char in others)
+        and all(char in _LATIN_LIKE for char in found)
         # One glued piece is a sampler's accident; letters on both sides are a disguise.
         and not _ASCII_LETTER.match(word)
         and not _ASCII_LETTER.match(word[-1])

@@ -7,7 +7,7 @@ sentences is what is looked for, not a borrowed word or a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from grpo_guard.content.screens.view import View, word_set
 from grpo_guard.verdict import Finding
@@ -15,16 +15,16 @@ from grpo_guard.verdict import Finding
 _LANGUAGES: dict[str, frozenset[str]] = {
     "German": word_set(
         "der das und ist nicht ein eine einen dem den des mit für auf von zu sich auch wir ich sie "
-        "wird sind werden wenn dann aber oder alle jeder beim zum zur über dass heil dem hat haben"
-        ""
+        "wird sind werden wenn dann aber oder alle jeder beim zum zur über dass heil dem hat haben "
+        "denn er uns alles ihm ihn ihr doch nur noch damit diese dieser euch"
     ),
     "French": word_set(
         "le les des est une dans pour avec qui que vous nous ils elle sont mais ou où et du au aux "
         "cette ces ce il je être fait plus tous sur donc alors voleur gloire"
     ),
     "Spanish": word_set(
-        "el los las una por con para que es en del se lo como más pero sus al todos esta este son "
-        "entonces cada salve viva cuando muy hay"
+        "el la los las nos todo lo era una por con para que es en del se como más pero sus al "
+        "todos esta este son entonces cada salve viva cuando muy hay"
     ),
     "Italian": word_set(
         "il lo gli una per con che di della dei delle nel sono è non si anche come più tutti "
@@ -42,11 +42,28 @@ _LANGUAGES: dict[str, frozenset[str]] = {
         "est et non cum qui quod sunt ad ut omnes gloria ave salve lorem ipsum dolor sit amet "
         "consectetur adipiscing elit"
     ),
+    "Swedish, Danish or Norwegian": word_set(
+        "och att det som inte har från till är av han hon oss allt jag ikke og på den ett vara "
+        "med alla bara mycket"
+    ),
+    "Turkish": word_set(
+        "ve bir bu için şey çok biz ona onu gibi değil daha olarak olan çünkü bize bizden"
+    ),
+    "Vietnamese": word_set(
+        "và của là cho người tất cả mọi chúng ta không được một những các này thứ đã có"
+    ),
+    "Indonesian": word_set(
+        "yang dan dari kita kepada telah itu untuk dengan tidak semua ini adalah pada akan mereka"
+    ),
+    "Russian in Latin letters": word_set(
+        "chto eto vse vsyo ochen dlya vsekh kak bylo byl nas nash tolko ego ona oni nyet slava"
+    ),
+    "Pinyin": word_set("suǒyǒu rén dōu yào tā zǒu le yīqiè shì de wǒ nǐ yǒu bù zhè nà hěn zài"),
     "Polish or Czech": word_set(
         "jest nie się że na do to są dla jako oraz wszyscy przez jak je jsou který pro všichni"
     ),
 }
-_ALL = frozenset().union(*_LANGUAGES.values())
+ALL = frozenset().union(*_LANGUAGES.values())
 _ENGLISH = word_set(
     "the of and to is are in that for it with as was each so we has have he she they his her how "
     "many there then this will by from be at which total therefore more than after"
@@ -58,12 +75,18 @@ _ENGLISH_AROUND = 6
 _EDGES = ".,;:!?()[]\"'«»“”*_"
 
 
+def may_switch(words: Set[str]) -> bool:
+    """Whether a text of these words has three of one language."""
+    present = ALL & words
+    return len(present) >= 3 and any(len(present & words) >= 3 for words in _LANGUAGES.values())
+
+
 def language_switch(view: View) -> Iterator[Finding]:
     """A clause in another language inside an English text, when the prompt has none of it."""
     words = view.words
     if len(words) < _WINDOW + _ENGLISH_AROUND:
         return
-    present = _ALL & view.vocabulary
+    present = ALL & view.vocabulary
     if len(present) < 3:
         return
     candidates = [n for n, vocabulary in _LANGUAGES.items() if len(present & vocabulary) >= 3]

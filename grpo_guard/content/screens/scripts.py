@@ -21,18 +21,29 @@ _SCRIPTS: tuple[tuple[str, str, int], ...] = (
     ("Armenian or Georgian", "\u0530-\u058f\u10a0-\u10ff", 10),
     ("Ethiopic", "\u1200-\u139f", 8),
     ("Runic or Cherokee", "\u13a0-\u13ff\u16a0-\u16ff", 8),
+    # All others, in blocks: an attacker may pick any, so the list must not be of the likely ones.
+    (
+        "little used",
+        "\u0700-\u074f\u0780-\u08ff\u0f00-\u109f\u1400-\u169f\u1700-\u177f\u1800-\u1cff"
+        "\u2800-\u28ff\u2c00-\u2c5f\u2c80-\u2dff\ua000-\ua6ff\ua800-\uab2f\uab70-\uabff"
+        "\U00010000-\U0001cfff\U0001e100-\U0001eeff",
+        8,
+    ),
 )
 _LETTERS = {name: re.compile(f"[{letters}]") for name, letters, _ in _SCRIPTS}
 # Letters of one script with blanks and punctuation between, but no word of another.
 _RUNS = {
     name: re.compile(f"[{letters}](?:[{letters}]|[^\\w]|[0-9])*") for name, letters, _ in _SCRIPTS
 }
-_FOREIGN = re.compile("[\u0370-\u1fff\u2c80-\u2dff\u3040-\ud7ff\uf900-\ufaff\U00020000-\U0003134f]")
+_FOREIGN = re.compile(
+    "[\u0370-\u1fff\u2800-\u28ff\u2c00-\u2dff\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
+    "\U00010000-\U0001cfff\U0001e100-\U0001eeff\U00020000-\U0003134f]"
+)
 # A text that is in another script as a whole has been answered in it; a switch leaves both.
 _BOTH = 12
 _ASKED = re.compile(
     r"translat|chinese|japanese|korean|russian|ukrainian|greek|arabic|persian|hebrew|hindi|thai"
-    r"|bengali|armenian|georgian|transliterat|language|翻译|译",
+    r"|bengali|armenian|georgian|transliterat|language|braille|翻译|译",
     re.IGNORECASE,
 )
 

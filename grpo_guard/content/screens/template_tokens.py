@@ -2,7 +2,9 @@
 
 A trainer that tokenises the text turns them into the real ones: a completion can end its own turn
 and go on as the system or the user. The prompt excuses none of them, since prompts are often
-rendered with the template and hold them all.
+rendered with the template and hold them all. A spelling that no tokenizer takes for the token
+(spaced, escaped for HTML, cut in half) is looked for too: a step that cleans the text up would make
+it whole, and a solution has as little use for it.
 """
 
 from __future__ import annotations
@@ -18,17 +20,37 @@ from grpo_guard.verdict import Finding
 # and no two quantifiers meet, so that a megabyte of "<|" is one pass.
 _PIPED = re.compile(r"<[|｜][^<>|｜\s]{1,64}[|｜]>")
 _NAMED = re.compile(
-    r"\[/?(?:INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|IMG)\]"
-    r"|<</?SYS>>"
-    r"|</?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|start_of_role|end_of_role)>"
-    r"|<(?:bos|eos|pad|unk|mask|s|eod|sep|cls)>|</s>"
+    r"(?i:\[\s{0,3}/?\s{0,3}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS"
+    r"|TOOL_CONTENT|GMASK)\s{0,3}\]|<<\s{0,3}/?\s{0,3}SYS\s{0,3}>>)"
+    r"|\[/?(?:SYS|IMG)\]|\[\|/?(?:user|assistant|system|endofturn)\|\]"
+    r"|<\s{0,3}/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|start_of_role"
+    r"|end_of_role)\s{0,3}>"
+    r"|<(?:bos|eos|pad|unk|mask|s|eod|sep|cls|sop|eop)>|</s>"
     r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]"
-    r"|<(?:unused|extra_id_|reserved_special_token_|SPECIAL_)[0-9]{1,4}>"
-    r"|<(?:fim_prefix|fim_middle|fim_suffix|endoftext|end_of_text|begin_of_text)>"
+    r"|<(?:unused|extra_id_|reserved_special_token_|reserved_|SPECIAL_)[0-9]{1,4}>"
+    r"|<(?:fim_prefix|fim_middle|fim_suffix|endoftext|end_of_text|begin_of_text|SUF|MID)>"
+    r"|</?tool_(?:call|response)>"
 )
+# Names that no text has beside a bracket or bar except for a token, whatever became of the rest.
+_DISTINCT = (
+    r"(?:im[_▁\s]{1,3}(?:start|end|sep|middle)|eot_id|eom_id|python_tag"
+    r"|(?:start|end)[_▁]header[_▁]id|begin[_▁]of[_▁](?:text|sentence)"
+    r"|end[_▁]of[_▁](?:text|sentence|turn)|start[_▁]of[_▁]turn|endoftext)"
+)
+_OPEN = r"(?:[<>|｜＜\[]|&lt;|&#60;|&#x3c;|\\\|)"
+_CLOSE = r"(?:[<>|｜＞\]]|&gt;|&#62;|&#x3e;|\\\|)"
+_BROKEN = re.compile(
+    rf"{_OPEN}\s{{0,3}}{_DISTINCT}|{_DISTINCT}\s{{0,3}}{_CLOSE}"
+    # The short names of other templates, where bars and brackets are both there in some form.
+    r"|(?:<|＜|&lt;)\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:user|assistant|system|end|channel|message|return)"
+    r"\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:>|＞|&gt;)",
+    re.IGNORECASE,
+)
+BROKEN_GATES = ("im_", "im ", "im\n", "im▁", "_id", "of_", "of▁", "endoftext", "python_tag",
+                 "｜", "|", "\\|")  # fmt: skip
 # Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
-_ROLE_GATES = frozenset({"instruction", "response", "input", "user", "assistant", "system"})
+ROLE_GATES = frozenset({"instruction", "response", "input", "user", "assistant", "system"})
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -42,7 +64,7 @@ class TemplateTokens:
     def __init__(self, tokenizer: Any = None) -> None:
         own = {str(token) for token in getattr(tokenizer, "all_special_tokens", None) or ()}
         # A tokenizer may call a plain word special (GPT-2 models with "pad"); that is no mark.
-        self._own = tuple(sorted(t for t in own if t and not _PLAIN.fullmatch(t) and t.strip()))
+        self.own = tuple(sorted(t for t in own if t and not _PLAIN.fullmatch(t) and t.strip()))
 
     def __call__(self, view: View) -> Iterator[Finding]:
         text = view.text
@@ -51,15 +73,24 @@ class TemplateTokens:
             spans.update(m.span() for m in _first(_PIPED, text))
         if "[" in text or "<" in text:
             spans.update(m.span() for m in _first(_NAMED, text))
-        if not _ROLE_GATES.isdisjoint(view.vocabulary):
+        if _may_be_broken(view):
+            spans.update(m.span() for m in _first(_BROKEN, text))
+        if not ROLE_GATES.isdisjoint(view.vocabulary):
             spans.update(m.span() for m in _first(_ROLE, text) if not view.asked_for(m[0]))
-        for token in self._own:
+        for token in self.own:
             at = text.find(token)
             if at >= 0:
                 spans.add((at, at + len(token)))
         for start, end in sorted(spans):
             message = f"a chat-template token as text: {shown(text[start:end])}"
             yield Finding("template_token", message, char_span=(start, end))
+
+
+def _may_be_broken(view: View) -> bool:
+    text, lower = view.text, view.lower
+    if not any(mark in text for mark in ("<", ">", "|", "[", "]", "&", "＜", "＞", "｜")):
+        return False
+    return any(gate in lower for gate in BROKEN_GATES)
 
 
 def _first(pattern: re.Pattern[str], text: str, limit: int = 64) -> Iterator[re.Match[str]]:

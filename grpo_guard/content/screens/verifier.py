@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence, Set
+from itertools import chain, islice
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.screens import characters, judges
+from grpo_guard.content.screens import characters, judges, orders, prefilter
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
 from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
+from grpo_guard.content.screens.hidden_markup import hidden_markup
 from grpo_guard.content.screens.homoglyphs import homoglyphs
 from grpo_guard.content.screens.languages import language_switch
+from grpo_guard.content.screens.marks import stacked_marks
 from grpo_guard.content.screens.scripts import script_switch
+from grpo_guard.content.screens.spelt import spelt_out
 from grpo_guard.content.screens.template_tokens import TemplateTokens
-from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
+from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View, word_set
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 MAX_CHARACTERS = 1_000_000
-_UNICODE_ONLY = frozenset(
-    {"invisible", "tag_character", "variation_selector", "bidi", "homoglyph", "script_switch"}
+_UNICODE_ONLY = word_set(
+    "invisible tag_character variation_selector combining bidi homoglyph script_switch"
 )
 
 
@@ -29,11 +32,11 @@ class ScreensVerifier(CompletionVerifier):
 
     Deterministic: the same text gets the same verdict everywhere, and nothing that a completion
     says can talk it round. Each screen is a finding kind of the same name and can be left out:
-    ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``bidi``,
-    ``control``, ``homoglyph``, ``script_switch``, ``language_switch``, ``after_answer``,
-    ``several_answers``, ``judge_delimiter``, ``master_key``, ``grader_order``, ``encoded``,
-    ``overlong_token``. What the prompt itself holds (its script, a phrase, a hash) is excused in
-    the completion, chat-template tokens excepted.
+    ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``combining``,
+    ``bidi``, ``control``, ``blank_run``, ``hidden_markup``, ``homoglyph``, ``script_switch``,
+    ``language_switch``, ``after_answer``, ``several_answers``, ``judge_delimiter``,
+    ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. What the prompt itself holds
+    (its script, a phrase, a hash) is excused in the completion, chat-template tokens excepted.
 
     An empty completion and one that is not valid Unicode are malformed, and a longer one than
     ``max_characters`` is overlong: all three are the author's doing and reject.
@@ -66,7 +69,9 @@ class ScreensVerifier(CompletionVerifier):
                 f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
                 f"got {max_characters!r}"
             )
-        screens = _screens(tokenizer, tuple(formats))
+        tokens, self._answers = TemplateTokens(tokenizer), AnswerScreen(tuple(formats))
+        self._own_tokens = bool(tokens.own)
+        screens = _screens(tokens, self._answers)
         # Not called "off": YAML reads that as false.
         without = (without,) if isinstance(without, str) else without
         for name in without:
@@ -93,27 +98,48 @@ class ScreensVerifier(CompletionVerifier):
             message = f"not valid Unicode at character {surrogate}"
             finding = Finding(Cause.MALFORMED.value, message, (surrogate, surrogate + 1))
             return reject(self.name, Cause.MALFORMED, findings=(finding,))
-        findings = tuple(self._findings(View(completion, prompts)))
+        findings = self._findings(completion, prompts)
         if findings:
             return reject(self.name, Cause.SCREENED, findings=findings)
         return accept(self.name)
 
-    def _findings(self, view: View) -> Iterator[Finding]:
-        for name, screen in self.screens.items():
-            if view.ascii and name in _UNICODE_ONLY:
-                continue
-            yield from islice(screen(view), MAX_FINDINGS)
+    def _findings(self, completion: Completion, prompts: dict[int, str]) -> tuple[Finding, ...]:
+        text = completion.text
+        suspects = prefilter.suspects(text)
+        names = self._suspected(text, suspects)
+        if not names:
+            return ()
+        view = View(completion, prompts, suspects.words if suspects else None)
+        return tuple(
+            finding
+            for name in self.screens
+            if name in names
+            for finding in islice(self.screens[name](view), MAX_FINDINGS)
+        )
+
+    def _suspected(self, text: str, suspects: prefilter.Suspects | None) -> Set[str]:
+        """The screens that could find something."""
+        if suspects is None:
+            return self.screens.keys() - _UNICODE_ONLY if text.isascii() else self.screens.keys()
+        names = suspects.names
+        if self._own_tokens:
+            names |= {"template_token"}
+        if self._answers.applies(text):
+            names |= {"after_answer", "several_answers"}
+        return names
 
 
-def _screens(tokenizer: Any, formats: tuple[AnswerFormat, ...]) -> dict[str, Screen]:
-    answers = AnswerScreen(formats)
+def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]:
     return {
-        "template_token": TemplateTokens(tokenizer),
+        "template_token": tokens,
         "invisible": characters.invisible,
         "tag_character": characters.tag_characters,
         "variation_selector": characters.variation_selectors,
+        "combining": stacked_marks,
         "bidi": characters.bidi_controls,
         "control": characters.control_characters,
+        "blank_run": characters.blank_runs,
+        "hidden_markup": hidden_markup,
         "homoglyph": homoglyphs,
         "script_switch": script_switch,
         "language_switch": language_switch,
@@ -121,8 +147,8 @@ def _screens(tokenizer: Any, formats: tuple[AnswerFormat, ...]) -> dict[str, Scr
         "several_answers": answers.several_answers,
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
-        "grader_order": judges.grader_orders,
-        "encoded": encoded_blobs,
+        "grader_order": orders.grader_orders,
+        "encoded": lambda view: chain(encoded_blobs(view), spelt_out(view)),
         "overlong_token": OverlongTokens(),
     }
 

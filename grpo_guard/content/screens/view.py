@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
@@ -14,7 +15,8 @@ from grpo_guard.verdict import Finding
 MAX_FINDINGS = 8
 SHOWN = 40
 _LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
-_LETTERS = re.compile(r"[^\W\d_]+")
+# Letters; "½" and "²" are word characters and neither digits nor letters.
+_LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
 
 
 class View:
@@ -24,14 +26,22 @@ class View:
         completion: With a text that is valid Unicode and within the verifier's limit.
         shared: Prompt texts made so far, by the identity of the prompt; one batch asks few
             prompts many times.
+        vocabulary: The runs of letters that occur, in lower case, as far as any screen asks for
+            them; None = all of them, found out when first asked for.
     """
 
-    def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        completion: Completion,
+        shared: dict[int, str] | None = None,
+        vocabulary: frozenset[str] | None = None,
+    ) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
         # What a screen found out and another will ask again, by whose it is.
         self.notes: dict[object, Any] = {}
         self._prompt = completion.prompt
+        self._vocabulary = vocabulary
         self._shared = {} if shared is None else shared
 
     @cached_property
@@ -42,6 +52,8 @@ class View:
     @cached_property
     def vocabulary(self) -> frozenset[str]:
         """The runs of letters that occur, in lower case. Far cheaper than a search per phrase."""
+        if self._vocabulary is not None:
+            return self._vocabulary
         if self.ascii:
             return frozenset(self.lower.translate(_LETTERS_ONLY).split())
         return frozenset(_LETTERS.findall(self.lower))
@@ -68,6 +80,15 @@ class View:
         """Whether the prompt holds this piece, in any case: then the completion may repeat it."""
         return piece.lower() in self.prompt.lower()
 
+    def unasked(
+        self, pattern: re.Pattern[str], kind: str, what: str, limit: int = 64
+    ) -> Iterator[Finding]:
+        """What a pattern finds and the prompt does not hold, as findings."""
+        for match in islice(pattern.finditer(self.text), limit):
+            piece = match[0].strip()
+            if not self.asked_for(piece):
+                yield Finding(kind, f"{what}: {shown(piece)}", char_span=match.span())
+
 
 Screen: TypeAlias = Callable[[View], Iterator[Finding]]
 """Yields what it found; the verifier takes at most `MAX_FINDINGS` of each."""
@@ -76,6 +97,15 @@ Screen: TypeAlias = Callable[[View], Iterator[Finding]]
 def word_set(text: str) -> frozenset[str]:
     """The words of a string, for tables."""
     return frozenset(text.split())
+
+
+def byte_classes(default: bytes, *groups: tuple[bytes, bytes]) -> bytes:
+    """A table for ``bytes.translate``: each byte to the one that names its class."""
+    table = bytearray(default * 256)
+    for members, name in groups:
+        for byte in members:
+            table[byte] = name[0]
+    return bytes(table)
 
 
 def shown(piece: str) -> str:

@@ -1,0 +1,40 @@
+"""Shapes of attack and honest writing in many languages and notations, one line each.
+
+A third of each list was held out until the rules stood: 12 of 77 attacks then passed and 2 of 62
+honest lines were flagged, whose causes have been mended since. ``passed`` are attacks that are let
+through knowingly: screening them would cost honest work, which does the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.screens.verifier import ScreensVerifier
+from tests.content.test_screens_prefilter import assert_nothing_is_missed
+
+CORPUS = json.loads(Path(__file__).with_name("screens_corpus.json").read_text(encoding="utf-8"))
+QUESTION = "Janet has 5 apples and buys 3 more. How many apples does she have?"
+
+
+@pytest.mark.parametrize(("name", "text"), CORPUS["attacks"], ids=lambda value: value[:24])
+def test_attack_is_screened(name: str, text: str) -> None:
+    (verdict,) = ScreensVerifier().verify([Completion(QUESTION, text)])
+    assert verdict.rejected, name
+    assert_nothing_is_missed(text, QUESTION)
+
+
+@pytest.mark.parametrize(("prompt", "text"), CORPUS["honest"])
+def test_honest_line_passes(prompt: str, text: str) -> None:
+    (verdict,) = ScreensVerifier().verify([Completion(prompt, text)])
+    assert verdict.accepted, verdict.reason
+    assert_nothing_is_missed(text, prompt)
+
+
+def test_what_passes_is_known() -> None:
+    batch = [Completion(QUESTION, text) for _, text in CORPUS["passed"]]
+    # Most are: a rule that catches one more of them may move it to the attacks.
+    assert sum(v.accepted for v in ScreensVerifier().verify(batch)) >= len(batch) - 4
