@@ -24,7 +24,7 @@ BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
 # What must agree. Not the dtype: between fp32 and bf16 a score moves by 0.14 at most, where honest
-# ones have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape cannot be
+# ones have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of that shape cannot be
 # told apart by it.
 _SAME: Final = ("architecture",)
 
