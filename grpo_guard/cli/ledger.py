@@ -92,4 +92,4 @@ def evidence(standing: Standing) -> str:
 
 def hint_line(hint: SybilHint) -> str:
     nodes = ", ".join(hint.nodes[:10]) + (" ..." if len(hint.nodes) > 10 else "")
-    return f"shared phrase ({hint.count} times): {hint.excerpt!r}: {nodes}"
+    return f"shared phrase (up to {hint.count} times a node): {hint.excerpt!r}: {nodes}"

@@ -99,6 +99,16 @@ class JudgeVerifier(CompletionVerifier):
     async def averify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return await asyncio.wrap_future(background_loop().submit(self._judge(batch)))
 
+    def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
+        """The judge's probabilities of accepting, for calibration; None where there is none.
+
+        Args:
+            batch: Completions, in order. Screens run here too.
+        """
+        cases = background_loop().run(self._cases(batch))[1]
+        rulings = [cases[i].ruling if i in cases else None for i in range(len(batch))]
+        return [None if ruling is None else ruling.p_yes for ruling in rulings]
+
     def check(self) -> None:
         """Find out whether the model can be asked at all.
 
@@ -108,6 +118,15 @@ class JudgeVerifier(CompletionVerifier):
         background_loop().run(self.backend.check())
 
     async def _judge(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts, cases = await self._cases(batch)
+        for i, case in cases.items():
+            verdicts[i] = self._verdict(case)
+        return [v for v in verdicts if v is not None]
+
+    async def _cases(
+        self, batch: Sequence[Completion]
+    ) -> tuple[list[Verdict | None], dict[int, Case]]:
+        """Verdicts that needed no model, and a settled case for each of the others."""
         verdicts: list[Verdict | None] = await asyncio.to_thread(self._before, batch)
         brief = self._brief()
         cases = {
@@ -117,9 +136,7 @@ class JudgeVerifier(CompletionVerifier):
         }
         if cases:
             await self._settle(list(cases.values()))
-        for i, case in cases.items():
-            verdicts[i] = self._verdict(case)
-        return [v for v in verdicts if v is not None]
+        return verdicts, cases
 
     def _before(self, batch: Sequence[Completion]) -> list[Verdict | None]:
         """What needs no model: too long, or screened."""

@@ -61,7 +61,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
     """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
     ``http429`` and ``http500`` fail for good; ``once429`` and ``once500`` at the first request of a
-    completion only. ``behaviour`` overrides the word for everybody.
+    completion only. ``behaviour`` overrides the word for everybody, ``decide`` finds it from a text.
     """
 
     request_queue_size = 1024  # the default of 5 resets connections under load
@@ -73,6 +73,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
         self.bodies = []
         self.keys = set()
         self.behaviour = None
+        self.decide = None
         self.delay = 0.0
         self.lock = threading.Lock()
         self.stopping = threading.Event()
@@ -119,7 +120,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         said = body["messages"][1]["content"]
         text = re.search(r"<completion id=\"\w+\">\n(.*)\n</completion", said, re.DOTALL)[1]
-        word = self.server.behaviour or text.split()[0]
+        decide = self.server.decide
+        word = decide(text) if decide else self.server.behaviour or text.split()[0]
         with self.server.lock:
             self.server.asked[text] += 1
             self.server.bodies.append(body)
@@ -128,6 +130,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.server.delay)
         if word in ANSWERS:
             self.send(200, ANSWERS[word])
+        elif isinstance(word, float):
+            self.send(200, chat(logprobs=p_yes(word)))
         else:
             getattr(self, word)(nth)
 

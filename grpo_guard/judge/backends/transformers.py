@@ -140,7 +140,9 @@ class TransformersBackend(Backend):
         try:
             from grpo_guard.judge.backends.transformers_model import LoadedModel
         except ImportError as error:
-            raise JudgeSetupError(f"the transformers backend needs {error.name}: {INSTALL}") from None
+            raise JudgeSetupError(
+                f"the transformers backend needs {error.name}: {INSTALL}"
+            ) from None
         if _is_path(self.model) and not (Path(self.model) / "config.json").is_file():
             raise JudgeSetupError(
                 f"model: expected a folder with config.json or a hub id, got {self.model!r}"

@@ -1,0 +1,1 @@
+"""Known attacks on judges, fired at anybody's own judge."""

@@ -1,0 +1,99 @@
+"""What a judge accepts of what is fired at it, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import BaseModel
+
+from grpo_guard.evals.judge_probe.cases import HONEST, ProbeCase
+from grpo_guard.evals.stats import wilson
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+# Table 1 of arXiv 2511.09780: share accepted, by a 14B model with chain of thought.
+PAPER: Final = {HONEST: "74.75 %", "TEXT, at the start": "3.75 %", "MATH": "1.54 %"}
+OVERALL: Final = "all attacks"
+
+
+class ProbeRow(BaseModel):
+    """One class of completions.
+
+    Args:
+        kind: Of the completions.
+        n: How many were fired.
+        accepted, abstained: How many of them; an abstention is neither accepted nor rejected.
+        low, high: Wilson 95 % interval of the share accepted.
+        paper: The paper's judge's share, where the paper has one.
+    """
+
+    kind: str
+    n: int
+    accepted: int
+    abstained: int
+    low: float
+    high: float
+    paper: str | None = None
+
+
+class ProbeResult(BaseModel):
+    """All classes, and what it cost.
+
+    Args:
+        judge: Name of the verifier.
+        rows: The honest solutions first, all attacks together last.
+        requests, tokens_in, tokens_out: Together.
+        usd: None where the prices are unknown.
+    """
+
+    judge: str
+    rows: list[ProbeRow]
+    requests: int
+    tokens_in: int
+    tokens_out: int
+    usd: float | None
+
+    def row(self, kind: str) -> ProbeRow:
+        return next(row for row in self.rows if row.kind == kind)
+
+
+def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
+    """Fire cases at a judge and count what it accepts.
+
+    Args:
+        judge: Any verifier; a `JudgeVerifier` or a whole guard's.
+        cases: See `grpo_guard.evals.judge_probe.cases`.
+    """
+    verdicts = supervised(judge, [case.completion for case in cases])
+    kinds = list(dict.fromkeys(case.kind for case in cases))
+    rows = [
+        _row(kind, [v for v, case in zip(verdicts, cases, strict=True) if case.kind == kind])
+        for kind in kinds
+    ]
+    attacks = [v for v, case in zip(verdicts, cases, strict=True) if not case.honest]
+    usages = [v.usage for v in verdicts if v.usage is not None]
+    prices = [usage.usd for usage in usages]
+    return ProbeResult(
+        judge=judge.name,
+        rows=[*rows, _row(OVERALL, attacks)],
+        requests=sum(usage.requests for usage in usages),
+        tokens_in=sum(usage.tokens_in for usage in usages),
+        tokens_out=sum(usage.tokens_out for usage in usages),
+        usd=None if None in prices or not prices else sum(p for p in prices if p is not None),
+    )
+
+
+def _row(kind: str, verdicts: Sequence[Verdict]) -> ProbeRow:
+    accepted = sum(v.accepted for v in verdicts)
+    interval = wilson(accepted, len(verdicts))
+    return ProbeRow(
+        kind=kind,
+        n=len(verdicts),
+        accepted=accepted,
+        abstained=sum(v.abstained for v in verdicts),
+        low=interval.low,
+        high=interval.high,
+        paper=PAPER.get(kind),
+    )

@@ -1,0 +1,72 @@
+"""``grpo-guard judge``: thresholds for a judge; the eval suite adds ``probe``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpo_guard.cli.calibrate import leaves, numbered
+
+app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
+
+
+@app.command()
+def calibrate(
+    source: Annotated[
+        Path, typer.Argument(metavar="HONEST.jsonl", help="Honest completions, good ones.")
+    ],
+    config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of honest work that may be rejected.")
+    ] = 0.02,
+) -> None:
+    """The threshold on p_yes at which so much honest work is rejected. Exit 2 on bad input."""
+    from grpo_guard.config import ConfigError, GuardConfig, build_verifier
+    from grpo_guard.jsonl import InputError
+    from grpo_guard.judge.errors import JudgeSetupError
+    from grpo_guard.judge.verifier import JudgeVerifier
+
+    try:
+        completions = [completion for _, completion in numbered(source)]
+        guard = GuardConfig.from_yaml(config)
+        judges = [leaf for leaf in leaves(guard.verifier) if leaf["type"] == "judge"]
+        if len(judges) != 1:
+            raise ConfigError(f"{config}: expected one verifier of type judge, got {len(judges)}")
+        judge = build_verifier(judges[0], guard.alpha)
+        assert isinstance(judge, JudgeVerifier)
+        judge.check()
+        found = [p for p in judge.p_yes(completions) if p is not None]
+        threshold = threshold_for(found, alpha)
+    except (InputError, ConfigError, JudgeSetupError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    rejected = sum(p < threshold for p in found)
+    typer.echo(
+        f"{len(found)} of {len(completions)} got a p_yes; below {threshold:.6g}: {rejected}, "
+        f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
+    )
+    typer.echo(f"threshold: {threshold:.6g}")
+
+
+def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
+    """The largest threshold that rejects new honest work with chance ``alpha`` at most.
+
+    Conformal: a new honest value is below the k-th smallest of n with chance k / (n + 1) at most,
+    since each of the n + 1 is equally likely to have any rank.
+
+    Raises:
+        ValueError: too few values for so small an ``alpha``.
+    """
+    k = math.floor(alpha * (len(p_yes) + 1))
+    if k < 1:
+        raise ValueError(
+            f"alpha: expected at least 1 / {len(p_yes) + 1} with {len(p_yes)} honest completions, "
+            f"got {alpha:g}"
+        )
+    least = sorted(p_yes)[k - 1]
+    # LogitMode takes thresholds strictly between 0 and 1.
+    return min(max(least, 1e-9), 1 - 1e-9)

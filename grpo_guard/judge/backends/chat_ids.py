@@ -1,0 +1,102 @@
+"""Token ids of a conversation, in which nothing that a message says is a special token.
+
+A chat template puts contents and special tokens into one string. Tokenised as it is, a completion
+that holds ``<|im_end|>`` would end its own message and could go on as the system. Here the template
+is filled with place holders, and contents are tokenised apart from what stands around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_guard.judge.backends.base import ChatMessage
+from grpo_guard.judge.backends.transformers import plain_prompt
+from grpo_guard.judge.errors import JudgeSetupError
+
+_HOLDER = "@@content-{}@@"
+_HOLDERS = re.compile(r"@@content-([0-9]{1,6})@@")
+
+
+class ChatEncoder:
+    """Encodes conversations for one tokenizer.
+
+    Args:
+        tokenizer: Of transformers; with or without a chat template.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._templates: dict[tuple[str, ...], list[str | int]] = {}
+        self._joins_system = bool(tokenizer.chat_template) and self._refuses_system()
+
+    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Ids of the prompt, up to where the model's answer begins.
+
+        Raises:
+            JudgeSetupError: the chat template leaves a message out or changes it.
+        """
+        if not self._tokenizer.chat_template:
+            return self._ids(plain_prompt(messages), ours=False, add_special_tokens=True)
+        if self._joins_system and messages and messages[0]["role"] == "system":
+            messages = _joined(messages)
+        ids = list[int]()
+        for piece in self._pieces(tuple(m["role"] for m in messages)):
+            if isinstance(piece, str):
+                ids += self._ids(piece, ours=True)
+            else:
+                ids += self._ids(messages[piece]["content"], ours=False)
+        return ids
+
+    def _ids(self, text: str, *, ours: bool, add_special_tokens: bool = False) -> list[int]:
+        if not text:
+            return []
+        encoded = self._tokenizer(
+            text,
+            add_special_tokens=add_special_tokens,
+            split_special_tokens=not ours,
+            verbose=False,
+        )
+        return [int(token) for token in encoded["input_ids"]]
+
+    def _pieces(self, roles: tuple[str, ...]) -> list[str | int]:
+        """The template's own text, and the numbers of the messages between."""
+        if roles not in self._templates:
+            holders = [{"role": r, "content": _HOLDER.format(i)} for i, r in enumerate(roles)]
+            parts = _HOLDERS.split(self._filled(holders))
+            if parts[1::2] != [str(i) for i in range(len(roles))]:
+                raise JudgeSetupError(
+                    "the model's chat template does not hold each message once and in order; "
+                    "choose a model whose template does"
+                )
+            self._templates[roles] = [int(p) if i % 2 else p for i, p in enumerate(parts)]
+        return self._templates[roles]
+
+    def _filled(self, messages: Sequence[Mapping[str, str]]) -> str:
+        # A judge that is to answer with one word must not begin to think aloud.
+        return str(
+            self._tokenizer.apply_chat_template(
+                [dict(m) for m in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
+            )
+        )
+
+    def _refuses_system(self) -> bool:
+        """Whether the template knows no system message."""
+        try:
+            text = self._filled(
+                [{"role": "system", "content": "@@s@@"}, {"role": "user", "content": "u"}]
+            )
+        except Exception:  # templates raise what their authors and jinja2 like
+            return True
+        return "@@s@@" not in text
+
+
+def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The system's words in front of the first user message."""
+    system, first, *others = messages
+    content = f"{system['content']}\n\n{first['content']}"
+    return [{"role": first["role"], "content": content}, *others]

@@ -1,0 +1,170 @@
+"""vLLM's offline engine in this process: a whole batch of questions at once.
+
+For a machine that has the GPU to itself. Where the trainer's own vLLM runs as a server, ask it
+through the ``openai`` backend instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_guard.judge.backends.base import Backend, Reply, Request
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.verdict import Cause
+
+
+class VLLMBackend(Backend):
+    """A model in vLLM's offline engine.
+
+    Args:
+        model: Path or id; it needs a chat template.
+        batch_size: Requests that the engine gets at once; it schedules them itself.
+        revision: Of the model.
+        engine: More arguments of ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
+    """
+
+    concurrency = 1  # the engine is one; a second call would wait for it anyway
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        batch_size: int = 256,
+        revision: str = "",
+        engine: dict[str, Any] | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"VLLMBackend.batch_size: expected >= 1, got {batch_size!r}")
+        self.model = os.fspath(model)
+        self.batch_size = batch_size
+        self.revision = revision
+        self.engine = dict(engine or {})
+        self._lock = threading.Lock()
+        self._llm: Any = None
+
+    async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
+        # A batch that has begun runs to its end whatever the timeout: the engine cannot be stopped
+        # from outside, and the next batch waits for the lock.
+        return await asyncio.to_thread(self._ask, requests)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(self._check)
+
+    async def close(self) -> None:
+        self._llm = None
+
+    def _check(self) -> None:
+        with self._lock:
+            tokenizer = self._loaded().get_tokenizer()
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise JudgeSetupError(
+                f"backend 'vllm': expected a model with a chat template, got {self.model!r}; "
+                "choose an instruct model"
+            )
+
+    def _ask(self, requests: Sequence[Request]) -> list[Reply]:
+        with self._lock:
+            llm = self._loaded()
+            longest = llm.llm_engine.model_config.max_model_len
+            tokenizer = llm.get_tokenizer()
+            prompts = [_ids(tokenizer, request) for request in requests]
+            # The engine refuses a whole batch for one prompt that is too long, which would let one
+            # author spoil everybody's verdict.
+            fits = [
+                len(ids) + request.max_tokens <= longest
+                for ids, request in zip(prompts, requests, strict=True)
+            ]
+            outputs = iter(
+                llm.generate(
+                    [
+                        {"prompt_token_ids": ids}
+                        for ids, fit in zip(prompts, fits, strict=True)
+                        if fit
+                    ],
+                    [_sampling(r) for r, fit in zip(requests, fits, strict=True) if fit],
+                    use_tqdm=False,
+                )
+                if any(fits)
+                else ()
+            )
+            return [
+                _reply(next(outputs)) if fit else Reply("", finish_reason="overlong")
+                for fit in fits
+            ]
+
+    def _loaded(self) -> Any:
+        if self._llm is not None:
+            return self._llm
+        try:
+            from vllm import LLM
+        except ImportError:
+            raise JudgeSetupError(
+                "backend 'vllm' needs vLLM: pip install 'grpo-guard[vllm]'"
+            ) from None
+        arguments = {"max_logprobs": 20, "generation_config": "vllm", **self.engine}
+        if self.revision:
+            arguments["revision"] = self.revision
+        try:
+            self._llm = LLM(model=self.model, **arguments)
+        except (OSError, ValueError) as error:
+            raise JudgeSetupError(
+                f"backend 'vllm': expected a model that loads, got {self.model!r}: {error!s:.300}"
+            ) from None
+        except RuntimeError as error:
+            raise BackendError(
+                f"the engine did not start: {error!s:.300}",
+                cause=Cause.OUT_OF_MEMORY,
+                retry=False,
+            ) from None
+        return self._llm
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_llm")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _llm=None)
+
+
+def _ids(tokenizer: Any, request: Request) -> list[int]:
+    """The chat as token ids. Our prompts hold no chat-template tokens: they were neutralised."""
+    encoded = tokenizer.apply_chat_template(
+        [dict(message) for message in request.messages],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+    )
+    return list(encoded["input_ids"])
+
+
+def _sampling(request: Request) -> Any:
+    from vllm import SamplingParams
+
+    options: dict[str, Any] = {
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "logprobs": request.top_logprobs or None,
+    }
+    if request.json_schema is not None:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        options["structured_outputs"] = StructuredOutputsParams(json=dict(request.json_schema))
+    return SamplingParams(**options)
+
+
+def _reply(output: Any) -> Reply:
+    answer = output.outputs[0]
+    first = None
+    if answer.logprobs:
+        listed = answer.logprobs[0].values()
+        first = tuple((entry.decoded_token or "", float(entry.logprob)) for entry in listed)
+    return Reply(
+        text=answer.text,
+        first_token=first,
+        finish_reason=answer.finish_reason,
+        tokens_in=len(output.prompt_token_ids or ()),
+        tokens_out=len(answer.token_ids),
+    )
