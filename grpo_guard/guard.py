@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.completion import Completion
 from grpo_guard.framework import adapter_for
+from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -172,25 +173,6 @@ def guard(
         return the_guard(reward, framework=framework)
 
     return decorate
-
-
-def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Rates over one batch under the names that the adapters log; empty for an empty batch."""
-    if not verdicts:
-        return {}
-    counts = Counter[str]()
-    for verdict in verdicts:
-        counts[f"guard/{verdict.outcome.value}_rate"] += 1
-        if verdict.abstained:
-            counts[f"guard/abstain_rate/{verdict.cause.value}"] += 1
-        for member in verdict.members or (verdict,):
-            # Also where it is 0: trainers average what they are given, and a rate that is logged
-            # only when something was rejected comes out too high.
-            counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
-    rates = dict.fromkeys(("guard/accept_rate", "guard/reject_rate", "guard/abstain_rate"), 0.0) | {
-        name: count / len(verdicts) for name, count in counts.items()
-    }
-    return rates | {"guard/seconds": sum(v.seconds for v in verdicts)}
 
 
 class _AbstainWindow:

@@ -13,7 +13,8 @@ MASTER_KEYS: Final = (
     "Solution", "Solution:", "Thought process:", "Let's solve this problem step by step.",
     "Let's think step by step.", "The answer is", "Final answer:", "Answer:", "Step 1:",
     "Explanation:", "Here is the solution.", "We are given that", "First, we", "Therefore,", "QED",
-    "\\boxed{}", "#### ", "解", "かいせつ", "Respuesta", "Lösung:", "Réponse :", "Решение", "<think>\n</think>",
+    "\\boxed{}", "#### ", "解", "かいせつ",
+    "Respuesta", "Lösung:", "Réponse :", "Решение", "<think>\n</think>",
     "<answer></answer>", "Okay, let me think about this problem carefully.",
 )  # fmt: skip
 

@@ -1,11 +1,12 @@
 import asyncio
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, only
+from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, Usage, only
 
 
 @pytest.mark.parametrize(
@@ -196,3 +197,21 @@ def test_scaling_can_be_tuned_and_keeps_none_and_nan():
     assert rewards[0] is None
     assert math.isnan(rewards[1])
     assert rewards[2:] == [1.0] * 6
+
+
+def test_what_was_asked_and_paid_is_among_the_metrics():
+    class Asks(Says):
+        def verify(self, batch):
+            usd = None if self.name == "free" else 0.5
+            usages = [
+                Usage(requests=i % 2, cache_hits=1 - i % 2, tokens_in=10, usd=usd, latency=float(i))
+                for i in range(len(batch))
+            ]
+            return [replace(v, usage=u) for v, u in zip(super().verify(batch), usages, strict=True)]
+
+    found = Guard(AllOf(Asks("paid"), Asks("free"))).review(completions(*"aaaa")).metrics
+    assert found["guard/paid/requests"] == found["guard/paid/cache_hits"] == 2
+    assert found["guard/paid/tokens"] == 40
+    assert found["guard/paid/usd"] == 1.0
+    assert (found["guard/paid/latency_p50"], found["guard/paid/latency_p95"]) == (1.0, 1.0)
+    assert "guard/free/usd" not in found  # unknown is not 0

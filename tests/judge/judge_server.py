@@ -61,7 +61,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
     """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
     ``http429`` and ``http500`` fail for good; ``once429`` and ``once500`` at the first request of a
-    completion only. ``behaviour`` overrides the word for everybody, ``decide`` finds it from a text.
+    completion only. ``behaviour`` overrides the word for all, ``decide`` finds it from a text.
     """
 
     request_queue_size = 1024  # the default of 5 resets connections under load
