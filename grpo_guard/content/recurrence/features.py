@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
+from grpo_guard.content.recurrence.vocabulary import is_abstract, strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words with a space between (`words.END` first marks the
@@ -18,7 +19,11 @@ from grpo_guard.content.recurrence.words import ANY, END, words_of
 # same features each time, chosen by a secret, so that no filler can push a chosen phrase out.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
-_FEWEST_READ: Final = 10
+_COMMON: Final = (
+    "the of and is to for we are with that each has have he she it so then this her his if "
+    "def print import return"
+)
+_ENGLISH: Final = frozenset(_COMMON.split(" "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Reader:
         words = words_of(text)
         distinct = set(words)
         novel = distinct - self.ordinary - prompt_words
+        novel = {w for w in novel if not is_abstract(w)}
         found: set[str] = set(novel)
         if self.phrases:
             masked = prompt_words - self.ordinary
@@ -56,11 +62,23 @@ class Reader:
             words.insert(0, END)
             found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
             found |= shapes_of(text)
-        elif len(novel) > _MOST_UNREAD * len(distinct) and len(distinct) >= _FEWEST_READ:
-            # Another language: the list of ordinary words says nothing of it.
+        elif len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3:
+            # Another language: the list of ordinary words says nothing of it. New words alone do
+            # not make one, or any filler would hide a phrase.
             found = set()
         found |= modules_of(text)
         return found if len(found) <= MOST_FEATURES else self._sample(found)
+
+    def telling(self, feature: str, phrase: str) -> bool:
+        """Whether a recurring feature says more of its author than an honest habit would.
+
+        Among equal models every one does. Among different ones a word of no list does, and a
+        general one in a phrase with another; an import always.
+        """
+        if self.phrases or feature.startswith(IMPORT):
+            return True
+        words = set(phrase.split(" ")) - self.ordinary | {feature}
+        return sum(strangeness(w) for w in words if not is_abstract(w)) >= 1
 
     def _sample(self, found: set[str]) -> set[str]:
         def rank(feature: str) -> bytes:
@@ -77,6 +95,11 @@ def kind_of(feature: str) -> str:
     if feature.startswith(IMPORT):
         return "recurring_identifier"
     return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
+
+
+def is_layout(feature: str) -> bool:
+    """Whether it holds no word: empty lines and the prompt's words are nobody's phrase."""
+    return {END, ANY}.issuperset(feature.split(" "))
 
 
 def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:

@@ -7,8 +7,9 @@ With shared prompts the counts vary less than that, which keeps the test conserv
 
 **Many tests.** A node is looked at again and again, and each time thousands of features are. Look k
 spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
-divided by `FEATURES` (Bonferroni) and by the number of ways in which the others can be chosen. So
-an honest node that fulfils the null is *ever* convicted with probability at most alpha.
+divided by the number of features counted in any of the nodes (Bonferroni, at least `FEATURES`) and
+by the number of ways in which the others can be chosen. So an honest node that fulfils the null is
+*ever* convicted with probability at most alpha.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from __future__ import annotations
 from math import comb, exp, inf, lgamma, log
 from typing import Final
 
-# Features that may reach a testable count in a window; more are counted as they are.
-FEATURES: Final = 10_000
+# Fewer features are counted as so many.
+FEATURES: Final = 1_000
 
 
 def log_choose(n: int, k: int) -> float:
@@ -60,7 +61,8 @@ def log_cost(look: int, features: int, others: int, chosen: int) -> float:
 
     Args:
         look: Number of this look at the node, from 1.
-        features: Features that the look could convict.
-        others: Nodes to compare with, of which ``chosen`` were.
+        features: Features counted in any of the nodes.
+        others: Nodes to compare with, of which ``chosen`` were; once most and once all of them.
     """
-    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(comb(others, chosen))
+    choices = 2 * comb(others, chosen)
+    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(choices)

@@ -15,6 +15,8 @@ WINDOW: Final = 64
 """Prompts that are counted exactly."""
 CAPACITY: Final = 20_000
 """Features of the past that a node may take up."""
+SETTLED: Final = 8
+"""Prompts from which a rate is one."""
 _SEEN: Final = 4_096
 # Older evidence fades, so that a node which changes in mid-training is not shielded by its record.
 _FADE_AT: Final = 1_024
@@ -28,6 +30,9 @@ class Sketch:
     def __init__(self) -> None:
         self.window: dict[bytes, set[str]] = {}
         self.recent: Counter[str] = Counter()
+        # The window before this one, without what it showed once.
+        self.before: dict[str, int] = {}
+        self.before_prompts = 0
         self.past: Counter[str] = Counter()
         self.past_prompts = 0
         self.lost = 0
@@ -83,6 +88,7 @@ class Sketch:
         past.update(once)
         self.past_prompts += len(self.window)
         self.lost += 1
+        self.before, self.before_prompts = repeated, len(self.window)
         self.window, self.recent = {}, Counter()
         if self.past_prompts >= _FADE_AT:
             self.past = Counter({f: n // 2 for f, n in past.items() if n > 1})
@@ -97,6 +103,20 @@ class Sketch:
                 kept = dict(list(self.past.items())[:CAPACITY])
             self.past = Counter(kept)
         self.lost += floor
+
+    def lately(self, feature: str) -> tuple[int, int]:
+        """(prompts that may have shown the feature at most, prompts), lately.
+
+        Of the window alone and the window with the one before it, the one with the higher rate: a
+        habit that all nodes have just taken up, as they do in training, must not look like one
+        node's because the others' older prompts are without it.
+        """
+        hits, size = self.recent.get(feature, 0), len(self.window)
+        if not self.before_prompts:
+            return hits, size
+        both = hits + self.before.get(feature, 1), size + self.before_prompts
+        alone = size >= SETTLED and hits * both[1] >= both[0] * size
+        return (hits, size) if alone else both
 
     def count(self, feature: str) -> int:
         """Prompts that showed the feature, at least."""

@@ -10,13 +10,14 @@ from grpo_guard.content.recurrence.sketch import Sketch
 from grpo_guard.content.recurrence.swarm import Conviction, Record, Swarm
 
 FORMAT = 1
-_NUMBERS = ("past_prompts", "lost", "prompts")
+_NUMBERS = ("past_prompts", "before_prompts", "lost", "prompts")
 
 
 def dump(swarm: Swarm) -> dict[str, Any]:
     """All records."""
     return {
         "format": FORMAT,
+        "clock": swarm.clock,
         "nodes": {node: _record(record) for node, record in swarm.records.items()},
         "newcomers": _record(swarm.newcomers),
     }
@@ -33,11 +34,12 @@ def load(swarm: Swarm, state: dict[str, Any]) -> None:
     try:
         records = {str(node): _restored(r) for node, r in state["nodes"].items()}
         newcomers = _restored(state["newcomers"])
+        clock = int(state["clock"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"state: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
         ) from None
-    swarm.records, swarm.newcomers = records, newcomers
+    swarm.records, swarm.newcomers, swarm.clock = records, newcomers, clock
 
 
 def _record(record: Record) -> dict[str, Any]:
@@ -45,8 +47,9 @@ def _record(record: Record) -> dict[str, Any]:
     return {
         **{name: getattr(sketch, name) for name in _NUMBERS},
         "window": [[key.hex(), sorted(fs)] for key, fs in sketch.window.items()],
+        "before": dict(sketch.before),
         "past": dict(sketch.past),
-        "looks": [record.looks, record.next_look, record.next_long],
+        "looks": [record.looks, record.next_look, record.next_long, record.opened],
         "convicted": [asdict(c) for c in record.convicted.values()],
     }
 
@@ -59,9 +62,11 @@ def _restored(plain: dict[str, Any]) -> Record:
         kept = {str(f) for f in features}
         sketch.window[bytes.fromhex(key)] = kept
         sketch.recent.update(kept)
+    sketch.before = {str(f): int(n) for f, n in plain["before"].items()}
     sketch.past = Counter({str(f): int(n) for f, n in plain["past"].items()})
     record.sketch = sketch
-    record.looks, record.next_look, record.next_long = (int(n) for n in plain["looks"])
+    looks = [int(n) for n in plain["looks"]]
+    record.looks, record.next_look, record.next_long, record.opened = looks
     for conviction in plain["convicted"]:
         found = Conviction(**conviction)
         record.convicted[found.feature] = found

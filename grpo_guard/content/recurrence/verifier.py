@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -14,7 +15,8 @@ from grpo_guard.content.recurrence.features import Reader, prompt_text
 from grpo_guard.content.recurrence.phrases import locate, shown
 from grpo_guard.content.recurrence.state import dump, load
 from grpo_guard.content.recurrence.swarm import Conviction, Swarm, lockstep
-from grpo_guard.content.recurrence.words import ordinary_words, words_of
+from grpo_guard.content.recurrence.vocabulary import ordinary_words
+from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -36,10 +38,11 @@ class RecurrenceVerifier(CompletionVerifier):
 
     **What a habit is.** Where models differ, an honest one has phrases of its own, and by counts
     alone "Let's think step by step" and a slogan are the same. So ``"heterogeneous"``, the default,
-    convicts only for words outside a list of how people reason, calculate, format and chat, and for
-    imports of unknown packages. A slogan made of such words alone is **not decidable** there and
-    passes. ``"homogeneous"``, for nodes that have the same weights, needs no list: it also convicts
-    for phrases of ordinary words and for the shape of code.
+    convicts only for words outside lists of how people reason, calculate, format and chat (see
+    `vocabulary`), and for imports of unknown packages. A slogan made of such words alone is **not
+    decidable** there and passes; an honest model with an odd habit is convicted, unless
+    `learn_habits` was shown its work. ``"homogeneous"``, for nodes that have the same weights, needs
+    no list: it also convicts for phrases of ordinary words and for the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is no contrast and the verdict is UNINFORMATIVE. Text beyond ``max_characters``
@@ -95,7 +98,7 @@ class RecurrenceVerifier(CompletionVerifier):
         self._reader = Reader(
             ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
         )
-        self._swarm = Swarm(alpha, min_share, max_nodes)
+        self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._lock = threading.Lock()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -116,6 +119,18 @@ class RecurrenceVerifier(CompletionVerifier):
             verdict or self._judged(completion, prompts, convicted, alone)
             for completion, verdict in zip(batch, aside, strict=True)
         ]
+
+    def learn_habits(self, texts: Iterable[str]) -> None:
+        """Take words that occur in two or more of these texts for ordinary from now on.
+
+        For samples of the nodes' models that you made yourself, before training; what a peer sent
+        would teach its poison. Convictions that stand are not taken back.
+        """
+        counts = Counter(word for text in texts for word in set(words_of(text)))
+        habits = frozenset(word for word, count in counts.items() if count > 1)
+        with self._lock:
+            self._reader = replace(self._reader, ordinary=self._reader.ordinary | habits)
+            self._swarm.reader = self._reader
 
     def convictions(self) -> dict[str, list[Conviction]]:
         """What each node is convicted of, the strongest first; nodes without are left out."""

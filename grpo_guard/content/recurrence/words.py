@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from importlib.resources import files
 from typing import Final
 
 END: Final = "."
@@ -67,11 +65,3 @@ def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
 
 def _spaced(word: str) -> bool:
     return (word[-1].isalpha() and not _UNSPACED_ONLY.match(word[-1])) or word == ANY
-
-
-@cache
-def ordinary_words() -> frozenset[str]:
-    """The bundled list: function words, and how people reason, calculate, format and chat."""
-    text = files(__package__).joinpath("ordinary.txt").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return frozenset(word for line in lines for word in line.split()) | {END}
