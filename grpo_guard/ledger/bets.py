@@ -31,13 +31,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Rates of (peers, node) that the bets are made for; evidence is averaged over them.
+# Rates of (peers, node) that the bets are made for, and the share of the stake that each gets.
 ALTERNATIVES = (
     (0.001, 0.03), (0.001, 0.1), (0.001, 0.5),
     (0.01, 0.1), (0.01, 0.3),
     (0.03, 0.11), (0.03, 0.25),
     (0.1, 0.4),
 )  # fmt: skip
+SHARES = (0.15, 0.25, 0.1, 0.2, 0.05, 0.15, 0.05, 0.05)
 _STEPS = 50
 _REMEMBERED = 50_000
 
@@ -50,7 +51,7 @@ class Tolerance:
         ValueError: an argument is out of range.
     """
 
-    ratio: float = 1.5
+    ratio: float = 1.25
     offset: float = 0.01
 
     def __post_init__(self) -> None:

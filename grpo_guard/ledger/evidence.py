@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_guard.ledger.bets import Array, Bets, Tally, Tolerance
+from grpo_guard.ledger.bets import SHARES, Array, Bets, Tally, Tolerance
 
 # Rounds between the beginnings of evidence: every round would cost four times as much, and a
 # node that turns bad between two of them is found at most a few rounds later.
@@ -32,6 +32,7 @@ WINDOW = 256
 # Nodes that are compared with one another; memory grows with the square.
 MAX_COMPARED = 32
 SMALLEST_SWARM = 3
+_LOG_SHARES = np.log(SHARES)
 
 Round = Mapping[str, Tally]
 
@@ -170,6 +171,6 @@ class Comparison:
         first = self._number // STRIDE
         begun = np.arange(first, first + len(worst), dtype=np.float64)
         # Stakes 1 / ((b + 1)(b + 2)) add up to 1 over all b >= 0.
-        logs = worst - np.log((begun + 1) * (begun + 2))[:, None] - math.log(worst.shape[1])
+        logs = worst - np.log((begun + 1) * (begun + 2))[:, None] + _LOG_SHARES
         top = float(logs.max())
         return top + float(np.log(np.exp(logs - top).sum()))

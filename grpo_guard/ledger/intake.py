@@ -22,11 +22,14 @@ MAX_KIND_CHARACTERS = 64
 EXCERPT_CHARACTERS = 80
 MAX_PHRASE_CHARACTERS = 400
 MAX_PHRASES_OF_COMPLETION = 8
+PIECE = 3
+MAX_PIECES = 6
+_PUNCTUATION = ".,;:!?\"'()[]{}<>*`"
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase that recurs in a node's work."""
+    """A piece of a phrase that recurs in a node's work, and the phrase as it began."""
 
     digest: bytes
     excerpt: bytes
@@ -153,23 +156,25 @@ def _kinds(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
+    """Pieces of `PIECE` words of the recurring phrases, so that longer and shorter ones meet."""
+    found: dict[bytes, Phrase] = {}
     findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
     for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
-        text = _phrase(completion, finding)
-        if text:
-            folded = " ".join(text.casefold().split())
-            excerpt = " ".join(text.split())[:EXCERPT_CHARACTERS]
-            yield Phrase(
-                _digest(folded.encode("utf-8", "surrogatepass")),
-                excerpt.encode("utf-8", "backslashreplace"),
-            )
+        words = _flagged(completion.text, finding).split()
+        excerpt = " ".join(words)[:EXCERPT_CHARACTERS].encode("utf-8", "backslashreplace")
+        for start in range(max(1, min(len(words) - PIECE + 1, MAX_PIECES))):
+            piece = " ".join(words[start : start + PIECE]).casefold().strip(_PUNCTUATION)
+            if piece:
+                digest = _digest(piece.encode("utf-8", "surrogatepass"))
+                found.setdefault(digest, Phrase(digest, excerpt))
+    yield from found.values()
 
 
-def _phrase(completion: Completion, finding: Finding) -> str:
+def _flagged(text: str, finding: Finding) -> str:
     if finding.char_span is None:
-        return finding.message[:MAX_PHRASE_CHARACTERS]
+        return ""
     start, end = finding.char_span
-    return completion.text[start : min(end, start + MAX_PHRASE_CHARACTERS)]
+    return text[start : min(end, start + MAX_PHRASE_CHARACTERS)]
 
 
 def _has_standing(verdict: Verdict) -> bool:

@@ -15,7 +15,7 @@ from grpo_guard.ledger.store import closed_rounds, read_meta, write_meta
 WORK = "work"
 SLOTS = "slots"
 # A node without a connection leaves slots empty in good faith: more room than for rejections.
-SLOT_TOLERANCE = Tolerance(ratio=1.5, offset=0.05)
+SLOT_TOLERANCE = Tolerance(ratio=1.25, offset=0.05)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class EvidenceLedger:
         path: str | os.PathLike[str],
         *,
         alpha: float = 1e-3,
-        ratio: float = 1.5,
+        ratio: float = 1.25,
         offset: float = 0.01,
         hostile: float = 1 / 3,
         half_life: float = 50.0,

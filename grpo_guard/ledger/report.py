@@ -75,7 +75,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class SybilHint:
-    """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too."""
+    """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
+
+    Args:
+        nodes: That share it.
+        excerpt: The phrase as it begins in the work of one of them.
+        count: Completions of the node that repeats it most.
+    """
 
     nodes: tuple[str, ...]
     excerpt: str
@@ -151,18 +157,19 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
         sqlite3.Error: the ledger cannot be read.
     """
     query = (
-        "SELECT digest, min(excerpt), sum(count) FROM phrases GROUP BY digest "
-        "HAVING count(*) > 1 ORDER BY count(*) DESC, sum(count) DESC LIMIT ?"
+        "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
+        "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"
     )
-    hints = []
+    hints: dict[tuple[tuple[str, ...], str], SybilHint] = {}
     for digest, excerpt, count in connection.execute(query, (MAX_HINTS,)).fetchall():
         names = connection.execute(
             "SELECT name FROM nodes JOIN phrases ON nodes.id = phrases.node "
             "WHERE digest = ? ORDER BY name",
             (digest,),
         )
-        hints.append(SybilHint(tuple(printable(n) for (n,) in names), printable(excerpt), count))
-    return hints
+        hint = SybilHint(tuple(printable(n) for (n,) in names), printable(excerpt), count)
+        hints.setdefault((hint.nodes, hint.excerpt), hint)  # the pieces of one phrase
+    return list(hints.values())
 
 
 def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:

@@ -26,10 +26,10 @@ OPEN_ROUNDS = 2
 # Names cost strangers nothing. Beyond this many, new ones are counted together.
 MAX_NODES = 10_000
 MAX_REASONS = 24
-MAX_PHRASES = 64
+MAX_PHRASES = 200
 # Rejections of one node's answers to one prompt that are held against it, where most others did not
 # answer that prompt: one that a verifier misreads would otherwise count a dozen times.
-MAX_HELD = 2
+MAX_HELD = 3
 
 Tallies = dict[int, Tally]
 

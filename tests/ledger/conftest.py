@@ -1,4 +1,7 @@
-import sys
-from pathlib import Path
+"""Settings of the property tests."""
 
-sys.path.insert(0, str(Path(__file__).parent))
+from hypothesis import settings
+
+# How long one example takes says something of the machine, not of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

@@ -189,16 +189,19 @@ def test_slots_that_do_not_fit_are_refused(ledger, empty):
 
 
 def test_recurring_phrases_that_nodes_share_are_a_hint(ledger):
-    text = "So: All  hail to the THIEF. Then 2 + 2 = 4."
-    finding = Finding("recurring_phrase", "recurs", char_span=(4, 27))
-    verdict = reject("recurrence", findings=(finding,))
-    batch = [Completion("p", text, node=n, round=0) for n in ("x", "y\x1b[2J")]
-    batch.append(Completion("p", "something else entirely", node="z", round=0))
-    ledger.record(batch, [verdict] * 3)
+    texts = {
+        "x": "All  hail to the THIEF.",
+        "y\x1b[2J": "And so: all hail to the thief",
+        "z": "something else entirely",
+    }
+    for t in range(3):
+        batch = [Completion(f"p {t}", text, node=n, round=t) for n, text in texts.items()]
+        found = [Finding("recurring_phrase", "recurs", (0, len(c.text))) for c in batch]
+        ledger.record(batch, [reject("recurrence", findings=(f,)) for f in found])
     [hint] = ledger.sybil_hints()
     assert hint.nodes == ("x", "y\\x1b[2J")
     assert hint.excerpt == "All hail to the THIEF."
-    assert hint.count == 2
+    assert hint.count == 3
 
 
 HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]
@@ -222,7 +225,7 @@ def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypat
     monkeypatch.setattr("grpo_guard.ledger.store.MAX_NODES", 50)
     for t in range(30):
         text = f"phrase number {t}"
-        findings = tuple(Finding(f"recurring_{t}_{k}", f"{text} {k}") for k in range(20))
+        findings = tuple(Finding(f"recurring_{t}_{k}", text, (k, 16)) for k in range(20))
         names = ["busy", *(f"name {t} {k}" for k in range(20))]
         batch = [Completion("p", text, node=n, round=t) for n in names]
         ledger.record(batch, [reject("says", findings=findings)] * len(batch))
