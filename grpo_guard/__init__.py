@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.length.scaling import LengthScaling
     from grpo_guard.content.length.verifier import LengthVerifier
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
+    from grpo_guard.judge.verifier import JudgeVerifier
+    from grpo_guard.ledger.ledger import EvidenceLedger, StandingVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.coin import PublicCoin
+    from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.logprob.tail import TailProbabilityVerifier
 
@@ -34,12 +38,17 @@ __version__ = "0.1.0"
 _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
+    "EvidenceLedger": "grpo_guard.ledger.ledger",
+    "JudgeVerifier": "grpo_guard.judge.verifier",
     "LengthScaling": "grpo_guard.content.length.scaling",
     "LengthVerifier": "grpo_guard.content.length.verifier",
     "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
     "PublicCoin": "grpo_guard.logprob.coin",
+    "RecurrenceVerifier": "grpo_guard.content.recurrence.verifier",
+    "ReferenceLikelihoodVerifier": "grpo_guard.logprob.reference.verifier",
     "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
+    "StandingVerifier": "grpo_guard.ledger.verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
 
@@ -55,10 +64,12 @@ __all__ = [
     "Completion",
     "CompletionError",
     "CompletionVerifier",
+    "EvidenceLedger",
     "Finding",
     "FrameworkError",
     "Guard",
     "HonestScores",
+    "JudgeVerifier",
     "Ledger",
     "LengthScaling",
     "LengthVerifier",
@@ -67,10 +78,13 @@ __all__ = [
     "Outcome",
     "Policy",
     "PublicCoin",
+    "RecurrenceVerifier",
+    "ReferenceLikelihoodVerifier",
     "Review",
     "SamplingSpec",
     "ScreensVerifier",
     "SeedReplayVerifier",
+    "StandingVerifier",
     "TailProbabilityVerifier",
     "Usage",
     "Verdict",
