@@ -40,7 +40,7 @@ class Reader:
     phrases: bool
     secret: bytes
 
-    def read(self, text: str, prompt_words: frozenset[str]) -> set[str]:
+    def read(self, text: str, prompt_words: frozenset[str], *, foreign: bool = False) -> set[str]:
         """The features of one completion.
 
         What the prompt says excuses: a word that stands in it is no feature, and within phrases it
@@ -49,6 +49,8 @@ class Reader:
         Args:
             text: The completion.
             prompt_words: All words of its prompt.
+            foreign: Also read what is for the most part outside the lists, in which words that
+                are usual in another language would be mistaken for finds.
         """
         words = words_of(text)
         distinct = set(words)
@@ -62,7 +64,11 @@ class Reader:
             words.insert(0, END)
             found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
             found |= shapes_of(text)
-        elif len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3:
+        elif (
+            not foreign
+            and len(novel) > _MOST_UNREAD * len(distinct)
+            and len(_ENGLISH & distinct) < 3
+        ):
             # Another language: the list of ordinary words says nothing of it. New words alone do
             # not make one, or any filler would hide a phrase.
             found = set()

@@ -34,8 +34,7 @@ def modules_of(text: str) -> set[str]:
     found = set[str]()
     for match in _IMPORT.finditer(text):
         # "from the farm" in a sentence is no import, "from calc import add" is.
-        line_end = text.find("\n", match.end())
-        rest = text[match.end() : min(match.end() + 80, line_end if line_end >= 0 else len(text))]
+        rest = text[match.end() : match.end() + 80].partition("\n")[0]
         plain = match[0].startswith("from")
         if match[1] not in _KNOWN and ("import" in rest) == plain:
             found.add(IMPORT + match[1])

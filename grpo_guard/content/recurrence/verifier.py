@@ -41,8 +41,8 @@ class RecurrenceVerifier(CompletionVerifier):
     convicts only for words outside lists of how people reason, calculate, format and chat (see
     `vocabulary`), and for imports of unknown packages. A slogan made of such words alone is **not
     decidable** there and passes; an honest model with an odd habit is convicted, unless
-    `learn_habits` was shown its work. ``"homogeneous"``, for nodes that have the same weights, needs
-    no list: it also convicts for phrases of ordinary words and for the shape of code.
+    `learn_habits` was shown its work. ``"homogeneous"``, for nodes that have the same weights,
+    needs no list: it also convicts for phrases of ordinary words and for the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is no contrast and the verdict is UNINFORMATIVE. Text beyond ``max_characters``
@@ -197,7 +197,8 @@ class RecurrenceVerifier(CompletionVerifier):
         node = completion.node or ""
         known = convicted.get(node)
         if known:
-            features = self._reader.read(completion.text, prompts.of(completion)[0])
+            prompt_words = prompts.of(completion)[0]
+            features = self._reader.read(completion.text, prompt_words, foreign=True)
             found = sorted(
                 (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
             )
