@@ -2,13 +2,16 @@
 
 Padding is cheap only while it need not be thought of. Each kind of cheap padding leaves a mark that
 honest working does not have in quantity: word sequences that were there before, sequences of the
-prompt, and sentences without a number or a word that the prompt is about.
+prompt, sentences that say over again what one sentence before them said, sentences without a number
+or a word that the prompt is about, and emptiness. A number alone does not put a sentence on the
+subject: a step works with numbers of the prompt or of earlier steps, padding with any.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections import deque
 from dataclasses import dataclass
 
 # Sequences of this many words recur in honest working ("so he has 5 + 3 ="); of this many, with
@@ -19,6 +22,16 @@ MAX_WORDS = 20_000
 MAX_COMPRESSED = 200_000
 _WORD = re.compile(r"[^\W_]+")
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?\n]+|$)")
+# Runs of three and more: "\n\n" and "..." are typography, and so is one rule or ellipsis.
+_RUN = re.compile(r"\s{3,}|([^\w\s])\1{3,}")
+# Share of a sentence's words that have to be the prompt's where its numbers come from nowhere.
+_ON_SUBJECT = 0.5
+# Sentences of more than twice as many words are taken apart.
+_CLAUSE = 12
+# A sentence is compared with so many before it; it is restated if this share of at least so many
+# stems and numbers stood in one of them.
+_COMPARED = 60
+_RESTATED, _LEAST_RESTATED = 0.85, 4
 _DIGIT = re.compile(r"[0-9]")
 # A stem of this many letters makes "apples" and "apple", "selling" and "sells" one word.
 _STEM = 4
@@ -47,7 +60,11 @@ class Redundancy:
         repeated: Words inside sequences that stood earlier in the text.
         echoed: Words inside sequences of the prompt, where they are not repeated.
         idle: Words in sentences with neither a digit nor a word of the prompt.
-        foreign: Words in sentences with digits of which no word is the prompt's.
+        foreign: Words in sentences whose numbers come from nowhere and which are hardly about the
+            prompt.
+        restated: Words in sentences of which nearly all stands in one sentence before, in any
+            order.
+        bare: Share of the characters that are runs of blanks or of one punctuation mark.
         compressed: Size after zlib over size before; 1 where the text is short.
         span: The longest stretch that is repeated or echoed, in characters.
     """
@@ -57,13 +74,16 @@ class Redundancy:
     echoed: float
     idle: float
     foreign: float
+    restated: float
+    bare: float
     compressed: float
     span: tuple[int, int] | None
 
     @property
     def waste(self) -> float:
         """The share that brings nothing new about the question."""
-        return min(1.0, self.repeated + self.echoed + self.idle + self.foreign)
+        words = self.repeated + self.echoed + self.idle + self.foreign + self.restated
+        return self.bare + (1 - self.bare) * min(1.0, words)
 
 
 class Subject:
@@ -73,6 +93,7 @@ class Subject:
         words = [m[0] for m in _WORD.finditer(prompt.lower()[: MAX_WORDS * 10])][:MAX_WORDS]
         self.sequences = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
         self.stems = {word[:_STEM] for word in words if _has_subject(word)}
+        self.numbers = {word for word in words if word.isdigit()}
 
 
 def measure(text: str, subject: Subject) -> Redundancy:
@@ -83,7 +104,7 @@ def measure(text: str, subject: Subject) -> Redundancy:
     words = [lower[start:end] for start, end in found]
     repeated, echoed = _covered(words, subject)
     covered = [r or e for r, e in zip(repeated, echoed, strict=True)]
-    idle, foreign = _off_subject(lower, words, found, covered, subject)
+    idle, foreign, restated = _off_subject(lower, words, found, covered, subject)
     total = max(len(words), 1)
     return Redundancy(
         len(words),
@@ -91,9 +112,18 @@ def measure(text: str, subject: Subject) -> Redundancy:
         (sum(covered) - sum(repeated)) / total,
         idle / total,
         foreign / total,
+        restated / total,
+        _bare(text),
         compressed(text),
         _longest(covered, found),
     )
+
+
+def _bare(text: str) -> float:
+    """Share of the text in runs of blanks or of one mark, beyond what typography has."""
+    head = text[:MAX_COMPRESSED]
+    empty = sum(m.end() - m.start() - 2 for m in _RUN.finditer(head))
+    return empty / len(head) if head else 0.0
 
 
 def _covered(words: list[str], subject: Subject) -> tuple[list[bool], list[bool]]:
@@ -115,23 +145,48 @@ def _off_subject(
     spans: list[tuple[int, int]],
     covered: list[bool],
     subject: Subject,
-) -> tuple[int, int]:
-    """(words in idle sentences, words in foreign ones), of those not covered already."""
-    idle = foreign = at = 0
+) -> tuple[int, int, int]:
+    """(words in idle sentences, in foreign ones, in restated ones), of those not covered."""
+    idle = foreign = restated = at = 0
+    known = set(subject.numbers)
+    said: deque[frozenset[str]] = deque(maxlen=_COMPARED)
     for sentence in _SENTENCE.finditer(lower):
         first = at
         while at < len(spans) and spans[at][0] < sentence.end():
             at += 1
-        mine = words[first:at]
-        letters = [word for word in mine if _has_subject(word)]
-        if len(letters) < 3 or any(word[:_STEM] in subject.stems for word in letters):
-            continue
-        fresh = covered[first:at].count(False)
-        if _DIGIT.search(sentence[0]):
-            foreign += fresh
-        else:
-            idle += fresh
-    return idle, foreign
+        for start in range(first, at, _CLAUSE) if at - first > 2 * _CLAUSE else (first,):
+            end = min(start + _CLAUSE, at) if at - first > 2 * _CLAUSE else at
+            mine = words[start:end]
+            numbers = {word for word in mine if word.isdigit()}
+            letters = [word for word in mine if _has_subject(word)]
+            on = sum(word[:_STEM] in subject.stems for word in letters)
+            grounded = _grounded(numbers, known, on, letters)
+            if grounded:
+                known |= numbers
+            fresh = covered[start:end].count(False)
+            content = frozenset(word[:_STEM] for word in letters) | numbers
+            if not numbers and len(letters) >= 3 and on == 0:
+                idle += fresh
+            elif not grounded and on < _ON_SUBJECT * len(letters) + (not letters):
+                foreign += fresh
+            elif len(content) >= _LEAST_RESTATED and any(_contains(old, content) for old in said):
+                restated += fresh
+            said.append(content)
+    return idle, foreign, restated
+
+
+def _grounded(numbers: set[str], known: set[str], on: int, letters: list[str]) -> bool:
+    """Whether a step's numbers come from the prompt or from steps before it.
+
+    One of three does where the words are the prompt's, or there are none ("2 * 8 = 16"): small
+    numbers are alike everywhere.
+    """
+    share = len(numbers & known) / len(numbers) if numbers else 1.0
+    return share >= 0.5 or (share >= 0.3 and (on > 0 or not letters))
+
+
+def _contains(old: frozenset[str], new: frozenset[str]) -> bool:
+    return len(new & old) >= _RESTATED * len(new)
 
 
 def share_on_subject(text: str, subject: Subject) -> float:

@@ -2,17 +2,25 @@
 
 After Group Relative Reward Rescaling (GR3, arXiv 2603.10535), which multiplies each reward by a
 factor that falls with the length relative to the group's; additive penalties can be traded against
-the reward, a factor cannot. Two things differ here, since the group holds an attacker. The measure
-is the group's median and not its mean, which a quarter of long completions would raise by half. And
-the factor is 1 up to the median and a little beyond, then falls as a power that the group's own
-spread sets: where all completions are alike, a third more is much; where they differ, it is little.
-The price is paid by honest answers above the median; docs/results/screens-length.json says how much
-of their reward they keep, and what GR3's own form does.
+the reward, a factor cannot. Three things differ here, since the group holds an attacker.
+
+The measure is the group's median and not its mean, which a quarter of long completions would raise
+by half. The factor is 1 up to some standard deviations above it, then falls as a power that the
+group's own spread sets: where all completions are alike, a third more is much; where they differ,
+it is little.
+
+And how many standard deviations are free depends on the sender's other completions in the batch. An
+honest node's long answer stands beside its ordinary ones; one whose work is ordinary on average has
+the benefit of the doubt, one whose work is long on average has less than a stranger has. Without
+that, whatever takes away the choice of the longest of eighty takes a third of the reward of honest
+correct answers too. Lengths below the median cannot buy much: they count as half a deviation at
+most, or short completions would pay for long ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,14 +29,21 @@ from grpo_guard.content.length.compare import Comparison
 from grpo_guard.content.length.groups import RewardOf
 from grpo_guard.content.length.statistics import PRIOR_SPREAD
 
+# Other completions of a node that earn it half of the benefit of the doubt.
+_TRUST_AFTER = 4
+# As many completions of ordinary length are added to a node's record.
+_STRANGERS = 2
+# Bounds of what one completion adds to the record, and the mean of a normal one between them.
+_LOWEST, _HIGHEST, _ORDINARY = 0.5, 3.0, 0.2
+
 
 def length_scale(
     lengths: Sequence[float],
     *,
     centre: float | None = None,
     spread: float = PRIOR_SPREAD,
-    tolerance: float = 0.25,
-    strength: float = 2.5,
+    tolerance: float = 0.5,
+    strength: float = 4.0,
 ) -> list[float]:
     """Factors in (0, 1] for the lengths of one group.
 
@@ -79,48 +94,101 @@ def gr3_scale(lengths: Sequence[float], *, strength: float = 1.0) -> list[float]
     return [1 / (1 + strength * length / mean) for length in lengths]
 
 
+class _Record:
+    """How long one node's completions of a batch are, in clipped standard deviations."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, deviation: float) -> None:
+        self.count += 1
+        self.total += _clipped(deviation)
+
+    def without(self, deviation: float) -> tuple[int, float]:
+        """(the others' number, how far their mean is above an ordinary node's)."""
+        others = self.count - 1
+        if others < 1:
+            return 0, 0.0
+        return others, max((self.total - _clipped(deviation)) / others - _ORDINARY, 0.0)
+
+
+def _clipped(deviation: float) -> float:
+    return min(max(deviation, -_LOWEST), _HIGHEST)
+
+
 @dataclass(frozen=True, slots=True)
 class LengthScaling:
     """Scales rewards by length, group by group, with the robust statistics of `LengthVerifier`.
 
     Each completion is measured by the others of its prompt: of other nodes and of equal worth
     where there are enough. Apply it to the rewards *after* the verdicts' veto and before the
-    trainer computes advantages.
+    trainer computes advantages, to batches of many prompts: in a batch of one prompt every node is
+    nearly a stranger. ``Completion.node`` has to be the sender's known identity.
 
     Args:
-        tolerance: See `length_scale`.
+        tolerance: Standard deviations above the median that cost a stranger nothing, >= 0.
         strength: See `length_scale`.
+        trusted_tolerance: The same for a node whose many other completions are of ordinary length.
+        node_weight: Standard deviations taken from the tolerance for each that the node's other
+            completions lie above the median on average; 0 = nodes are not told apart.
         reward_of: Reward of a completion, for comparing equals only; None = by its reference.
         wanted_peers: How many equals from other nodes make a comparison; else all others do.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Example:
         >>> rewards = guard.apply(rewards, completions)
         >>> rewards = LengthScaling().apply(rewards, completions)
     """
 
-    tolerance: float = 0.25
-    strength: float = 2.5
+    tolerance: float = 0.5
+    strength: float = 4.0
+    trusted_tolerance: float = 2.0
+    node_weight: float = 1.5
     reward_of: RewardOf | None = None
     wanted_peers: int = 3
 
     def __post_init__(self) -> None:
         length_scale([1.0], tolerance=self.tolerance, strength=self.strength)
+        for name in ("trusted_tolerance", "node_weight"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"LengthScaling.{name}: expected a number >= 0, got {value!r}")
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
         """One factor in (0, 1] per completion, in order; 1 where there is nothing to compare."""
+        deviations = self._deviations(batch)
+        records = defaultdict[str, _Record](_Record)
+        for completion, deviation in zip(batch, deviations, strict=True):
+            if completion.node is not None and deviation is not None:
+                records[completion.node].add(deviation)
+        factors = []
+        for completion, deviation in zip(batch, deviations, strict=True):
+            record = records[completion.node] if completion.node is not None else _Record()
+            factors.append(1.0 if deviation is None else self._factor(deviation, record))
+        return factors
+
+    def _deviations(self, batch: Sequence[Completion]) -> list[float | None]:
+        """Standard deviations above the peers' median; None without peers."""
         comparison = Comparison(batch, self.reward_of, self.wanted_peers)
-        factors = [1.0] * len(batch)
+        found: list[float | None] = [None] * len(batch)
         for group in comparison.groups:
             for member in group.members:
                 if member.index in group.judged:
-                    _, found = comparison.of(member, group)
-                    if found is not None:
-                        factors[member.index] = self.factor(found.deviation)
-        return factors
+                    _, excess = comparison.of(member, group)
+                    found[member.index] = None if excess is None else excess.deviation
+        return found
 
-    def factor(self, deviation: float) -> float:
-        """The factor for a completion so many standard deviations above its peers' median."""
-        return factor_of(deviation, tolerance=self.tolerance, strength=self.strength)
+    def _factor(self, deviation: float, record: _Record) -> float:
+        others, mean = record.without(deviation)
+        trust = others / (others + _TRUST_AFTER)
+        free = self.tolerance + (self.trusted_tolerance - self.tolerance) * trust
+        long_by = self.node_weight * mean * others / (others + _STRANGERS)
+        # At least nothing below the median: a long record takes away a tolerance, not a reward
+        # that is not long.
+        return factor_of(deviation, tolerance=max(free - long_by, 0.0), strength=self.strength)
 
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion]

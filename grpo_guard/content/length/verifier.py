@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Literal, TypeAlias
@@ -29,7 +30,8 @@ _WASTE, _WASTE_OVER_PEERS = 0.35, 0.3
 # With fewer peers than a judgement by length needs, both have to be plain.
 _FEW_RATIO, _FEW_WASTE = 2.0, 0.5
 # In fewer words the shares are noise: one sentence off the subject is half of a short answer.
-_FEWEST_WASTED = 20
+_FEWEST_WASTED = 12
+_LEAST_EASE = 0.4
 # Share of the excess that the waste has to explain.
 _EXPLAINED = 0.6
 # What zlib makes no smaller than this holds no repetition worth a closer look.
@@ -113,9 +115,10 @@ class LengthVerifier(CompletionVerifier):
         if self.memory is not None:
             self.memory.observe(comparison.groups)
             convicted = self.memory.convicted()
+        factors = self.scaling.factors(batch) if self.on_long == "scale" else [1.0] * len(batch)
         verdicts: dict[int, Verdict] = {}
         for group in comparison.groups:
-            judge = _GroupJudge(self, batch, group, comparison, convicted)
+            judge = _GroupJudge(self, batch, group, comparison, convicted, factors)
             # The longest first: what it shows of the group counts for the rest.
             for member in sorted(group.members, key=lambda m: -m.length):
                 if member.index in group.judged:
@@ -133,12 +136,14 @@ class _GroupJudge:
         group: Group,
         comparison: Comparison,
         convicted: dict[str, float],
+        factors: Sequence[float],
     ) -> None:
         self.verifier = verifier
         self.batch = batch
         self.group = group
         self.comparison = comparison
         self.convicted = convicted
+        self.factors = factors
         self._subject: Subject | None = None
         self._measured: dict[int, Redundancy] = {}
         self._padding = False
@@ -157,7 +162,7 @@ class _GroupJudge:
         if found.peers < verifier.min_peers and found.p_value < _REMARKABLE_P:
             message = f"{_times(found)}; too few to tell"
             return abstain(name, Cause.UNINFORMATIVE, message, p_value=found.p_value)
-        return accept(name, p_value=found.p_value, findings=self._scaled(found))
+        return accept(name, p_value=found.p_value, findings=self._scaled(member, found))
 
     def _too_long(self, member: Member, found: Excess) -> Finding | None:
         text = self.batch[member.index].text
@@ -181,10 +186,12 @@ class _GroupJudge:
             return None
         mine = self._measure(member.index)
         usual = median(self._measure(peer.index).waste for peer in peers[:16])
-        needed = max(_FEW_WASTE if few else _WASTE, usual + _WASTE_OVER_PEERS)
-        if mine.waste * mine.words < _FEWEST_WASTED:
+        # The longer it is against its peers, the less waste has to speak beside that.
+        ease = 1.0 if few else _ease(found.p_value)
+        needed = max(_FEW_WASTE if few else _WASTE * ease, usual + _WASTE_OVER_PEERS * ease)
+        if mine.waste * mine.words < _FEWEST_WASTED and mine.bare < needed:
             return None
-        if mine.waste < needed or mine.waste < _EXPLAINED * (1 - 1 / found.ratio):
+        if mine.waste < needed or mine.waste < _EXPLAINED * ease * (1 - 1 / found.ratio):
             return None
         message = (
             f"{_times(found)}, and {mine.waste:.0%} of its words bring nothing new "
@@ -208,9 +215,9 @@ class _GroupJudge:
         message = f"most of the text is redundant ({_shares(mine)})"
         return Finding("redundant", message, char_span=mine.span)
 
-    def _scaled(self, found: Excess) -> tuple[Finding, ...]:
-        factor = self.verifier.scaling.factor(found.deviation)
-        if self.verifier.on_long != "scale" or factor >= 1:
+    def _scaled(self, member: Member, found: Excess) -> tuple[Finding, ...]:
+        factor = self.factors[member.index]
+        if factor >= 1:
             return ()
         return (Finding("long", f"{_times(found)}; reward factor {factor:.4g}"),)
 
@@ -231,6 +238,11 @@ def prompt_text(completion: Completion) -> str:
     return "\n".join(content for content in contents if isinstance(content, str))
 
 
+def _ease(p_value: float) -> float:
+    """1 where a length is barely suspect, falling to `_LEAST_EASE` where it all but rejects."""
+    return min(1.0, max(1 + math.log10(max(p_value, 1e-9) / _SUSPECT_P) / 2.5, _LEAST_EASE))
+
+
 def _times(found: Excess) -> str:
     return f"{found.ratio:.2f} times the median length of {found.peers} others"
 
@@ -238,5 +250,5 @@ def _times(found: Excess) -> str:
 def _shares(found: Redundancy) -> str:
     return (
         f"{found.repeated:.0%} repeated, {found.echoed:.0%} from the question, "
-        f"{found.idle + found.foreign:.0%} off the subject"
+        f"{found.idle + found.foreign:.0%} off the subject, {found.restated:.0%} restated"
     )
