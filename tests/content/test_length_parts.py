@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.groups import Group, Member, is_right
 from grpo_guard.content.length.nodes import NodeMemory
+from grpo_guard.content.length.redundancy import Subject, measure
 from grpo_guard.content.length.scaling import LengthScaling, gr3_scale, length_scale
 from grpo_guard.content.length.statistics import tail
 from grpo_guard.content.length.verifier import LengthVerifier
@@ -219,3 +220,74 @@ def test_one_question_asked_ten_thousand_times_is_not_quadratic() -> None:
     verdicts = LengthVerifier(memory=NodeMemory()).verify(batch)
     assert time.process_time() - started < 15
     assert sum(v.rejected for v in verdicts) <= 10
+
+
+def batch_of(lengths: dict[str, list[int]]) -> list[Completion]:
+    """Groups in which each node sends one completion of the given length, in words."""
+    rounds = len(next(iter(lengths.values())))
+    return [
+        Completion(f"Q{i}", "word " * sizes[i], node=node, group=i)
+        for i in range(rounds)
+        for node, sizes in lengths.items()
+    ]
+
+
+def test_an_ordinary_record_is_worth_the_benefit_of_the_doubt() -> None:
+    rng = random.Random(0)
+    usual = {f"n{k}": [rng.randint(80, 120) for _ in range(24)] for k in range(4)}
+    # One long answer of a node that is like the others, and a node that is always so long.
+    once = {**usual, "n0": [140, *usual["n0"][1:]]}
+    always = {**usual, "n0": [rng.randint(180, 200) for _ in range(24)]}
+    honest = LengthScaling().factors(batch_of(once))
+    assert honest[0] > 0.3
+    assert sum(honest) / len(honest) > 0.95
+    attacked = LengthScaling().factors(batch_of(always))
+    assert max(attacked[::4]) < 0.05
+    assert min(factor for i, factor in enumerate(attacked) if i % 4) > 0.5
+    # A sender without a name, or with a new one each time, has no record to show.
+    for nameless in (None, "new"):
+        renamed = [
+            Completion(c.prompt, c.text, group=c.group, node=c.node if i else nameless)
+            for i, c in enumerate(batch_of(once))
+        ]
+        assert LengthScaling().factors(renamed)[0] < honest[0] / 3
+
+
+def test_short_completions_do_not_pay_for_long_ones() -> None:
+    rng = random.Random(1)
+    usual = {f"n{k}": [rng.randint(80, 120) for _ in range(24)] for k in range(4)}
+    mixed = {**usual, "n0": [190 if i % 2 else 5 for i in range(24)]}
+    assert max(LengthScaling().factors(batch_of(mixed))[4::8]) < 0.2
+    with pytest.raises(ValueError, match="trusted_tolerance"):
+        LengthScaling(trusted_tolerance=-1)
+
+
+QUESTION = "Ann has 12 trays with 9 roses each and gives 30 roses to Ben. How many are left?"
+STEPS = "Ann has 12 * 9 = 108 roses on her trays. She gives 30 away, so 108 - 30 = 78 are left."
+
+
+@pytest.mark.parametrize(
+    ("filler", "share"),
+    [
+        ("Note that 47 is odd and that 47 plus one is 48. ", "foreign"),
+        ("The 25 trains carried 640 tons of coal over the mountains. ", "foreign"),
+        ("On her trays 108 roses are what Ann has: 12 * 9. ", "restated"),
+        ("Always remember that patience brings great rewards. ", "idle"),
+        ("\n" * 60, "bare"),
+        (" " * 60, "bare"),
+        ("=" * 60, "bare"),
+    ],
+)
+def test_each_kind_of_padding_has_its_share(filler: str, share: str) -> None:
+    subject = Subject(QUESTION)
+    plain, padded = measure(STEPS, subject), measure(f"{STEPS} {filler * 4}", subject)
+    assert plain.waste < 0.1
+    assert getattr(padded, share) + (padded.repeated if share == "restated" else 0) > 0.1
+    assert padded.waste > plain.waste + 0.3
+
+
+def test_working_is_not_waste() -> None:
+    subject = Subject(QUESTION)
+    check = "Check: 78 + 30 = 108 and 108 / 9 = 12 trays, as the question says. "
+    other = "Let x be the roses that are left. x + 30 = 12 * 9, x + 30 = 108, x = 78. "
+    assert measure(STEPS + check + other, subject).waste < 0.2
