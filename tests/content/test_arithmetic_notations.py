@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.expression import evaluate
-from grpo_guard.content.arithmetic.notation import fold, scan
+from grpo_guard.content.arithmetic.notation import scan
 from grpo_guard.content.arithmetic.parser import Parser
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.expression import UndefinedError, evaluate
 from grpo_guard.content.arithmetic.notation import (
     FRACTION,
@@ -14,7 +15,6 @@ from grpo_guard.content.arithmetic.notation import (
     SIGN,
     VULGAR,
     Rational,
-    fold,
     scan,
 )
 from grpo_guard.content.arithmetic.parser import Parser

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from grpo_guard.content.arithmetic import leniency, measures
+from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
 from grpo_guard.content.arithmetic.links import Link, links, segments
-from grpo_guard.content.arithmetic.notation import Rational, fold, number
+from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
+from grpo_guard.content.arithmetic.plain import confirmed, confirmed_note
 from grpo_guard.content.arithmetic.readings import readings
 from grpo_guard.content.arithmetic.rounding import (
     FLOAT_DECIMALS,
@@ -24,46 +26,39 @@ from grpo_guard.content.arithmetic.rounding import (
 MOST_READINGS: Final = 2000
 MOST_WRONG: Final = 1000
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
+_IN_NUMBERS: Final = frozenset("0123456789.,/")
 _COPY: Final = re.compile(
     r"[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3})"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
-    """One checked equation.
-
-    Args:
-        left: What stands to the left, as written.
-        exact: Its exact value.
-        stated: The value of what stands to the right.
-        span: Place of the stated result in the text.
-        extent: Place of the whole equation.
-        right: Whether the statement holds.
-    """
-
-    left: str
-    exact: Rational
-    stated: Rational
-    span: tuple[int, int]
-    extent: tuple[int, int]
-    right: bool
+_OPENING: Final = vocabulary("so thus then hence therefore because since total get")
 
 
-def equations(text: str) -> list[Equation]:
+def equations(text: str, *, fast: bool = True) -> list[Equation]:
     """Every equation whose two sides can be read without doubt, in the order of the text.
 
     Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
     is the text around them, as if they were not there.
+
+    Args:
+        text: The completion.
+        fast: Whether plain lines whose equations are right may skip the full parser. It changes
+            nothing but the time.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _NOTE.sub(lambda m: " " * len(m.group()), folded) if notes else folded
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
-    places = [(*note.span(1), folded) for note in notes]
-    places += [(start, end, outer) for start, end in segments(outer)]
-    for start, end, source in places:
+    places = [(*note.span(1), folded, confirmed_note) for note in notes]
+    places += [(start, end, outer, confirmed) for start, end in segments(outer)]
+    for start, end, source, confirm in places:
+        if fast:
+            plain = confirm(text, source, start, end)
+            if plain is not None:
+                checker.found += plain
+                continue
         for link in links(source, start, end):
             checker.add(link)
         if checker.wrong >= MOST_WRONG:
@@ -110,16 +105,10 @@ class _Checker:
                 self.floats[exact] = shown
         if holds or not leniency.excused(link, exact, stated, self.text):
             self.wrong += not holds
-            self.found.append(
-                Equation(
-                    self.text[left.start : left.end][:200],
-                    exact,
-                    stated,
-                    right.operands[0].span if right.is_number else (right.start, right.end),
-                    (left.start, right.end),
-                    holds,
-                )
-            )
+            written = self.text[left.start : left.end][:200]
+            span = right.operands[0].span if right.is_number else (right.start, right.end)
+            extent = (left.start, span[1])
+            self.found.append(Equation(written, exact, stated, span, extent, holds))
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
@@ -127,6 +116,8 @@ class _Checker:
         operators = list(left.all_operators())
         self.calculated |= bool(operators)
         if not operators:
+            if self._is_turned_round(link, exact, stated):
+                return True
             return self.calculated and not left.numbers_have_units(link.right)
         if operators == ["-"] and exact < 0 and "-" in self.text[left.start : left.end]:
             tight = " " not in self.text[left.start : left.end].strip()
@@ -141,6 +132,22 @@ class _Checker:
             plain = set(operators) <= {"-", "/"} and not re.search(r" [-−–/÷] |[a-z]{4}|÷", written)
             return not plain and link.right.is_number
         return True
+
+    def _is_turned_round(self, link: Link, exact: Rational, stated: Rational) -> bool:
+        """``5 = 2 + 2``, unless the number is a label, as in ``Day 5 = 2 + 2`` or a list's 1 to 9.
+
+        A label has nothing to do with the value, a wrong result is near it.
+        """
+        right = link.right
+        if link.chained or link.verbal or not link.left.is_number or link.left.operands[0].unit:
+            return False
+        if not right.operators or "/" in right.operators or right.operators[0] == "f":
+            return False
+        before = link.context[-1] if link.context else None
+        bare = before is None or before.kind == BREAK
+        if not bare and before is not None and before.kind == WORDS:
+            bare = before.text.lower() in _OPENING
+        return bare and 0 < exact <= 2 * stated <= 4 * exact
 
     def _holds(self, link: Link, exact: Rational, stated: Rational) -> bool:
         left, right = link.left, link.right
@@ -177,8 +184,12 @@ class _Checker:
 
     def add_copy(self, folded: str, note: re.Match[str]) -> None:
         """``<<16-3=13>>12``: the number behind a calculator note repeats its result."""
-        copy = _COPY.match(folded, note.end())
         result = folded[note.start(1) : note.end(1)].rpartition("=")[2].strip()
+        behind = note.end() + len(result)
+        same = folded.startswith(result, note.end())
+        if same and folded[behind : behind + 1] not in _IN_NUMBERS:
+            return
+        copy = _COPY.match(folded, note.end())
         if copy is None or not result:
             return
         place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))

@@ -8,6 +8,7 @@ its notation leaves open (`readings.py`), and is wrong only if it is wrong under
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -51,6 +52,7 @@ class Operand:
     decimals: int | None = None
     group: Run | None = None
     bottom: Run | None = None  # of a LaTeX fraction whose top is ``group``
+    root: bool = False  # the square root of ``group``
     fraction: Fraction | None = None  # the 1/2 of 1 1/2
     negative: bool = False
     percent: bool = False
@@ -93,6 +95,8 @@ class Run:
         yield from self.operators
         for operand in self.operands:
             if operand.group is not None:
+                if operand.root:
+                    yield "r"
                 yield from operand.group.all_operators()
                 if operand.bottom is not None:
                     yield "/"
@@ -129,6 +133,8 @@ def _operand(operand: Operand, reading: Reading) -> Rational:
             value = value + operand.fraction if reading.mixed else value * operand.fraction
     else:
         value = evaluate(operand.group, reading)
+        if operand.root:
+            value = square_root(value)
         if operand.bottom is not None:
             value = divide(value, evaluate(operand.bottom, reading))
     if operand.percent and reading.percent != "plain":
@@ -217,6 +223,19 @@ def power(base: Rational, exponent: Rational) -> Rational:
         raise UndefinedError("too large")
     value = Fraction(base) ** int(exponent)
     return value.numerator if value.denominator == 1 else value
+
+
+def square_root(value: Rational) -> Rational:
+    """Exact square root.
+
+    Raises:
+        UndefinedError: it is not rational.
+    """
+    if value >= 0:
+        top, bottom = math.isqrt(value.numerator), math.isqrt(value.denominator)
+        if top * top == value.numerator and bottom * bottom == value.denominator:
+            return divide(top, bottom)
+    raise UndefinedError("not a rational root")
 
 
 def checked(value: Rational) -> Rational:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from grpo_guard.content.arithmetic.equations import Equation
-from grpo_guard.content.arithmetic.notation import MAX_DIGITS, Rational, fold, number
+from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.equation import Equation
+from grpo_guard.content.arithmetic.notation import MAX_DIGITS, Rational, number
 
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+|\.[0-9]++")
 _RETRACTION: Final = re.compile(

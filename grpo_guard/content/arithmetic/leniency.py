@@ -32,6 +32,9 @@ _FACTORS: Final[dict[str, Rational]] = {
     "half": Fraction(1, 2), "twice": 2, "double": 2, "triple": 3, "thrice": 3,
     "third": Fraction(1, 3), "quarter": Fraction(1, 4), "doubled": 2, "doubling": 2,
 }  # fmt: skip
+_DENIAL: Final = re.compile(
+    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|not |impossible|untrue|nonsense)"
+)
 _RATE: Final = re.compile(r"[A-Za-z]/[0-9]")  # "24 degrees / 3 degrees/5% increase"
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
 _LABELS: Final = vocabulary(
@@ -51,7 +54,8 @@ _OPAQUE: Final = vocabulary(
 def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
     """Whether words or units around a link make it too uncertain to be called wrong."""
     return (
-        measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
+        _is_denied(link, text)
+        or measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
         or _context_explains(link, exact, stated)
         or _priced(link, text)
         or _has_unknowns(link)
@@ -67,6 +71,14 @@ def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
             and math.factorial(int(stated)) == exact
         )
     )
+
+
+def _is_denied(link: Link, text: str) -> bool:
+    """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``."""
+    if _DENIAL.match(text, link.right.end):
+        return True
+    said = " ".join(token.text[-60:] for token in link.context[-3:] if token.kind == WORDS)
+    return said.lower().endswith(("not true that", "false that", "wrong that"))
 
 
 def _is_money(text: str, operand: Operand) -> bool:
@@ -98,7 +110,9 @@ def _is_clock_time(link: Link) -> bool:
     behind = link.after.text if link.after is not None else ""
     units = [o.unit for run in (link.left, link.right) for o in run.numbers()]
     return any(
-        word in ("am", "pm", "AM", "PM", "o'clock") for u in (*units, behind) for word in u.split()
+        word in ("am", "pm", "AM", "PM", "o'clock", "clock")
+        for u in (*units, behind)
+        for word in u.split()
     )
 
 
@@ -126,6 +140,9 @@ def _has_unknowns(link: Link) -> bool:
     left = {operand.unit.strip() for operand in link.left.numbers()}
     right = {operand.unit for operand in link.right.numbers()}
     # "= 7 m" counts metres, "= 7m" may be an unknown as well
+    if any(len(unit) > 1 and sizes_of(unit) for unit in left | right):
+        # beside "km", an "h" apart from its number is an hour
+        left = {operand.unit for operand in link.left.numbers()}
     doubtful = any(_may_be_unknown(unit) for unit in left | right)
     return doubtful and len(left | {unit.strip() for unit in right}) > 1
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.content.arithmetic.expression import Run
+from grpo_guard.content.arithmetic.expression import Operand, Run
 from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import (
     APPROXIMATELY,
+    ASIDE,
     BREAK,
     CLOSE,
     FRACTION,
@@ -20,21 +21,23 @@ from grpo_guard.content.arithmetic.notation import (
     PERCENT,
     QUESTION,
     RELATION,
+    ROOT,
     SIGN,
     UNKNOWN,
     VERB,
     VULGAR,
     WORDS,
     Token,
+    number,
     scan,
     vocabulary,
 )
 from grpo_guard.content.arithmetic.parser import Parser
 
-_STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR})
+_STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 _HEDGES: Final = vocabulary("about around roughly almost nearly")
 _FILLERS: Final = _HEDGES | vocabulary(
-    "a an total of only just exactly or the us you me it him her them to also now"
+    "altogether a an total of only just exactly or the us you me it him her them to also now"
 )
 # Words behind a stated number that make it part of another statement.
 _COMPARING: Final = vocabulary(
@@ -91,7 +94,8 @@ class _Chains:
         while at < count:
             kind = self.tokens[at].kind
             if kind == RELATION:
-                link, at = self._relation(at)
+                aside = self.tokens[at].text == ASIDE
+                link, at = self._aside(at) if aside else self._relation(at)
                 if link is not None:
                     yield link
             elif kind in _STARTS or self._is_leading_sign(at):
@@ -117,11 +121,19 @@ class _Chains:
         chained = self.chained
         doubt = "" if chained or left is None else self._doubt_before()
         begin, approximate = self._skip_fillers(at + 1)
+        left_at = self.left_at
         run, stop = self.parser.run(begin) if begin < len(self.tokens) else (None, begin)
+        if run is None and left is not None and left.operators:
+            run, stop = self._padded(begin, stop)
         self.left, self.left_at, self.left_end, self.chained = run, begin, stop, True
         opens = self.opens or not chained
         self.opens = run is None or left is None
         if run is None:
+            if left is not None and not chained and self._is_name(at + 1):
+                # "2 + 2 = x = 4": the name stands for the value
+                self.left, self.left_at, self.left_end = left, left_at, at + 2
+                self.chained, self.opens = False, True
+                return None, at + 2
             self.left_end = -1
             return None, max(at + 1, begin)
         if left is None:
@@ -131,6 +143,45 @@ class _Chains:
         doubt = doubt or left.doubt or run.doubt or self._doubt_behind(stop, verbal)
         approximate = approximate or token.text == APPROXIMATELY
         return Link(left, run, chained, opens, approximate, verbal, context, doubt, after), stop
+
+    def _padded(self, at: int, stop: int) -> tuple[Run | None, int]:
+        """A result with zeros in front, ``= 05``; elsewhere such digits are times and codes."""
+        if self.parser.kind(at) != NUMBER or self.parser.kind(at + 1) not in ("", BREAK, WORDS):
+            return None, stop
+        token = self.tokens[at]
+        padded = token.text[0] == "0" and token.text.isdigit()
+        read = number(token.text.lstrip("0") or "0") if padded else None
+        if read is None:
+            return None, stop
+        operand = Operand((token.start, token.end), *read)
+        return Run([operand], start=token.start, end=token.end), at + 1
+
+    def _is_name(self, at: int) -> bool:
+        """One word, or letter, between two signs of equality."""
+        if self.parser.kind(at) not in (WORDS, SIGN) or self.parser.kind(at + 1) != RELATION:
+            return False
+        return self.tokens[at].text.isalpha() and self.tokens[at + 1].text == "="
+
+    def _aside(self, at: int) -> tuple[Link | None, int]:
+        """``6 + 7, which is 13``, ``6 + 7 → 13``: only a bare calculation and a bare number.
+
+        Behind anything else an arrow joins statements and "which is" a remark.
+        """
+        left, joined = self.left, self.left_end == at and (self.opens or not self.chained)
+        self.left, self.left_end = None, -1
+        if left is None or not joined or not left.operators:
+            return None, at + 1
+        begin, approximate = self._skip_fillers(at + 1)
+        if self.parser.kind(begin) != NUMBER:
+            return None, at + 1
+        run, stop = self.parser.run(begin)
+        if run is None or not run.is_number or self.parser.kind(stop) in (RELATION, SIGN, OF):
+            return None, at + 1
+        context = self.tokens[max(0, self.left_at - 4) : self.left_at]
+        doubt = "" if self.chained else self._doubt_before()
+        doubt = doubt or left.doubt or run.doubt or self._doubt_behind(stop, True)
+        after = self.tokens[stop] if stop < len(self.tokens) else None
+        return Link(left, run, False, True, approximate, True, context, doubt, after), stop
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
         """Past "a total of", "about" and the like, at most four tokens; whether they hedge."""
@@ -163,7 +214,8 @@ class _Chains:
         if token.kind in (NUMBER, VULGAR, PERCENT):
             return "another number behind it" if touches or token.kind != NUMBER else ""
         if token.kind == OPEN and self.parser.kind(at + 1) == WORDS:
-            return "a modulus" if self.tokens[at + 1].text.lower().startswith("mod") else ""
+            said = self.tokens[at + 1].text.lower()
+            return "a modulus" if said.startswith(("mod", "xor")) else ""
         if token.kind == BREAK and touches and at + 1 < len(self.tokens):
             following = self.tokens[at + 1]
             if following.kind == NUMBER and following.start == token.end:
@@ -200,6 +252,8 @@ class _Chains:
             )
             bullet = opens_line and before.text in "-*+" and not touches
             return "" if bullet or (before.text == "*" and at == 1) else "an unreadable operand"
+        if kind == ROOT:
+            return "an unreadable root before it"
         if kind == UNKNOWN and (before.text.isalpha() or touches):
             return "an unknown sign before it"
         if kind in (NUMBER, PERCENT, VULGAR) or (kind == CLOSE and touches):
@@ -218,13 +272,16 @@ class _Chains:
 
 
 _SEGMENT: Final = re.compile(
-    r"[^\n]++(?:(?:(?<==)|(?<== ))\n[^\n]++|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
+    r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
+    r"|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
 )
 _OPERATION: Final = re.compile(
     r"[-+*/xX^][ ]?+\\?+\$?+[0-9(\\]|(?i:times|plus|minus|by|of)[ ]\\?+\$?+[0-9]|\\frac|\\div"
 )
 _SAID: Final = re.compile(
-    r"\\approx|(?<!\w)(?i:equals|equal|is|are|gives?|makes?|yields|totals|approximately)(?!\w)"
+    r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
+    r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
+    r"approximately)(?!\w))"
 )
 
 

@@ -63,6 +63,8 @@ def explain(left: Run, right: Run, values: tuple[Rational, Rational], counted: s
         return True
     named = [size for run in (left, right) for o in run.numbers() for size in sizes_of(o.unit)]
     ratios = {Fraction(a[1]) / b[1] for a in named[:20] for b in named[:20] if a[0] == b[0]}
+    if any("^" in o.unit for run in (left, right) for o in run.numbers()):
+        ratios |= {ratio**power for ratio in ratios for power in (2, 3)}
     if stated != 0 and Fraction(exact) / stated in ratios - {1}:
         return True
     scaled = [_scaled(run, d) for d in {d for d, _ in named} for run in (left, right)]

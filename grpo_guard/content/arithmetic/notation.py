@@ -7,9 +7,10 @@ The text is untrusted. Every alternative of the scanner consumes what it matches
 from __future__ import annotations
 
 import re
-import unicodedata
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias
+
+from grpo_guard.content.arithmetic.characters import ARROW, vulgar
 
 Rational: TypeAlias = int | Fraction
 
@@ -39,6 +40,7 @@ RELATION: Final = "="  # =, ~ (approximately), or a verb
 OPEN: Final = "("
 CLOSE: Final = ")"
 PERCENT: Final = "%"
+ROOT: Final = "r"
 FRACTION: Final = "q"  # LaTeX \frac: two groups follow
 VULGAR: Final = "v"  # one character such as ½
 BREAK: Final = ";"  # the end of a clause
@@ -47,27 +49,47 @@ UNKNOWN: Final = "u"  # anything that would change the meaning of a calculation
 
 APPROXIMATELY: Final = "~"
 VERB: Final = "verb"
+ASIDE: Final = "aside"  # joins a bare calculation and what it comes to: "6 + 7, which is 13"
 TIMES: Final = "times"  # likewise, else an adverb: "5 times a week"
 LETTER_X: Final = "x"  # multiplies between two operands, else an unknown
+_TO_BE: Final = "is|are|was|were|will be|would be|must be|should be"
 _VERBS: Final = (
-    "equals|is equal to|are equal to|equal to|is|are|gives|give|makes|make|yields|totals"
+    "equals to|equals|equal to|equal|equaled|equalled|is equal to|are equal to|must equal|"
+    f"should equal|will equal|{_TO_BE}|gives|give|makes|make|yields|totals|becomes|comes to|"
+    "comes out to|adds up to|add up to|amounts to|results in|turns out to be|works out to"
+)
+_ASIDES: Final = (
+    r"which is|which was|which equals|which gives|which makes|which comes to|which would be|i\.e\.|"
+    "that is|it is|this is|we get|you get"
 )
 # With [ ] for spaces, since the scanner is a verbose expression.
 _KEYS: Final = (
-    "times|plus|minus|multiplied by|divided by|percent|of|approximately|x|" + _VERBS + "|and"
+    f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
+_KEY: Final = re.compile(rf"(?i:{_KEYS})(?!\w)")
+_BEHIND: Final = f"{_ASIDES}|equals|gives|makes|yields|totals".replace(" ", "[ ]")
 _TOKEN: Final = re.compile(
     rf"""
-    (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+|(?<![\w.])\.[0-9]++)
+    (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
+    | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
-  | (?P<x>(?<=[0-9)%}}])[xX](?=[ ]?[0-9.$(\\]))
-  | (?P<k>(?<!\w)(?i:{_KEYS})(?![\w]))
-  | (?P<w>[^\W\d][\w']*+(?:[ -](?!(?i:{_KEYS})(?!\w))[^\W\d][\w']*+)*+)
-  | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n]{{0,80}}+\}})
+  | (?P<x>[xX](?<=[0-9)%}}].)(?=[ ]?[0-9.$(\\]))
+  | (?P<q>sqrt(?<!\w....)(?=[({{]))
+  # What is only there for the eye: emphasis, currencies, tags, colours, table cells, quotes.
+  | (?P<d>__?(?:(?<![^\W_]_)(?<![^\W_]__)(?=[0-9$(\\.])
+      | (?:(?<=[0-9)%}}]_)|(?<=[0-9)%}}]__))(?=[.,;:!?)\n]|\Z|[ ](?![-+*/=])))
+    | (?:Rs\.(?<!\w...)[ ]?|US(?<!\w..)|[A-Z]{{3}}(?<!\w...)[ ]|[CA](?<!\w.))(?=\$[0-9])
+    | (?:Rs\.|USD|EUR|INR)(?<!\w...)[ ]?(?=[0-9]))
+  | (?P<w>[^\W\d][\w']*+(?:-(?!(?:x|plus|minus|times)\b)[^\W\d][\w']*+)*+)
+  | (?P<e></?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
+    | \|(?<=[ ].)[ ](?==)|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
+    | [,?](?=[ ](?:=|(?i:{_BEHIND})(?!\w))))
+  | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})
   | (?P<c>\\[A-Za-z]++|\\\\[ \t\n&$]{{0,20}}+(?==|~|\\approx)|\\.)
-  | (?P<r>\n[ \t&$\n]{{0,20}}+(?==|~|\\approx)|(?<==)[ ]?\n(?=[ \t$]{{0,8}}[0-9.(\\]))
+  | (?P<r>\n[ \t&$\n]{{0,20}}+(?==|~|\\approx)
+    | (?:(?<=[=+/-])|(?<=[^*]\*))[ ]?\n(?=[ \t$]{{0,8}}[0-9.(\\]))
   | (?P<h>(?<=[0-9])-[A-Za-z]{{2,20}}+(?:-[a-z]{{1,20}}+){{0,4}}+(?![0-9]))
-  | (?P<p>\*\*|==|=>|[<>!:+*/-]=|->|\.\.\.|…)
+  | (?P<p>\*\*|={{1,3}}(?![=>])|=>|[<>!:+*/-]=|->|\.\.\.|…)
   | (?P<s>\S|\n)
     """,
     re.VERBOSE,
@@ -79,17 +101,18 @@ _COMMANDS: Final = {
     "div": (SIGN, "/"),
     **dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), (FRACTION, "")),
     **dict.fromkeys(("approx", "simeq"), (RELATION, APPROXIMATELY)),
-    **dict.fromkeys(("eq", "equals"), (RELATION, "=")),
+    **dict.fromkeys(("eq", "equals", "="), (RELATION, "=")),
+    "sqrt": (ROOT, ""),
     **dict.fromkeys(("lbrack", "lparen"), (OPEN, "(")),
     **dict.fromkeys(("rbrack", "rparen"), (CLOSE, ")")),
     **dict.fromkeys(("circ", "degree"), (WORDS, "degrees")),
-    **dict.fromkeys(("Rightarrow", "to", "implies", "rightarrow", "newline"), (BREAK, "")),
-    **dict.fromkeys(("therefore", "because", "item", "begin", "end"), (BREAK, "")),
+    **dict.fromkeys(("Rightarrow", "to", "implies", "rightarrow"), (RELATION, ASIDE)),
+    **dict.fromkeys(("therefore", "because", "item", "begin", "end", "newline"), (BREAK, "")),
 }
 _SILENT: Final = vocabulary(
     "left right big Big bigg Bigg bigl bigr displaystyle textstyle quad qquad boxed fbox mathbf "
-    "textbf boldsymbol mathbb bf rm cr hline underline emph large Large $ , ; ! : ( ) [ ] & # "
-    "_"
+    "textbf boldsymbol mathbb bf rm cr hline underline emph large Large text textrm mathrm mbox "
+    "textit mathit textsf $ , ; ! : ( ) [ ] & # _"
 ) | {" "}
 _SYMBOLS: Final = {
     **{c: (SIGN, c) for c in "+-*/^"},
@@ -100,6 +123,8 @@ _SYMBOLS: Final = {
     "%": (PERCENT, "%"),
     **dict.fromkeys('.,;:\n"|<>', (BREAK, "")),
     "?": (QUESTION, "?"),
+    "√": (ROOT, ""),
+    ARROW: (RELATION, ASIDE),
 }
 _KEYWORDS: Final = {
     "times": (SIGN, TIMES),
@@ -113,31 +138,12 @@ _KEYWORDS: Final = {
     "approximately": (RELATION, APPROXIMATELY),
     "and": (WORDS, "and"),
 }
+_SAID_ASIDE: Final = frozenset(_ASIDES.replace("\\", "").split("|"))
+_KEY_STARTS: Final = frozenset(
+    re.split(r"[ .\\]", key)[0] for key in (*_KEYWORDS, *_VERBS.split("|"), *_ASIDES.split("|"))
+)
 _DROPPED: Final = frozenset("$`&")
 
-# One character for one, so that places in the folded text are places in the original.
-_FOLDED: Final = {
-    **dict.fromkeys("×✕✖·⋅∙∗＊", "*"),
-    **dict.fromkeys("÷∕⁄／", "/"),
-    **dict.fromkeys("−–﹣－‒‐‑", "-"),
-    **dict.fromkeys("＝", "="),
-    **dict.fromkeys("＋", "+"),
-    **dict.fromkeys("≈≃≅", "~"),
-    **dict.fromkeys("€£¥₹＄", "$"),
-    **dict.fromkeys("（", "("),
-    **dict.fromkeys("）", ")"),
-    **dict.fromkeys("％", "%"),
-    **dict.fromkeys("’‘", "'"),
-    **dict.fromkeys("“”—→⇒•", ";"),
-    **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u3000\u200b\r", " "),
-    # Digits that look like ours or stand for them: full-width, mathematical, Arabic, Indic.
-    **{
-        chr(zero + d): str(d)
-        for zero in (0xFF10, 0x660, 0x6F0, 0x966, 0x9E6, *range(0x1D7CE, 0x1D800, 10))
-        for d in range(10)
-    },
-}
-_FOLD: Final = {ord(key): value for key, value in _FOLDED.items()}
 _SUPERSCRIPTS: Final = {"⁰¹²³⁴⁵⁶⁷⁸⁹"[d]: str(d) for d in range(10)}
 
 
@@ -146,22 +152,36 @@ def magnitude(value: Rational) -> Rational:
     return -value if value < 0 else value
 
 
-def fold(text: str) -> str:
-    """Return ``text`` with typographic signs and foreign digits as plain ones, place by place."""
-    return text if text.isascii() and "\r" not in text else text.translate(_FOLD)
-
-
 def scan(text: str, start: int, end: int) -> list[Token]:
     """Return the tokens of ``text[start:end]``, which must have been folded; linear time."""
     tokens: list[Token] = []
+    begin, stop = -1, 0  # of the words that are being joined to one token
+    skip = 0
     for match in _TOKEN.finditer(text, start, end):
+        place = match.start()
+        if place < skip:
+            continue  # inside a key of several words
         group = match.lastgroup
         piece = match.group()
-        place = match.start()
+        if group == "w":
+            key = _key(text, place, end) if piece.lower() in _KEY_STARTS else None
+            if key is None and begin >= 0 and place == stop + 1 and text[stop] == " ":
+                stop = match.end()
+                continue
+            if begin >= 0:
+                tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+            begin, stop = place, match.end()
+            if key is not None:
+                begin, skip = -1, key.end
+                tokens.append(key)
+            continue
+        if begin >= 0:
+            tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+            begin = -1
         if group == "n":
             tokens.append(Token(NUMBER, piece, place, match.end()))
             continue
-        if group in ("w", "h"):
+        if group == "h":
             tokens.append(Token(WORDS, piece, place, match.end()))
             continue
         if group == "s" and piece in _DROPPED:
@@ -171,7 +191,21 @@ def scan(text: str, start: int, end: int) -> list[Token]:
             tokens.append(Token(read[0], read[1], place, match.end()))
             if read[1] == "^" and piece in _SUPERSCRIPTS:
                 tokens.append(Token(NUMBER, _SUPERSCRIPTS[piece], place, match.end()))
+    if begin >= 0:
+        tokens.append(Token(WORDS, text[begin:stop], begin, stop))
     return tokens
+
+
+def _key(text: str, place: int, end: int) -> Token | None:
+    """The word at ``place``, with those that belong to it, if it means something here."""
+    if place > 0 and (text[place - 1].isalnum() or text[place - 1] == "_"):
+        return None
+    match = _KEY.match(text, place, end)
+    if match is None:
+        return None
+    said = match.group().lower()
+    kind, meaning = _KEYWORDS.get(said, (RELATION, ASIDE if said in _SAID_ASIDE else VERB))
+    return Token(kind, meaning, place, match.end())
 
 
 def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, str] | None:
@@ -184,18 +218,18 @@ def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, st
         if piece == "°":
             return WORDS, "degrees"
         return (VULGAR, piece) if vulgar(piece) is not None else (UNKNOWN, piece)
-    if group == "k":
-        return _KEYWORDS.get(piece.lower(), (RELATION, VERB))
     if group == "x":
         return SIGN, "*"
     if group == "c":
         return _command(piece[1:])
+    if group == "q":
+        return ROOT, ""
     if group == "t":
         inside = piece[piece.index("{") + 1 : -1].strip()
-        return (UNKNOWN if any(c.isdigit() for c in inside) else WORDS, inside) if inside else None
+        return (WORDS, inside) if inside else None
     if group == "p":
         return _pair(piece, text, place)
-    return None  # a line break before "="
+    return None  # for the eye, or a line break within an equation
 
 
 def _command(name: str) -> tuple[str, str] | None:
@@ -211,8 +245,12 @@ def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
     before = text[max(0, place - 1) : place]
     if piece in ("...", "…") and before.isdigit():
         return None  # 8.333...%
+    if piece in ("=>", "->"):
+        return RELATION, ASIDE
+    if piece[0] == "=":
+        return RELATION, "="
     if piece != "**":
-        return (BREAK, "") if piece in ("=>", "->") else (UNKNOWN, piece)
+        return UNKNOWN, piece
     after = text[place + 2 : place + 3]
     tight = (before.isdigit() or before == ")") and (after.isdigit() or after == "(")
     loose = before == " " == after and text[max(0, place - 2) : place - 1].isdigit()
@@ -238,13 +276,3 @@ def number(text: str) -> tuple[Rational, int] | None:
     if not decimals:
         return int(whole), 0
     return Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals)
-
-
-def vulgar(character: str) -> Fraction | None:
-    """Value of a one-character fraction such as ½."""
-    if character.isascii() or unicodedata.category(character) != "No":
-        return None
-    top, slash, bottom = unicodedata.normalize("NFKC", character).partition("\u2044")
-    if not slash or not (top.isdecimal() and bottom.isdecimal()):
-        return None
-    return Fraction(int(top), int(bottom))

@@ -6,7 +6,9 @@ import re
 from fractions import Fraction
 from typing import Final
 
+from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.expression import Operand, Run, proper
+from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
@@ -15,13 +17,14 @@ from grpo_guard.content.arithmetic.notation import (
     OF,
     OPEN,
     PERCENT,
+    RELATION,
+    ROOT,
     SIGN,
     TIMES,
     VULGAR,
     WORDS,
     Token,
     number,
-    vulgar,
 )
 from grpo_guard.content.arithmetic.units import ATTACHED, is_remark, is_unit, spoils
 
@@ -84,7 +87,7 @@ class Parser:
         opened = token.kind == OPEN and token.text != "{"
         if opened and touches and not last.unit:
             return "j", at
-        if token.kind == FRACTION and last.group is None and not last.unit:
+        if token.kind in (FRACTION, ROOT) and last.group is None and not last.unit:
             return "j", at
         return "", at
 
@@ -127,6 +130,8 @@ class Parser:
             operand, after = self._group(at, end, depth)
         elif kind == FRACTION and depth < MAX_DEPTH:
             operand, after = self._fraction(at, end, depth)
+        elif kind == ROOT and depth < MAX_DEPTH:
+            operand, after = self._root(at, end, depth)
         elif kind == VULGAR:
             token = self.tokens[at]
             value = vulgar(token.text)
@@ -170,8 +175,10 @@ class Parser:
             if value is not None:
                 operand.fraction, at = value, after - 1
         elif at + 2 < end and self.tokens[at].kind in (NUMBER, WORDS):
-            first = at + (self.tokens[at].text == "and")  # "1 and 1/2"
-            operand.fraction = self._plain_fraction(first, end)
+            joined = self.tokens[at].text == "and"  # "1 and 1/2", but "1/3 is 10 and 2/3 is 20"
+            first = at + joined
+            if not (joined and self.kind(at - 2) == RELATION == self.kind(first + 3)):
+                operand.fraction = self._plain_fraction(first, end)
             at = first + 2 if operand.fraction is not None else at
         if operand.fraction is None:
             return at
@@ -203,6 +210,19 @@ class Parser:
             only = run.operands[0]
             group.span, group.decimals = only.span, only.decimals
         return group, close + 1
+
+    def _root(self, at: int, end: int, depth: int) -> tuple[Operand | None, int]:
+        r"""``\sqrt{16}``, ``√16``, ``sqrt(16)``; an index, as in ``\sqrt[3]{8}``, is not read."""
+        token = self.tokens[at]
+        indexed = self.kind(at + 1) == OPEN and self.tokens[at + 1].text == "["
+        if indexed or self.kind(at + 1) not in (NUMBER, OPEN):
+            return None, at + 1
+        read = self._number if self.kind(at + 1) == NUMBER else self._group
+        inside, after = read(at + 1, end, depth + 1)
+        if inside is None:
+            return None, at + 1
+        run = Run([inside], start=inside.span[0], end=self.tokens[after - 1].end)
+        return Operand((token.start, run.end), group=run, root=True), after
 
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Operand | None, int]:
         r"""``\frac{1}{2}`` and ``\frac12``."""
@@ -239,15 +259,18 @@ class Parser:
                 operand.percent = True
                 at += 1
             elif token.kind == WORDS:
+                if token.text == "and" and operand.unit and self._names_more(operand, at + 1):
+                    at += 2  # "3 cats and dogs + 4 cows"
+                    continue
                 if not is_unit(operand, token.text, touches):
                     return (None, at + 1) if spoils(token.text, touches) else (operand, at)
-                at += 1
+                at = self._area(operand, at + 1)
             elif token[:2] == (SIGN, "/") and self.kind(at + 1) == WORDS:
                 letter = self.tokens[at + 1].text
                 if len(letter) == 1 and letter not in ATTACHED:
                     return None, at + 1  # 24/Y
                 operand.unit = f"{operand.unit} per {self.tokens[at + 1].text}"[:80]
-                at += 2
+                at = self._area(operand, at + 2)
             elif token.kind == OPEN and self._is_remark(at, end):
                 at += 3
             elif token.kind == SIGN and token.text == "*" and self._closes_emphasis(at):
@@ -255,6 +278,21 @@ class Parser:
             else:
                 break
         return operand, at
+
+    def _names_more(self, operand: Operand, at: int) -> bool:
+        return self.kind(at) == WORDS and is_unit(operand, self.tokens[at].text, False)
+
+    def _area(self, operand: Operand, at: int) -> int:
+        """Past the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
+        if self.kind(at) != SIGN or self.tokens[at].text != "^" or not sizes_of(operand.unit):
+            return at
+        power, after = at + 1, at + 2
+        if self.kind(power) == OPEN and self.closing.get(power) == power + 2:
+            power, after = power + 1, power + 3
+        if self.kind(power) != NUMBER or self.tokens[power].text not in ("2", "3"):
+            return at
+        operand.unit = f"{operand.unit}^{self.tokens[power].text}"
+        return after
 
     def _closes_emphasis(self, at: int) -> bool:
         """``*5* + 3``: an asterisk that touches the number and is followed by an operator."""

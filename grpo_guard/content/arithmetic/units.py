@@ -25,11 +25,11 @@ SCALES: Final = {
     "pairs": 2,
 }
 # Behind a number these change its value: nothing can be said of the calculation.
-_SPOILING: Final = vocabulary(
-    "squared cubed root mod modulo choose factorial pi e i remainder base power"
+SPOILING: Final = vocabulary(
+    "squared cubed root mod xor modulo choose factorial pi e i remainder base power"
 )
 # These end what is said of a number; an operator behind them has another left operand.
-_STOPPING: Final = _SPOILING | vocabulary(
+STOPPING: Final = SPOILING | vocabulary(
     "than twice half double triple thrice third quarter to over from less fewer if when where "
     "because so since which then but and negative about average log ln sin cos tan max min exp "
     "hence thus therefore"
@@ -50,7 +50,7 @@ def is_unit(operand: Operand, text: str, touches: bool) -> bool:
         if len(text) == 1:
             return False
     words = _WORD.findall(text[:400])
-    if len(words) > MAX_UNIT_WORDS or not _STOPPING.isdisjoint(map(str.lower, words)):
+    if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return False
     if operand.scale == 1:
         operand.scale = SCALES.get(words[0], 1)
@@ -63,9 +63,9 @@ def is_unit(operand: Operand, text: str, touches: bool) -> bool:
 def spoils(text: str, touches: bool) -> bool:
     """Words that change the value, unlike a sentence that merely goes on."""
     first = _WORD.match(text)
-    return touches or len(text) == 1 or (first is not None and first[0].lower() in _SPOILING)
+    return touches or len(text) == 1 or (first is not None and first[0].lower() in SPOILING)
 
 
 def is_remark(text: str) -> bool:
     """Whether words in brackets behind a number may be skipped."""
-    return _STOPPING.isdisjoint(_WORD.findall(text.lower()[:200]))
+    return (STOPPING - {"from", "to"}).isdisjoint(_WORD.findall(text.lower()[:200]))

@@ -8,7 +8,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.answer import answers
-from grpo_guard.content.arithmetic.equations import Equation, equations
+from grpo_guard.content.arithmetic.equation import Equation
+from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.notation import Rational
 from grpo_guard.content.arithmetic.words import statements

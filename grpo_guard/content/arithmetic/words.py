@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.content.arithmetic.equations import Equation
+from grpo_guard.content.arithmetic.characters import fold, lowered
+from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import divide
-from grpo_guard.content.arithmetic.notation import Rational, fold, number, vocabulary
+from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
+from grpo_guard.content.arithmetic.phrases import phrases
 
 _SMALL: Final = {
     name: value
@@ -65,10 +67,15 @@ _BARRING: Final = vocabulary(
 _WORD: Final = re.compile(r"[A-Za-z]++|[0-9]++(?:[.,][0-9]++)*+|[-+*/=,]")
 _SENTENCE: Final = re.compile(r"[^.;:!?\n]++(?:\.[0-9][^.;:!?\n]*+)*+")
 _NUMERAL: Final = "|".join((*_SMALL, *_TENS, *_LARGE))
-_CANDIDATE: Final = re.compile(
-    rf"(?<!\w)(?i:plus|minus|times|and|by)[ ](?:[0-9]|(?i:{_NUMERAL})(?!\w))"
-    rf"|(?<!\w)(?i:{_NUMERAL}) [-+*/] "
+_NUMERALS: Final = frozenset(_SMALL) | frozenset(_TENS) | frozenset(_LARGE)
+_JOINED: Final = re.compile(
+    rf" (?:(?:plus|minus|times|and|by) (?:[0-9]|(?:{_NUMERAL})(?!\w))|[-+*/] |(?<== )[a-z])"
 )
+_SAID: Final = re.compile(
+    r"(?:make|makes|equal|equals|give|gives|total|totals|is|are|=)[ ]"
+    rf"(?:(?:{'|'.join(sorted(_PASSED))})[ ]){{0,4}}\$?(?:[0-9]|{_NUMERAL})"
+)
+_LONGEST_NUMERAL: Final = 12
 _MAX_UNIT_WORDS: Final = 4
 _MAX_OPERANDS: Final = 30
 
@@ -92,14 +99,43 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
         found: What was already read as equations.
     """
     folded = fold(text)
-    if _CANDIDATE.search(folded) is None:
-        return []
+    small = lowered(folded)
     taken = {equation.span for equation in found}
-    result: list[Equation] = []
-    for sentence in _SENTENCE.finditer(folded):
-        if _CANDIDATE.search(sentence.group()):
-            result += _read(text, folded, *sentence.span())
-    return [statement for statement in result if statement.span not in taken]
+    result = [phrase for phrase in phrases(text, small) if phrase.span not in taken]
+    taken |= {phrase.span for phrase in result}
+    end = -1
+    for joined in _JOINED.finditer(small):
+        if joined.start() < end or not _worded(small, joined):
+            continue
+        start, end = _sentence(small, joined.start(), end)
+        if _SAID.search(small, max(0, joined.start() - 1), end) is not None:
+            read = _read(text, folded, start, end)
+            result += [statement for statement in read if statement.span not in taken]
+    return result
+
+
+def _worded(small: str, joined: re.Match[str]) -> bool:
+    """Whether a number in words stands beside the sign, if it is a sign and no word."""
+    sign = joined.group().strip()
+    if small[joined.start() - 1] == "=":
+        following = _WORD.match(small, joined.end() - 1)
+        return following is not None and following.group() in _NUMERALS
+    if sign not in ("+", "-", "*", "/"):
+        return True
+    before = small[max(0, joined.start() - _LONGEST_NUMERAL) : joined.start()]
+    return before.rpartition(" ")[2].rpartition("-")[2] in _NUMERALS
+
+
+def _sentence(small: str, at: int, floor: int) -> tuple[int, int]:
+    """Start and end of the sentence around ``at``, which does not begin before ``floor``."""
+    start = max(floor, 0)
+    for mark in ".;:!?\n":
+        found = small.rfind(mark, start, at)
+        while found >= 0 and mark == "." and small[found + 1].isdigit():
+            found = small.rfind(mark, start, found)
+        start = max(start, found + 1)
+    rest = _SENTENCE.match(small, at)
+    return start, rest.end() if rest is not None else at
 
 
 def _read(text: str, folded: str, start: int, end: int) -> list[Equation]:
@@ -171,12 +207,15 @@ def _stated(
     following = words[after][0] if after < len(words) else ""
     joined_by_and = state.worded and "+" in state.operators and verb not in _SUMMING
     said_plus = " plus " in text[state.start : words[at][1]].lower()
+    said_and = state.worded and not said_plus
     worded = state.worded or words[at][0].isalpha()
     if verb == "=" and " and " in text[state.start : words[at][1]].lower():
         return None, after  # "3 apples and 4 + 5 = 9 pears"
     if not worded or (joined_by_and and not said_plus) or following in ("more", "less", "times"):
         return None, after
     exact = _value(state)
+    if exact is not None and said_and and not exact <= 2 * stated <= 4 * exact:
+        return None, after  # "Two dogs and three cats give 20 legs"
     if exact is None or (following in _OPERATORS and following not in ("and", ",")):
         return None, after
     span = (words[at][1], words[after - 1][2])

@@ -1,0 +1,199 @@
+"""The plain form, ``12 * 4 = 48``, confirmed without the full parser.
+
+Most equations of most texts are a few plain numbers, and right. This path reads nothing else, and
+can only confirm: a line with anything odd in it, or whose numbers do not agree to the last digit,
+goes to the full path untouched. Whatever is confirmed here the full path finds too, and finds
+right; a test holds them against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from grpo_guard.content.arithmetic.equation import Equation
+from grpo_guard.content.arithmetic.measures import sizes_of
+from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
+from grpo_guard.content.arithmetic.units import SCALES, SPOILING, STOPPING
+
+_NUM: Final = (
+    r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}|0|[1-9][0-9]{0,14}+)(?:\.[0-9]{1,8}+)?|\.[0-9]{1,8}+)"
+)
+_SIGN: Final = r"(?:[ ]{0,2}[-+*/][ ]{0,2}\$?|[xX][ ]?\$?|[ ][xX][ ]\$?)"
+_UNIT: Final = r"(?:(?:[ ][A-Za-z]{2,20}+){1,7}+(?:/[A-Za-z]{2,20}+)?+|/[A-Za-z]{2,20}+)?+"
+_LEFT: Final = rf"({_NUM}{_UNIT}(?:{_SIGN}{_NUM}{_UNIT}){{1,6}}+)"
+_EQUATION: Final = re.compile(
+    rf"(?<![\w.,'+*/^%(){{}}\[\]\\<>-])(?<![0-9]:){_LEFT}[ ]{{0,2}}=[ ]*+\$?[ ]*+({_NUM})"
+    # Behind it the text ends, or goes on with words: no sign, unit of one letter, or more digits.
+    r"(?=[ ]*+\Z|(?:[ ]++|/)(?:[A-Za-z]{2}|a (?:day|week|month|year))"
+    r"|[ ]?[.,;:](?:[ ]*+\Z|[ ]++[A-Za-z]))"
+)
+_NOTE: Final = re.compile(rf"({_NUM}(?:[-+*/]{_NUM}){{1,8}}+)=({_NUM})")
+# Lines of the usual tagged format may begin and end so.
+_HEAD: Final = "<think>"
+_TAIL: Final = re.compile(r"(?:</think>)?[ ]?<answer>[$0-9., ]{0,20}</answer>[ ]?\Z|</think>\Z")
+# Words and free numbers, without dashes that may be a minus, ellipses or quotations.
+_PROSE: Final = re.compile(
+    r"[A-Za-z0-9 ,;:$=]*+(?:(?:\.(?!\.)|(?<=[A-Za-z0-9])-(?=[A-Za-z]{2})|(?<=[A-Za-z])'"
+    r"|(?<=[0-9])%(?=[.,;]|[ ][A-Za-z])|(?<=[A-Za-z])/(?=[A-Za-z]{2})|(?<=[0-9])/(?=[0-9])"
+    r"|(?<=[ ])\([$A-Za-z0-9 ]{1,40}+\)(?=[ ][A-Za-z]))[A-Za-z0-9 ,;:$=]*+)*+"
+)
+_LISTED: Final = re.compile(r"(?<![0-9])[.,;:]\$?[0-9]")
+_SHARE: Final = re.compile(r"[0-9][%/]")
+_WORD: Final = re.compile(r"[a-z]++")
+_DIGIT: Final = re.compile(r"[0-9]")
+_JOINED: Final = re.compile(r"[0-9][^A-Za-z]*+(?:and[^A-Za-z]*+)?+\Z")
+_JOIN_REACH: Final = 60  # the search goes to the end from every digit, so it must be short
+_CLAUSE_END: Final = re.compile(r"[.,;:]")
+_SIGNS: Final = vocabulary("plus minus times multiplied divided x percent sqrt")
+# Behind a number these change its value.
+_CHANGING: Final = _SIGNS | frozenset(word.lower() for word in SCALES) | SPOILING
+_BEHIND: Final = _CHANGING - {"times"}  # "6 times" is a count
+_RELATING: Final = vocabulary(
+    "is are was were be equal equals equaled equalled gives give makes make yields totals becomes "
+    "comes adds add amounts results turns works get which approximately"
+)
+_PIECE: Final = re.compile(r"[0-9.,]+|[-+*/xX]")
+_UNIT_WORD: Final = re.compile(r"/?[A-Za-z]{2,}+")
+_BINDING: Final = _RELATING | _SIGNS
+_NO_UNITS: Final = STOPPING | _RELATING | _CHANGING | {"of"}
+
+
+def confirmed(text: str, folded: str, start: int, end: int) -> list[Equation] | None:
+    """The equations of a line, all plain and right; None if the full path must read it.
+
+    Args:
+        text: As written.
+        folded: The same with plain signs (`characters.fold`).
+        start, end: The line.
+    """
+    if folded.startswith(_HEAD, start):
+        start += len(_HEAD)
+    if folded.endswith(">", start, end) and (tail := _TAIL.search(folded, start, end)) is not None:
+        end = tail.start()
+    found: list[Equation] = []
+    at = start
+    while (match := _EQUATION.search(folded, at, end)) is not None:
+        begin = match.start()
+        between = folded[at:begin]
+        if not (_leads_on(between) if found else _leads_in(between)):
+            return None
+        equation = _equation(text, match)
+        if equation is None:
+            return None
+        found.append(equation)
+        at = match.end()
+    return found if found and _leads_out(folded[at:end]) else None
+
+
+def confirmed_note(text: str, folded: str, start: int, end: int) -> list[Equation] | None:
+    """The same for the inside of a calculator note: nothing but signs and numbers."""
+    match = _NOTE.fullmatch(folded, start, end)
+    equation = None if match is None else _equation(text, match)
+    return None if equation is None else [equation]
+
+
+def _equation(text: str, match: re.Match[str]) -> Equation | None:
+    left, stated = match.groups()
+    value = agreed(left, stated)
+    if value is None:
+        return None
+    start, span = match.start(), match.span(2)
+    return Equation(text[start : match.end(1)][:200], value, value, span, (start, span[1]), True)
+
+
+def _leads_in(prose: str) -> bool:
+    """Whether what stands before the first equation leaves it as it is."""
+    if not prose:
+        return True
+    if _PROSE.fullmatch(prose) is None:
+        return False
+    last = prose.rstrip(" $.,;:=").rpartition(" ")[2].lower()
+    if last in _SIGNS:
+        return False
+    if _DIGIT.search(prose) is None:
+        return True
+    if "=" in prose or _is_joined(prose):
+        return False
+    # Half of what, a third of which: a share takes part in more than a bare number does.
+    share = _SHARE.search(prose) is not None
+    if share and last in ("of", "the", "those", "these"):
+        return False
+    return (_BINDING if share else _SIGNS).isdisjoint(_WORD.findall(prose.lower()))
+
+
+def _is_joined(prose: str) -> bool:
+    """Whether an earlier number may be joined to the equation behind: a mixed number, a list."""
+    near = prose[-_JOIN_REACH:]
+    return _JOINED.search(near) is not None or not _WORD.search(near.lower())
+
+
+def _leads_out(prose: str) -> bool:
+    """Whether what stands behind the last equation relates its result to no number."""
+    return not prose or (_is_remark(prose) and _DIGIT.search(prose) is None) or _leads_on(prose)
+
+
+def _is_remark(prose: str) -> bool:
+    """Prose whose first clause leaves the number before it as it is."""
+    if "=" in prose or "(" in prose or _PROSE.fullmatch(prose) is None:
+        return False
+    if _SHARE.search(prose) is not None or _LISTED.search(prose) is not None:
+        return False
+    clause = _CLAUSE_END.split(prose, 1)[0].lower()
+    return _BEHIND.isdisjoint(_WORD.findall(clause))
+
+
+def _leads_on(prose: str) -> bool:
+    """The same where more numbers follow, which no verb or sign may join to the result."""
+    if not _is_remark(prose):
+        return False
+    words = _WORD.findall(prose.lower())
+    if not words or not _RELATING.isdisjoint(words) or not _SIGNS.isdisjoint(words):
+        return False
+    digit = _DIGIT.search(prose)
+    if digit is None:
+        return True
+    if _is_joined(prose):
+        return False
+    if _CLAUSE_END.search(prose, 0, digit.start()) is not None:
+        return True
+    # "2 hours and 30 minutes" is one measure
+    ahead = _WORD.findall(prose[: digit.start()].lower())
+    return bool(ahead) and ahead[-1] != "and" and not sizes_of(ahead[-1])
+
+
+@lru_cache(maxsize=8192)
+def agreed(left: str, stated: str) -> Rational | None:
+    """The value of both sides of a plain equation if they are equal, and else None."""
+    if units := _UNIT_WORD.findall(left):
+        if not _NO_UNITS.isdisjoint(word.strip("/").lower() for word in units):
+            return None
+        left = _UNIT_WORD.sub("", left)
+    pieces = _PIECE.findall(left)
+    top, bottom = _ratio(pieces[0])
+    total, below, sign, slashes = 0, 1, 1, 0
+    for operator, right in zip(pieces[1::2], pieces[2::2], strict=True):
+        over, under = _ratio(right)
+        if operator in "+-":
+            total, below = total * bottom + sign * top * below, below * bottom
+            top, bottom, sign = over, under, 1 if operator == "+" else -1
+        elif operator == "/":
+            slashes += 1
+            top, bottom = top * under, bottom * over
+        else:
+            top, bottom = top * over, bottom * under
+    total, below = total * bottom + sign * top * below, below * bottom
+    over, under = _ratio(stated)
+    # Two bars may be a date, and a negative difference of two numbers a range of pages.
+    if below == 0 or total < 0 or slashes > 1 or total * under != over * below:
+        return None
+    read = number(stated)
+    return None if read is None else read[0]
+
+
+def _ratio(written: str) -> tuple[int, int]:
+    if written.isdigit():
+        return int(written), 1
+    whole, _, decimals = written.replace(",", "").partition(".")
+    return int(whole + decimals), 10 ** len(decimals)
