@@ -115,7 +115,9 @@ def test_every_word_is_found_where_it_stands(text: str) -> None:
 def test_lists() -> None:
     assert {"the", "step", "therefore", "calculate"} <= ordinary_words()
     assert not {"hail", "thief", "gleeb", "pizza", "calc"} & ordinary_words()
-    assert (strangeness("thief"), strangeness("gleeb"), strangeness("pizza")) == (0.5, 1.0, 1.0)
+    words = {"thief": 0.5, "thieves": 0.5, "gleeb": 1.0, "pizza": 1.0, "prints": 0.0, "🦆": 0.5}
+    words |= {"methodically": 0.0, "hails": 0.5, "step": 0.0}
+    assert {word: strangeness(word, ordinary_words()) for word in words} == words
 
 
 @BOTH

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
-from grpo_guard.content.recurrence.vocabulary import is_abstract, strangeness
+from grpo_guard.content.recurrence.vocabulary import strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words with a space between (`words.END` first marks the
@@ -55,7 +55,6 @@ class Reader:
         words = words_of(text)
         distinct = set(words)
         novel = distinct - self.ordinary - prompt_words
-        novel = {w for w in novel if not is_abstract(w)}
         found: set[str] = set(novel)
         if self.phrases:
             masked = prompt_words - self.ordinary
@@ -83,8 +82,8 @@ class Reader:
         """
         if self.phrases or feature.startswith(IMPORT):
             return True
-        words = set(phrase.split(" ")) - self.ordinary | {feature}
-        return sum(strangeness(w) for w in words if not is_abstract(w)) >= 1
+        words = {*phrase.split(" "), feature}
+        return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def _sample(self, found: set[str]) -> set[str]:
         def rank(feature: str) -> bytes:

@@ -8,7 +8,7 @@ things of the world ("glorp", "pizza"), have no business in answer to prompts th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -35,20 +35,17 @@ def ordinary_words() -> frozenset[str]:
     return _listed("ordinary.txt") | {END}
 
 
-def is_abstract(word: str) -> bool:
-    """Whether its ending makes it a word of manner; counts as ordinary."""
-    return len(word) >= _LONG and word.endswith(_ABSTRACT)
+def strangeness(word: str, ordinary: Set[str]) -> float:
+    """1 for a word of no list, 0.5 for a general one, a symbol or two letters, 0 for the ordinary.
 
-
-def strangeness(word: str) -> float:
-    """1 for a word of no list; 0.5 for a general one, an inflection of one, a symbol, two letters.
-
-    Chat models are fond of emoji, and programs of short names.
+    Inflections count as what they come from, words of manner as ordinary. Chat models are fond of
+    emoji, and programs of short names.
     """
-    if len(word) <= _SHORT:
-        return 0.5
+    stems = tuple(_stems(word))
+    if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):
+        return 0.0
     general = _general_words()
-    return 0.5 if any(stem in general for stem in _stems(word)) else 1.0
+    return 0.5 if len(word) <= _SHORT or any(stem in general for stem in stems) else 1.0
 
 
 @cache
