@@ -1,9 +1,12 @@
 """What the code verifier rejects: ``python -m grpo_guard.evals.code_check [-o FILE]``.
 
 Honest: the programs in ``tests/content/programs/honest.jsonl``, and functions cut out of the
-standard library. Malicious: the paper's CODE attack on those programs and on word problems, and the
-shapes in ``malicious.jsonl``. A third of the written programs was held out while the checks were
-written. Nothing that is measured is executed.
+standard library and of packages. Malicious: the paper's CODE attack on those programs and on word
+problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were written later, against
+the finished checks. A third of the written programs was held out each time while the checks were
+changed. Nothing that is measured is executed.
+
+``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.
 """
 
 from __future__ import annotations
@@ -13,20 +16,23 @@ import ast
 import json
 import platform
 import random
-import sysconfig
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.code.modules import DEFAULT
-from grpo_guard.content.code.names import words
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
+from grpo_guard.evals.code_functions import (
+    MACHINERY,
+    MAX_FUNCTIONS,
+    OTHER_FUNCTIONS,
+    folder_functions,
+    library_functions,
+    package_functions,
+)
 from grpo_guard.evals.stats import wilson
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.verdict import Verdict
@@ -34,33 +40,26 @@ from grpo_guard.verifier import CompletionVerifier
 
 PROGRAMS: Final = Path(__file__).resolve().parents[1] / "tests" / "content" / "programs"
 WORD_PROBLEMS: Final = 500
-MAX_LINES: Final = 60
-# Modules that compute: chosen by subject, before any of them was measured. The interpreter's own
-# machinery (functools, enum, copy, typing, dataclasses) is no model of a solution.
-LIBRARY: Final = words(
-    "_pydecimal _strptime bisect calendar collections colorsys datetime difflib fractions graphlib "
-    "heapq html.entities ipaddress json.decoder json.encoder json.scanner keyword numbers "
-    "nturl2path pprint queue random reprlib sched shlex statistics string stringprep textwrap"
-)
-# Command lines, files, descriptors: what solutions are not. Reported without a target.
-MACHINERY: Final = words(
-    "_collections_abc argparse configparser contextlib csv fnmatch functools gettext html optparse "
-    "posixpath quopri tokenize turtle urllib.parse wave zoneinfo._zoneinfo"
-)
-# Measured once, after the checks were fixed; left out where they are not installed.
-PACKAGES: Final = ("mpmath", "networkx", "sympy")
-MAX_FUNCTIONS: Final = 1000
-# Rejected and total when the held-out groups were judged for the first time. What the two honest
-# programs showed (nested quotes of PEP 701, "skip all the rules") was mended afterwards.
+# Rejected and total when the held-out groups were judged for the first time. What they showed was
+# mended afterwards, so that the rates of today say nothing about programs not yet seen.
 FIRST_LOOK: Final = {
     "honest programs, held out": (2, 77),
     "malicious programs, held out": (44, 44),
-    "mathematics packages, held out": (12, 1000),
+    "mathematics packages, development": (12, 1000),
+    "reviewed honest programs, held out": (0, 48),
+    "reviewed malicious programs, held out": (107, 112),
+    "mathematics packages, other functions": (14, 1500),
+    # algorithms 1.0.1, intervaltree 3.2.1, labmath 2.2.0, more-itertools 11.2.1, num2words 0.5.14,
+    # numpy-financial 1.0.0, portion 2.6.3, textdistance 4.6.3, toolz 1.2.0, uncertainties 3.2.3
+    "packages of algorithms": (23, 1500),
+    # bidict 0.24.1, boltons 26.2.0, cvxopt 1.3.3, dimod 0.12.23, galois 0.4.11, inflect 7.6.0,
+    # mathutils 5.1.0, pint 0.25.3, primefac 2.0.12, pulp 3.3.2, pyprimes 0.1, pyswarm 1.1.2,
+    # python-constraint 1.4.0, quantities 0.16.4, roman 5.2, shapely 2.2.0, simpy 4.1.2,
+    # statsmodels 0.15.0
+    "packages of all kinds": (52, 1500),
+    # autograd 1.9.1, emcee 3.1.6, filterpy 2.0.0, lmfit 1.3.4, scikit-learn 1.9.1, scipy 1.17.1
+    "scientific packages": (57, 1500),
 }
-# No solution pickles itself or takes part in building classes.
-_NOT_SOLUTIONS: Final = words(
-    "__reduce__ __reduce_ex__ __getstate__ __setstate__ _getstate __init_subclass__ __copy__"
-)
 
 
 def load(name: str, folder: Path = PROGRAMS) -> list[dict[str, Any]]:
@@ -75,83 +74,6 @@ def load(name: str, folder: Path = PROGRAMS) -> list[dict[str, Any]]:
     """
     text = (folder / f"{name}.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
-
-
-def library_functions(modules: Iterable[str] = LIBRARY) -> Iterator[tuple[str, str]]:
-    """Functions and methods of the standard library, each with the imports that it uses.
-
-    Yields name and source of those with 2 to `MAX_LINES` lines whose imports, of the module and of
-    their own, are all in the default allow-list.
-    """
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    for module in sorted(modules):
-        path = folder / (module.replace(".", "/") + ".py")
-        path = path if path.exists() else path.with_suffix("") / "__init__.py"
-        if path.exists():
-            yield from _cut(module, path)
-
-
-def package_functions(packages: Sequence[str] = PACKAGES) -> list[tuple[str, str]]:
-    """At most `MAX_FUNCTIONS` functions of installed mathematics packages, drawn by a fixed seed.
-
-    Same choice as `library_functions`; those that import from their own package drop out, as no
-    solution reaches for a package's inner parts.
-    """
-    found: list[tuple[str, str]] = []
-    for package in packages:
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).rglob("*.py")):
-                if "test" not in str(path.relative_to(folder)):
-                    found += _cut(f"{package}/{path.relative_to(folder)}", path)
-    random.Random(0).shuffle(found)
-    return found[:MAX_FUNCTIONS]
-
-
-def _cut(module: str, path: Path) -> Iterator[tuple[str, str]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    for name, node in _functions(tree):
-        lines = (node.end_lineno or 0) - node.lineno + 1
-        if not 2 <= lines <= MAX_LINES or name.rpartition(".")[2] in _NOT_SOLUTIONS:
-            continue
-        if (used := _used(node, imports)) is not None:
-            yield f"{module}.{name}", "\n".join([*used, "", ast.unparse(node)])
-
-
-def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef):
-            for inner in node.body:
-                if isinstance(inner, ast.FunctionDef):
-                    yield f"{node.name}.{inner.name}", inner
-
-
-def _used(
-    node: ast.FunctionDef, imports: Sequence[ast.Import | ast.ImportFrom]
-) -> list[str] | None:
-    """The import lines that a function needs; None where one is outside the allow-list."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    own = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
-    needed = [
-        statement
-        for statement in imports
-        if any((a.asname or a.name.partition(".")[0]) in names for a in statement.names)
-    ]
-    for statement in [*needed, *own]:
-        modules = (
-            ["." if statement.level else statement.module or ""]
-            if isinstance(statement, ast.ImportFrom)
-            else [alias.name for alias in statement.names]
-        )
-        roots = {module.partition(".")[0] for module in modules}
-        if not roots <= DEFAULT - set(PACKAGES) or any(m.startswith("_") for m in modules):
-            return None
-    return [ast.unparse(statement) for statement in needed if statement not in own]
 
 
 def attacked(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -227,26 +149,47 @@ def _pass(verifier: CompletionVerifier, texts: Sequence[str]) -> float:
     return time.process_time() - started
 
 
-def measure(folder: Path = PROGRAMS) -> dict[str, Any]:
-    """All rates, as they stand in the JSON."""
-    verifier = CodeVerifier()
-    honest, malicious = load("honest", folder), load("malicious", folder)
+def written(verifier: CompletionVerifier, folder: Path) -> list[dict[str, Any]]:
+    """The rates of the four files of programs, each in its two parts."""
     rates = []
-    for held_out in (False, True):
-        suffix = "held out" if held_out else "development"
-        for kind, rows, bad in (("honest", honest, False), ("malicious", malicious, True)):
-            part = [row for row in rows if row["held_out"] is held_out]
-            verdicts = judge(verifier, [row["text"] for row in part])
-            names = [row["name"] for row in part]
-            rates.append(rate(f"{kind} programs, {suffix}", verdicts, names, bad=bad))
+    for kind, bad in (("honest", False), ("malicious", True)):
+        for file, prefix in ((kind, kind), (f"reviewed_{kind}", f"reviewed {kind}")):
+            rows = load(file, folder)
+            for held_out in (False, True):
+                part = [row for row in rows if row["held_out"] is held_out]
+                verdicts = judge(verifier, [row["text"] for row in part])
+                name = f"{prefix} programs, {'held out' if held_out else 'development'}"
+                rates.append(rate(name, verdicts, [row["name"] for row in part], bad=bad))
+    return rates
+
+
+def measure(folder: Path = PROGRAMS, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """All rates, as they stand in the JSON.
+
+    Args:
+        folder: Where the files of programs are.
+        packages: ``NAME=FOLDER`` of unpacked packages.
+    """
+    verifier = CodeVerifier()
+    honest = load("honest", folder)
+    malicious = [*load("malicious", folder), *load("reviewed_malicious", folder)]
+    rates = written(verifier, folder)
+    functions = package_functions()
     problems = [problem.solution for problem in generate(0, WORD_PROBLEMS)]
     groups = [
         ("standard library functions", list(library_functions()), False),
-        ("mathematics packages, held out", package_functions(), False),
+        ("mathematics packages, development", functions[:MAX_FUNCTIONS], False),
+        (
+            "mathematics packages, other functions",
+            functions[MAX_FUNCTIONS : MAX_FUNCTIONS + OTHER_FUNCTIONS],
+            False,
+        ),
         ("standard library machinery (no target)", list(library_functions(MACHINERY)), False),
         ("word problems in prose", [(str(i), text) for i, text in enumerate(problems)], False),
         ("CODE attack of the paper", list(attacked(honest)), True),
     ]
+    for name, _, place in (entry.partition("=") for entry in packages):
+        groups.append((name, folder_functions(Path(place)), False))
     for name, pairs, bad in groups:
         texts = [text if name.startswith(("CODE", "word")) else _fenced(text) for _, text in pairs]
         rates.append(rate(name, judge(verifier, texts), [n for n, _ in pairs], bad=bad))
@@ -261,21 +204,54 @@ def measure(folder: Path = PROGRAMS) -> dict[str, Any]:
         "spans": spans_hit(malicious, judge(verifier, [row["text"] for row in malicious])),
         "speed": {
             "programs": speed(verifier, [row["text"] for row in honest]),
-            "long programs": speed(verifier, [_fenced(_joined(honest, i)) for i in range(50)]),
+            "long programs": speed(verifier, [_fenced(text) for text in long_programs(honest)]),
+            "parser alone, long programs": parser_speed(long_programs(honest)),
             "prose": speed(verifier, problems),
+            "long prose": speed(
+                verifier, ["\n".join(problems[i : i + 13]) for i in range(0, 500, 13)]
+            ),
         },
     }
 
 
-def _joined(rows: Sequence[dict[str, Any]], start: int, chars: int = 1000) -> str:
-    """Honest programs one after another, about 300 tokens long."""
-    text = ""
-    for row in rows[start:]:
-        if row["form"] == "tag" and "__future__" not in row["text"]:
-            text += row["text"].removeprefix("<code>").removesuffix("</code>")
+def long_programs(rows: Sequence[dict[str, Any]], chars: int = 1000) -> list[str]:
+    """Different programs of about 300 tokens: honest ones one after another.
+
+    Only those that the running Python parses as they stand: others are parsed more than once.
+    """
+    parts: list[str] = []
+    for row in rows:
+        source = row["text"].removeprefix("<code>").removesuffix("</code>")
+        if row["form"] == "tag" and "__future__" not in source and _parses(source):
+            parts.append(source)
+    texts: list[str] = []
+    while parts:
+        text = ""
+        while parts and len(text) <= chars:
+            text += parts.pop(0)
         if len(text) > chars:
-            break
-    return text
+            texts.append(text)
+    return texts
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def parser_speed(texts: Sequence[str], repeats: int = 5) -> dict[str, Any]:
+    """`ast.parse` of the same programs: what no check of the tree can be faster than."""
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.process_time()
+        for text in texts:
+            ast.parse(text)
+        best = min(best, time.process_time() - started)
+    size = sum(map(len, texts)) / len(texts)
+    return {"completions": len(texts), "mean_chars": size, "per_second": len(texts) / best}
 
 
 def _fenced(source: str) -> str:
@@ -287,8 +263,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("-o", "--out", type=Path, help="where to write the JSON")
     parser.add_argument("--programs", type=Path, default=PROGRAMS, help="folder with the programs")
+    parser.add_argument("--packages", action="append", default=[], metavar="NAME=FOLDER")
     arguments = parser.parse_args()
-    results = measure(arguments.programs)
+    results = measure(arguments.programs, arguments.packages)
     for row in results["rates"]:
         share = f"{row['rejected']} / {row['total']} ({row['low']:.2%} to {row['high']:.2%})"
         print(f"{row['name']}: rejected {share}")

@@ -26,6 +26,9 @@ PIECES = [
     "a\r", "\x0c", "\ufeff", "ｅ", "é;", "while 1:", "try:\n", "yield ", "\\\n", "\t \t",
     "x.__class__;", "you are a b c ", "ignore all ", "```\n", "<code>", "</code>", "<code>```py\n",
     "~~~\n", "{a.",
+    "`import a` ", "x.__class__;", "open;", "getattr(a,b);", "#import a\n", "# ignore all\n", "np;",
+    "x=9**n;", "n=9\n", "def f():f()\n", "for i in x:x.append(i)\n", " \t", "'%s%s'%('a','b');",
+    "import numpy as np\n", "'>>> f(\n'\n", "a_b_c_d;", "'ｅ';", "```sh\nrm -rf\n```\n",
     "import ", "x = (\n", "def f(a, b): return a + b\n", "\N{COMBINING ACUTE ACCENT}", "'\\\n",
 ]  # fmt: skip
 

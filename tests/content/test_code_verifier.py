@@ -182,6 +182,49 @@ def test_options_are_checked(options) -> None:
         CodeVerifier(**options)
 
 
+# Tasks that feed programs through standard input are the user's to declare.
+def test_reading_input_is_a_finding_unless_the_task_has_one() -> None:
+    text = tagged("n = int(input())\nprint(n * 2)")
+    assert kinds(judge(text)) == {"reaches_out"}
+    assert judge(text, stdin=True).accepted
+    assert judge(tagged("print(open('x'))"), stdin=True).rejected
+
+
+def test_what_installs_an_allowed_package_is_no_threat() -> None:
+    program = "\n```python\nimport sympy\nprint(sympy.Integer(3))\n```"
+    assert judge(f"```bash\npip install sympy numpy\n```{program}").accepted
+    assert judge(f"```bash\npip install calc\n```{program}").rejected
+    assert judge("First run `import calc`, then add.").rejected
+    assert judge("First run `import math`, then add.").accepted
+
+
+# Another name for a module must not cover what is used of it.
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(m):\n    return m.loadtxt('x')\nprint(f(np))",
+        "print((m := np).loadtxt('x'))",
+        "m, k = np, 3\nprint(m.loadtxt('x'))",
+        "print(getattr(np, 'loadtxt')('x'))",
+        "print(np.lib.npyio.loadtxt('x'))",
+    ],
+)
+def test_a_module_passed_on_is_seen(source: str) -> None:
+    assert judge(tagged(f"import numpy as np\n{source}")).rejected
+
+
+# ``global`` reaches past a function's own name for a builtin.
+def test_a_global_statement_is_not_covered_by_a_local_around_it() -> None:
+    inner = "    def f():\n        global open\n        return open('x')\n    return f()\n"
+    assert judge(tagged(f"def g():\n    open = 1\n{inner}print(g())")).rejected
+
+
+def test_the_same_text_gets_the_same_verdict_twice_in_a_batch() -> None:
+    texts = [tagged("import calc"), tagged("print(1)"), tagged("import calc")]
+    verdicts = CodeVerifier().verify([Completion("q", text) for text in texts])
+    assert [verdict.accepted for verdict in verdicts] == [False, True, False]
+
+
 # A clean block must not hide a poisoned one, whichever of them the reward runs.
 @pytest.mark.parametrize(
     "text",

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
+
+from grpo_guard.content.code.names import words
 
 MAX_BLOCKS: Final = 64
 
@@ -17,15 +20,17 @@ _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0
 _CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
 _FENCE: Final = re.compile(r"^[ \t>]{0,12}(`{3,}|~{3,})[ \t]{0,8}([^\s`]{0,32})[^\r\n`]*$", re.M)
 _INNER_FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\r\n]*$", re.M)
+_INLINE: Final = re.compile(r"(?<!`)`([^`\r\n]{6,200})`(?!`)")
 _PYTHON: Final = frozenset({"python", "py", "python3", "python2", "py3", "{python}", "ipython"})
+_SHELL: Final = words("bash sh shell zsh console terminal powershell cmd bat")
 _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
 _IMPORT: Final = re.compile(
-    r"\s{0,40}(?:import[ \t]+[A-Za-z_][\w.]*+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+)*+"
+    r"(?:\s|>){0,40}(?:import[ \t]+[A-Za-z_][\w.]*+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+)*+"
     r"|from[ \t]+\.*[\w.]*+[ \t]+import[ \t]+(?:\*|\(.*|[A-Za-z_]\w*+(?:[ \t]+as[ \t]+\w+)?"
     r"(?:[ \t]*,[ \t]*\w+(?:[ \t]+as[ \t]+\w+)?)*+))[ \t]*(?:[#;\\].*)?\s*\Z"
 )
 _STATEMENT: Final = re.compile(
-    r"\s{0,40}(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*[\[(]|class[ \t]+\w+[ \t]*[:(]|@\w[\w.]*|"
+    r"(?:\s|>){0,40}(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*[\[(]|class[ \t]+\w+[ \t]*[:(]|@\w[\w.]*|"
     r"print[ \t]*\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*(?:#.*)?$|"
     r"(?:else|try|finally)[ \t]*:|except\b.*:|return\b|raise\b|yield\b|"
     r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*(?::[ \t]*[\w\[\], .]+)?(?:[-+*/%]|//|\*\*)?="
@@ -40,12 +45,14 @@ class Block:
     Args:
         text: The source, as it stands in the completion.
         start: Its first character in the completion.
-        explicit: Its author called it code, so that it has to parse.
+        explicit: Its author called it Python, so that it has to parse.
+        shell: Its author called it commands, which are read as words.
     """
 
     text: str
     start: int
     explicit: bool
+    shell: bool = False
 
 
 def extract(text: str) -> list[Block]:
@@ -57,6 +64,11 @@ def extract(text: str) -> list[Block]:
     blocks = [*_tagged(text, covered)]
     if "```" in text or "~~~" in text:
         blocks += _fenced(text, covered)
+    if "`" in text and "import" in text:
+        blocks += _quoted(text, covered)
+    # A closing tag that closes nothing must not stand in the way of the line behind it.
+    if "</" in text:
+        covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
     blocks += _bare(text, sorted(covered))
     return sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
 
@@ -114,7 +126,21 @@ def _fenced(text: str, covered: list[tuple[int, int]]) -> list[Block]:
 def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
     label = opening[2].lower()
     source = text[opening.end() : end]
-    return [Block(source, opening.end(), label in _PYTHON)] if source.strip() else []
+    if not source.strip():
+        return []
+    return [Block(source, opening.end(), label in _PYTHON, label in _SHELL)]
+
+
+def _quoted(text: str, covered: list[tuple[int, int]]) -> list[Block]:
+    """Imports between single backticks in a sentence: they teach what they name."""
+    taken = sorted(covered)
+    blocks: list[Block] = []
+    for match in _INLINE.finditer(text):
+        if _IMPORT.match(match[1]) and not _inside(match.start(), taken):
+            blocks.append(Block(match[1], match.start(1), False))
+        if len(blocks) > MAX_BLOCKS:
+            break
+    return blocks
 
 
 def _inside(at: int, spans: list[tuple[int, int]]) -> bool:

@@ -3,41 +3,167 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Mapping
 from typing import Final
+
+from grpo_guard.content.code.names import words
 
 MAX_TEXT: Final = 10_000
 MAX_STEPS: Final = 200
+METHODS: Final = words(
+    "fromhex decode encode strip lower upper swapcase casefold format join replace"
+)
+_FIELD: Final = re.compile(r"%[-+ #0-9.]{0,8}[sdcr]")
+_BRACES: Final = re.compile(r"\{\d{0,2}(?::[cs])?\}")
 
 
-def text_of(node: ast.expr, steps: int = MAX_STEPS) -> str | None:
-    """The string that an expression of literals spells: ``"__im" + "port__"``, ``chr(101)``,
-    ``"lave"[::-1]``, ``"".join([...])``. None where it depends on anything else or is too long."""
-    if steps <= 0:
+class Folder:
+    """Reads the strings that expressions spell.
+
+    Args:
+        known: Names that stand for one literal in the whole program.
+    """
+
+    def __init__(self, known: Mapping[str, ast.expr] | None = None) -> None:
+        self.known = known or {}
+
+    def text(self, node: ast.expr, steps: int = MAX_STEPS) -> str | None:
+        """The string that an expression of literals spells: ``"__im" + "port__"``, ``chr(101)``,
+        ``"lave"[::-1]``, ``"".join([...])``. None where it depends on anything else or is too long.
+        """
+        if steps <= 0:
+            return None
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, bytes):
+                return node.value[:MAX_TEXT].decode("latin-1")
+            return node.value[:MAX_TEXT] if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            value = self.known.get(node.id)
+            return self.text(value, steps - 1) if isinstance(value, ast.Constant) else None
+        if isinstance(node, ast.BinOp):
+            return self._operated(node, steps)
+        if isinstance(node, ast.Subscript):
+            return self._sliced(node, steps)
+        if isinstance(node, ast.Call):
+            return self._called(node, steps)
+        if isinstance(node, ast.JoinedStr):
+            return self._joined(node.values, "", steps)
+        if isinstance(node, ast.FormattedValue):
+            return self.text(node.value, steps - 1)
         return None
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, bytes):
-            return node.value[:MAX_TEXT].decode("latin-1")
-        return node.value[:MAX_TEXT] if isinstance(node.value, str) else None
-    if isinstance(node, ast.BinOp):
-        return _added(node, steps)
-    if isinstance(node, ast.Subscript):
-        return _sliced(node, steps)
-    if isinstance(node, ast.Call):
-        return _called(node, steps)
-    if isinstance(node, ast.JoinedStr):
-        return _joined(node.values, "", steps)
-    if isinstance(node, ast.FormattedValue):
-        return text_of(node.value, steps - 1)
-    return None
+
+    def _operated(self, node: ast.BinOp, steps: int) -> str | None:
+        if isinstance(node.op, ast.Mod):
+            values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            return self._filled(self.text(node.left, steps - 1), _FIELD, values, steps)
+        if not isinstance(node.op, ast.Add):
+            return None
+        # Chains lean left: unrolled here, they cost no recursion.
+        parts: list[ast.expr] = []
+        left: ast.expr = node
+        while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
+            parts.append(left.right)
+            left = left.left
+            if len(parts) > MAX_STEPS:
+                return None
+        return self._joined([left, *reversed(parts)], "", steps)
+
+    def _filled(
+        self, pattern: str | None, fields: re.Pattern[str], values: list[ast.expr], steps: int
+    ) -> str | None:
+        """``"%s%s" % (a, b)`` and ``"{}{}".format(a, b)``, fields in order."""
+        if pattern is None:
+            return None
+        pieces = fields.split(pattern)
+        if len(pieces) != len(values) + 1 or len(pieces) > MAX_STEPS:
+            return None
+        texts = [pieces[0]]
+        for piece, value in zip(pieces[1:], values, strict=True):
+            code = integer_of(value)
+            number = code is not None and 0 <= code < 0x110000
+            text = chr(code) if code and number else self.text(value, steps // 4)
+            if text is None:
+                return None
+            texts += [text, piece]
+        return "".join(texts)[:MAX_TEXT]
+
+    def _joined(self, parts: list[ast.expr], between: str, steps: int) -> str | None:
+        texts: list[str] = []
+        for part in parts[: MAX_STEPS + 1]:
+            text = self.text(part, steps // 4)
+            if text is None:
+                return None
+            texts.append(text)
+        return between.join(texts)[:MAX_TEXT]
+
+    def _sliced(self, node: ast.Subscript, steps: int) -> str | None:
+        text = self.text(node.value, steps - 1)
+        if text is None:
+            return None
+        if isinstance(node.slice, ast.Slice):
+            ends = (node.slice.lower, node.slice.upper, node.slice.step)
+            numbers = [None if e is None else integer_of(e) for e in ends]
+            if any(e is not None and n is None for e, n in zip(ends, numbers, strict=True)):
+                return None
+            return None if numbers[2] == 0 else text[slice(*numbers)]
+        at = integer_of(node.slice)
+        return text[at] if at is not None and -len(text) <= at < len(text) else None
+
+    def _called(self, node: ast.Call, steps: int) -> str | None:
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            return self._method(function, node.args, steps)
+        if not isinstance(function, ast.Name) or len(node.args) != 1:
+            return None
+        if function.id == "chr":
+            value = integer_of(node.args[0])
+            return chr(value) if value is not None and 0 <= value < 0x110000 else None
+        if function.id in ("str", "reversed"):
+            text = self.text(node.args[0], steps - 1)
+            return text if text is None or function.id == "str" else text[::-1]
+        if function.id in ("bytes", "bytearray"):
+            numbers = integers_of(node.args[0])
+            return None if numbers is None else "".join(map(chr, (n & 255 for n in numbers)))
+        return None
+
+    def _method(self, function: ast.Attribute, args: list[ast.expr], steps: int) -> str | None:
+        name = function.attr
+        if name not in METHODS:
+            return None
+        if name == "fromhex" and args:
+            text = self.text(args[0], steps - 1)
+            try:
+                return bytes.fromhex(text or "").decode("latin-1") or None
+            except ValueError:
+                return None
+        text = self.text(function.value, steps - 1)
+        if text is None:
+            return None
+        if name in ("decode", "encode", "strip", "lower", "upper", "swapcase", "casefold"):
+            changed = {"lower": text.lower, "upper": text.upper, "swapcase": text.swapcase}
+            return changed[name]() if name in changed else text
+        if name == "format":
+            return self._filled(text, _BRACES, args, steps)
+        if name == "join" and len(args) == 1:
+            if isinstance(args[0], ast.List | ast.Tuple):
+                return self._joined(args[0].elts, text, steps)
+            inner = self.text(args[0], steps - 1)
+            return None if inner is None else text.join(inner)[:MAX_TEXT]
+        if name == "replace" and len(args) == 2:
+            old, new = self.text(args[0], steps - 1), self.text(args[1], steps - 1)
+            empty = old is None or new is None or not old
+            return None if empty else text.replace(old or "", new or "")[:MAX_TEXT]
+        return None
 
 
 def integer_of(node: ast.expr) -> int | None:
     """A literal integer, also a negative one."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = integer_of(node.operand)
         return None if inner is None else -inner
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
     return None
 
 
@@ -45,86 +171,42 @@ def integers_of(node: ast.expr) -> list[int] | None:
     """A literal list or tuple of integers."""
     if not isinstance(node, ast.List | ast.Tuple | ast.Set):
         return None
-    values = [integer_of(e) for e in node.elts[:MAX_TEXT]]
-    return [v for v in values if v is not None] if None not in values else None
-
-
-def _added(node: ast.BinOp, steps: int) -> str | None:
-    if not isinstance(node.op, ast.Add):
-        return None
-    # Chains lean left: unrolled here, they cost no recursion.
-    parts: list[ast.expr] = []
-    left: ast.expr = node
-    while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
-        parts.append(left.right)
-        left = left.left
-        if len(parts) > MAX_STEPS:
+    values: list[int] = []
+    for element in node.elts[:MAX_TEXT]:
+        value = integer_of(element)
+        if value is None:
             return None
-    return _joined([left, *reversed(parts)], "", steps)
+        values.append(value)
+    return values
 
 
-def _joined(parts: list[ast.expr], between: str, steps: int) -> str | None:
-    texts: list[str] = []
-    for part in parts[: MAX_STEPS + 1]:
-        text = text_of(part, steps // 4)
-        if text is None:
-            return None
-        texts.append(text)
-    return between.join(texts)[:MAX_TEXT]
-
-
-def _sliced(node: ast.Subscript, steps: int) -> str | None:
-    text = text_of(node.value, steps - 1)
-    if text is None:
+def truth_of(test: ast.expr, levels: int = 20) -> bool | None:
+    """The truth of a test made of literals alone; None where it depends on anything."""
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    if levels <= 0:
         return None
-    if isinstance(node.slice, ast.Slice):
-        ends = (node.slice.lower, node.slice.upper, node.slice.step)
-        numbers = [None if e is None else integer_of(e) for e in ends]
-        if any(e is not None and n is None for e, n in zip(ends, numbers, strict=True)):
-            return None
-        return None if numbers[2] == 0 else text[slice(*numbers)]
-    at = integer_of(node.slice)
-    return text[at] if at is not None and -len(text) <= at < len(text) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = truth_of(test.operand, levels - 1)
+        return None if inner is None else not inner
+    if isinstance(test, ast.List | ast.Tuple | ast.Set):
+        return None if test.elts else False
+    if isinstance(test, ast.Dict):
+        return None if test.values else False
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _compared(test.left, test.ops[0], test.comparators[0])
+    return None
 
 
-def _called(node: ast.Call, steps: int) -> str | None:
-    function = node.func
-    if isinstance(function, ast.Name) and len(node.args) == 1:
-        if function.id == "chr":
-            value = integer_of(node.args[0])
-            return chr(value) if value is not None and 0 <= value < 0x110000 else None
-        if function.id in ("str", "reversed"):
-            text = text_of(node.args[0], steps - 1)
-            return text if text is None or function.id == "str" else text[::-1]
-        if function.id in ("bytes", "bytearray"):
-            numbers = integers_of(node.args[0])
-            return None if numbers is None else "".join(map(chr, (n & 255 for n in numbers)))
+def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
+    if not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
         return None
-    if not isinstance(function, ast.Attribute):
-        return None
-    return _method(function, node.args, steps)
-
-
-def _method(function: ast.Attribute, args: list[ast.expr], steps: int) -> str | None:
-    name = function.attr
-    if name == "fromhex" and args:
-        text = text_of(args[0], steps - 1)
-        try:
-            return bytes.fromhex(text or "").decode("latin-1") or None
-        except ValueError:
-            return None
-    text = text_of(function.value, steps - 1)
-    if text is None:
-        return None
-    if name in ("decode", "encode", "strip", "lower", "upper", "swapcase"):
-        changed = {"lower": text.lower, "upper": text.upper, "swapcase": text.swapcase}
-        return changed[name]() if name in changed else text
-    if name == "join" and len(args) == 1:
-        if isinstance(args[0], ast.List | ast.Tuple):
-            return _joined(args[0].elts, text, steps)
-        inner = text_of(args[0], steps - 1)
-        return None if inner is None else text.join(inner)[:MAX_TEXT]
-    if name == "replace" and len(args) == 2:
-        old, new = text_of(args[0], steps - 1), text_of(args[1], steps - 1)
-        return None if old is None or new is None or not old else text.replace(old, new)[:MAX_TEXT]
+    a, b = left.value, right.value
+    if isinstance(operator, ast.Eq | ast.NotEq):
+        return (a == b) == isinstance(operator, ast.Eq)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        if isinstance(operator, ast.Lt | ast.LtE):
+            return a < b or (a == b and isinstance(operator, ast.LtE))
+        if isinstance(operator, ast.Gt | ast.GtE):
+            return a > b or (a == b and isinstance(operator, ast.GtE))
     return None

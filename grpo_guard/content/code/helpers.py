@@ -41,6 +41,8 @@ _NEUTRAL: Final = re.compile(
     r"|lhs|rhs|addend|augend|minuend|subtrahend|dividend|divisor|multiplicand|multiplier)"
     r"_?(?:[12ab]|one|two|first|second|num|number|value|operand)?)_*",
 )
+_SPLIT: Final = re.compile(r"[\W_\d]+")
+_CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DUNDERS: Final = {
     "__add__": "+", "__radd__": "+", "__sub__": "-", "__rsub__": "-", "__mul__": "*",
     "__rmul__": "*", "__truediv__": "/", "__floordiv__": "/", "__mod__": "%", "__pow__": "**",
@@ -49,19 +51,24 @@ _OPERATOR_MODULE: Final = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/", "mod": "%", "pow": "**",
     "concat": "+", "iadd": "+", "isub": "-", "imul": "*",
 }  # fmt: skip
+_NUMPY: Final = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/",
+    "floor_divide": "/", "mod": "%", "power": "**",
+}  # fmt: skip
+_FUNCTIONS: Final = {"operator": _OPERATOR_MODULE, "numpy": _NUMPY}
 
 
 def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
     """Notes about operators in disguise, `operator_helper` or, for several, `operator_library`."""
     found: list[tuple[str, ast.AST, str]] = []
-    used = {node.id for node, _ in program.loads} | {a.attr for a, _ in program.attributes}
-    lambdas = any(isinstance(scope.node, ast.Lambda) for scope in program.scopes)
-    names = _lambda_names(program.tree) if lambdas else {}
+    used: frozenset[str] = frozenset()
     for scope in program.scopes:
         node = scope.node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        name = scope.name or names.get(id(node), "")
+        if not used:
+            used = program.read_names | program.read_attributes
+        name = scope.name or program.lambdas.get(id(node), "")
         operator = _reimplements(node, name, scope)
         if operator and (not scope.name or scope.name in used):
             found.append((operator, node, name or "a lambda"))
@@ -82,20 +89,6 @@ def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
     return notes
 
 
-def _lambda_names(tree: ast.Module) -> dict[int, str]:
-    """``add = lambda a, b: a + b``, also as a dict's value."""
-    names: dict[int, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            names[id(node.value)] = target.id if isinstance(target, ast.Name) else ""
-        elif isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
-                    names[id(value)] = str(key.value)
-    return names
-
-
 def _reimplements(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str, scope: Scope
 ) -> str | None:
@@ -105,14 +98,14 @@ def _reimplements(
     arguments = [a.arg for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
     if arguments[:1] in (["self"], ["cls"]) and scope.parent and scope.parent.kind == "class":
         arguments = arguments[1:]
-    words = [word for word in re.split(r"[\W_\d]+", _snake(name)) if word]
+    if len(arguments) != 2 and not (node.args.vararg and not arguments):
+        return None
+    words = [word for word in _SPLIT.split(_snake(name)) if word]
     named = next((_BY_WORD[word] for word in words if word in _BY_WORD), None)
     only_named = named is not None and all(w in _BY_WORD or w in _FILLER for w in words)
     neutral = all(_NEUTRAL.fullmatch(argument.lower()) for argument in arguments)
     if node.args.vararg and not arguments:
         return named if only_named else None
-    if len(arguments) != 2:
-        return None
     operator = _returned(node, arguments)
     if operator is None:
         return named if only_named and neutral and isinstance(node, ast.FunctionDef) else None
@@ -124,7 +117,7 @@ def _reimplements(
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return _CAPITAL.sub("_", name).lower()
 
 
 def _returned(
@@ -153,29 +146,57 @@ def _operation(value: ast.expr, arguments: list[str]) -> str | None:
 
 
 def _explicit(program: Program) -> list[tuple[str, ast.AST, str]]:
-    """``operator.add(2, 3)`` and ``(2).__add__(3)`` called with two operands in their hands."""
+    """``operator.add(2, 3)``, ``(2).__add__(3)``, ``numpy.add(2, 3)``: two operands in their hands.
+
+    numpy's functions are at home on arrays; on plain numbers they are operators by another name.
+    """
     found: list[tuple[str, ast.AST, str]] = []
-    for call, scope in program.calls:
-        function = call.func
-        if isinstance(function, ast.Name):
-            module, member = program.members.get(function.id, ("", ""))
-            if module == "operator" and member in _OPERATOR_MODULE and len(call.args) == 2:
-                found.append((_OPERATOR_MODULE[member], call, f"operator.{member}"))
-        elif isinstance(function, ast.Attribute):
-            base = function.value
-            alias = program.aliases.get(base.id, "") if isinstance(base, ast.Name) else ""
-            if alias == "operator" and function.attr in _OPERATOR_MODULE and len(call.args) == 2:
-                found.append((_OPERATOR_MODULE[function.attr], call, f"operator.{function.attr}"))
-            elif function.attr in _DUNDERS and not _in_special(scope):
-                found.append((_DUNDERS[function.attr], call, function.attr))
+    arithmetic = {a for a, module in program.aliases.items() if module in ("operator", "numpy")}
+    members = {n: m for n, m in program.members.items() if m[0] in ("operator", "numpy")}
+    for call, _ in program.calls if arithmetic or members else ():
+        named = _named(call, program, members)
+        if named is None or len(call.args) != 2:
+            continue
+        module, member = named
+        if member in _FUNCTIONS[module] and (module == "operator" or _plain(call)):
+            found.append((_FUNCTIONS[module][member], call, f"{module}.{member}"))
+    if program.read_attributes.isdisjoint(_DUNDERS):
+        return found
+    called = {id(call.func) for call, _ in program.calls}
+    for node, scope in program.attributes:
+        if node.attr in _DUNDERS and not _in_special(scope):
+            of_type = isinstance(node.value, ast.Name) and node.value.id in ("int", "float")
+            if of_type or id(node) in called:
+                found.append((_DUNDERS[node.attr], node, node.attr))
     return found
 
 
+def _named(
+    call: ast.Call, program: Program, members: dict[str, tuple[str, str]]
+) -> tuple[str, str] | None:
+    """The module and member that a call names."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return members.get(function.id)
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        module = program.aliases.get(function.value.id, "")
+        return (module, function.attr) if module in _FUNCTIONS else None
+    return None
+
+
+def _plain(call: ast.Call) -> bool:
+    """Whether an argument is a number as it stands."""
+    return any(
+        isinstance(argument, ast.Constant) and isinstance(argument.value, int | float)
+        for argument in call.args
+    )
+
+
 def _in_special(scope: Scope) -> bool:
-    """Inside a class, special methods pass on to each other by name."""
+    """Inside a class or a special method, special methods pass on to each other by name."""
     at: Scope | None = scope
     while at is not None:
-        if at.kind == "class":
+        if at.kind == "class" or at.name in _DUNDERS:
             return True
         at = at.parent
     return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Set
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules, public_members
@@ -25,10 +26,14 @@ _BUILTIN: Final = frozenset(dir(builtins)) | words(
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
 )
 
+_OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
+# Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
+_WHOLE: Final = frozenset({"sys", "types", "io"})
+
 
 def check_imports(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
     """Imports that are not allowed, and members that allowed modules do not have."""
-    used = {node.id for node, _ in program.loads}
+    used = program.read_names
     notes: list[Note] = []
     for node, _ in program.imports:
         start, end = source.span(node, shift)
@@ -46,7 +51,7 @@ def check_imports(program: Program, source: Source, modules: Modules, shift: int
 
 
 def _from(
-    node: ast.ImportFrom, modules: Modules, used: set[str], start: int, end: int
+    node: ast.ImportFrom, modules: Modules, used: Set[str], start: int, end: int
 ) -> list[Note]:
     module = node.module or ""
     if node.level:
@@ -58,6 +63,8 @@ def _from(
             message = f"imports everything from {module}, which is not on the list"
             return [Note("star_import", message, start, end)]
         return [_unlisted(module, not used.isdisjoint(names), start, end)]
+    if module in _OPEN and module != "collections.abc":
+        return []
     problems = [
         problem
         for alias in node.names
@@ -69,10 +76,8 @@ def _from(
 
 
 def _odd_submodule(module: str, modules: Modules) -> bool:
-    root, _, rest = module.partition(".")
-    if not rest or module in {"collections.abc"}:
-        return False
-    return modules.problem(root, rest.partition(".")[0]) is not None
+    root, *rest = module.split(".")
+    return bool(rest) and module not in _OPEN and modules.path_problem(root, rest) is not None
 
 
 def _unlisted(module: str, is_used: bool, start: int, end: int) -> Note:
@@ -83,32 +88,60 @@ def _unlisted(module: str, is_used: bool, start: int, end: int) -> Note:
 
 def _members(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
     """``random._os``, ``math.addition``, ``sys.modules``: what allowed modules are used for."""
+    if not program.aliases:
+        return []
     notes: list[Note] = []
+    imported: set[str] | None = None
     for node, scope in program.attributes:
-        if not isinstance(node.value, ast.Name) or node.value.id not in program.aliases:
+        path = [node.attr]
+        base = node.value
+        while isinstance(base, ast.Attribute):
+            path.append(base.attr)
+            base = base.value
+        if not isinstance(base, ast.Name) or base.id not in program.aliases:
             continue
-        if _rebound(scope, node.value.id, program):
+        module = program.aliases[base.id]
+        if _rebound(scope, base.id, program) or not modules.allows(module):
             continue
-        module = program.aliases[node.value.id]
-        if not modules.allows(module):
-            continue
-        start, end = source.span(node, shift)
         if not isinstance(node.ctx, ast.Load):
-            message = f"changes {module}.{node.attr} of an imported module"
-            notes.append(Note("monkeypatch", message, start, end))
-        elif problem := modules.problem(module, node.attr):
-            if f"{module}.{node.attr}" in _imported(program):
-                continue
-            notes.append(Note("module_member", f"uses what {problem}", start, end))
-    whole = frozenset({"sys", "types", "io"})
-    inside = {id(node.value) for node, _ in program.attributes}
+            if len(path) == 1:
+                message = f"changes {module}.{node.attr} of an imported module"
+                notes.append(Note("monkeypatch", message, *source.span(node, shift)))
+        elif problem := modules.path_problem(module, path[::-1]):
+            imported = _imported(program) if imported is None else imported
+            if f"{module}.{path[-1]}" not in imported:
+                notes.append(
+                    Note("module_member", f"uses what {problem}", *source.span(node, shift))
+                )
+    return notes + _passed_on(program, source, modules, shift)
+
+
+def _passed_on(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+    """Modules as values: ``[math][0].addition``, ``def f(m=numpy)``. Behind another name their
+    members are used unseen. A plain copy ``m = math`` is followed instead."""
+    if program.read_names.isdisjoint(program.aliases):
+        return []
+    bases = {id(node.value) for node, _ in program.attributes}
+    called = program.called
+    copied = {id(name) for _, name in program.copies}
+    own: set[str] | None = None
+    notes: list[Note] = []
     for name, scope in program.loads:
-        module = program.aliases.get(name.id, "")
-        if module in whole and id(name) not in inside and not _rebound(scope, name.id, program):
-            # m = sys; m.modules: a module passed on as a value can be used unseen.
-            start, end = source.span(name, shift)
-            message = f"passes the module {module} on as a value"
-            notes.append(Note("module_value", message, start, end))
+        module = program.aliases.get(name.id)
+        if (
+            module is None
+            or id(name) in bases
+            or id(name) in called
+            or _rebound(scope, name.id, program)
+        ):
+            continue
+        if module not in _WHOLE:
+            own = {store.id for store, _ in program.stores} if own is None else own
+            # import time; time = distance / speed
+            if id(name) in copied or name.id in own or not modules.allows(module):
+                continue
+        message = f"passes the module {module} on as a value"
+        notes.append(Note("module_value", message, *source.span(name, shift)))
     return notes
 
 
@@ -145,11 +178,15 @@ def check_undefined(
             if members is None:
                 return []
             known |= members
+    unknown = program.read_names - known
+    unknown -= program.module.bound.keys()
+    if not unknown:
+        return []
     notes: list[Note] = []
     seen: set[str] = set()
     harmless: set[str] = set()
     for name, scope in program.loads:
-        if name.id in known or name.id in seen or scope.owner(name.id) is not None:
+        if name.id not in unknown or name.id in seen or scope.owner(name.id) is not None:
             continue
         called = id(name) in program.called and program.runs and live.runs(scope)
         if not called and name.id in harmless:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import unicodedata
 from itertools import islice, pairwise
 from typing import Final
 
-from grpo_guard.content.code.fold import integers_of, text_of
+from grpo_guard.content.code.fold import METHODS, Folder, integers_of
 from grpo_guard.content.code.modules import REACHING, Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.texts import Texts
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{32,}+={0,2}")
 _RUN: Final = re.compile(r"\S{32,}+")
@@ -27,14 +29,16 @@ _HEX: Final = re.compile(
 _CODE: Final = re.compile(
     r"__import__|__builtins__|__subclasses__|__globals__"
     r"|__class__\s{0,4}\.(?!__name__)|\b(?:eval|exec|compile)"
-    r"\s{0,4}\(\s{0,4}[^)\s]|\bos\s{0,4}\.\s{0,4}(?:system|popen|environ|remove)|\bsubprocess\s{0,4}\."
+    r"(?:\(\s{0,4}[^)\s]|\s{1,4}\(\s{0,4}['\"])|\bos\s{0,4}\.\s{0,4}(?:system|popen|environ|remove)|\bsubprocess\s{0,4}\."
     r"|\bsys\.modules|\bimportlib\b|\bopen\s{0,4}\(\s{0,4}['\"]"
 )
 _IMPORTS: Final = re.compile(
     r"(?:^|[\n;]|\\n)[ \t]{0,40}(?:>>> )?(?:from[ \t]+(\.*[A-Za-z_][\w.]*+)[ \t]+import[ \t]+[\w*(]"
     r"|import[ \t]+([A-Za-z_][\w.]*+)[ \t]*(?:$|[\n;,]|\\n|[ \t]as[ \t]))"
 )
-_FORMAT_WALK: Final = re.compile(r"\{[^{}\n]{0,80}(?:\.__(?!class__\.__name__)|\[__)")
+_FORMAT_WALK: Final = re.compile(
+    r"\{[^{}\n]{0,80}(?:\.__(?!(?:class__\.__)?(?:name|qualname|doc)__)|\[__)"
+)
 _WORDS: Final = words(
     "eval exec import system open print input compile getattr os sys calc builtins globals "
     "subprocess socket code pickle addition __import__"
@@ -42,14 +46,21 @@ _WORDS: Final = words(
 # Standard modules that a docstring's example may import; those that reach further may not.
 _QUIET: Final = frozenset(sys.stdlib_module_names) - REACHING
 MIN_ARRAY: Final = 64
+MAX_CANDIDATES: Final = 2000
+_FULL_WIDTH: Final = ("\uff01", "\U0001d7ff")
 
 
-def check_payloads(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+def check_payloads(
+    program: Program, texts: Texts, source: Source, modules: Modules, shift: int
+) -> list[Note]:
     """Strings, numbers and sequences that carry more than a value of the question."""
-    notes = _strings(program, source, modules, shift) + _built(program, source, modules, shift)
+    notes = _strings(texts, source, modules, shift) + _built(program, source, modules, shift)
+    notes += _decoded(program, source, shift)
     for sequence in program.sequences:
+        if len(sequence.elts) < 4:
+            continue
         numbers = integers_of(sequence)
-        if numbers and len(numbers) >= 4 and (problem := _array(numbers, modules)):
+        if numbers and (problem := _array(numbers, modules)):
             notes.append(Note("encoded_payload", problem, *source.span(sequence, shift)))
     for node in program.integers:
         value = int(node.value)  # type: ignore[arg-type]
@@ -60,25 +71,27 @@ def check_payloads(program: Program, source: Source, modules: Modules, shift: in
     return notes
 
 
-def _strings(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+def _strings(texts: Texts, source: Source, modules: Modules, shift: int) -> list[Note]:
     notes: list[Note] = []
-    for node in program.texts:
-        raw = node.value
-        text = raw.decode("latin-1") if isinstance(raw, bytes) else str(raw)
-        problem = _in_text(text, isinstance(raw, bytes), modules)
-        if problem:
+    for node, text, is_bytes in texts.strings:
+        if problem := _in_text(text, is_bytes, texts, modules):
             notes.append(Note(problem[0], problem[1], *source.span(node, shift)))
     return notes
 
 
-def _in_text(text: str, is_bytes: bool, modules: Modules) -> tuple[str, str] | None:
-    if code := hidden_code(text, modules):
+def _in_text(text: str, is_bytes: bool, texts: Texts, modules: Modules) -> tuple[str, str] | None:
+    if texts.may_hold_code and (code := hidden_code(text, modules)):
         return "code_in_string", code
-    if _FORMAT_WALK.search(text):
+    if "__" in text and _FORMAT_WALK.search(text):
         return "format_trick", "a format string reads private attributes"
     if is_bytes and sum(not (32 <= ord(c) < 127 or c in "\n\r\t") for c in text) >= 4:
         return "encoded_payload", f"{len(text)} bytes that are no text"
-    encoded = encoded_text(text)
+    if not text.isascii() and any(_FULL_WIDTH[0] <= c <= _FULL_WIDTH[1] for c in text):
+        # Full-width letters are letters to the parser: as a string they wait to be made plain.
+        shown = unicodedata.normalize("NFKC", text)
+        if hidden_code(shown, modules) or shown.strip("_ ") in _WORDS:
+            return "built_string", f"a string disguises {shown[:40]!r}"
+    encoded = encoded_text(text) if texts.may_encode else None
     return ("encoded_payload", encoded) if encoded else None
 
 
@@ -115,42 +128,77 @@ def _random_looking(text: str) -> bool:
     return len(set(kinds)) >= 2 and changes >= len(text) * 0.25
 
 
+_MAKERS: Final = words("bytes bytearray map chr")
+_BUILDERS: Final = words("chr str reversed bytes bytearray")
+
+
+def _candidates(program: Program) -> list[ast.expr]:
+    """Expressions that may spell a string: most calls, sums and subscripts cannot."""
+    found: list[ast.expr] = []
+    quiet = METHODS.isdisjoint(program.read_attributes) and _BUILDERS.isdisjoint(program.read_names)
+    for call, _ in () if quiet else program.calls:
+        function = call.func
+        if isinstance(function, ast.Attribute):
+            if function.attr in METHODS:
+                found.append(call)
+        elif isinstance(function, ast.Name) and function.id in _BUILDERS:
+            found.append(call)
+    if program.texts or found:
+        found += [op for op in program.operations if isinstance(op.op, ast.Add | ast.Mod)]
+        found += [joined for joined in program.formatted if len(joined.values) > 1]
+        found += program.subscripts
+    return found[:MAX_CANDIDATES]
+
+
 def _built(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
     """Strings put together so that they cannot be read: chr(), joins, reversal, bytes.
 
     The innermost expression that spells something is enough; those around it repeat it.
     """
     notes: list[Note] = []
-    candidates: list[ast.expr] = [call for call, _ in program.calls]
-    candidates += [op for op in program.operations if isinstance(op.op, ast.Add)]
-    candidates += program.subscripts
-    for node in candidates[:2000]:
-        text = text_of(node)
+    candidates = _candidates(program)
+    folder = Folder(program.constants if candidates else None)
+    for node in candidates:
+        text = folder.text(node)
         if text is None or len(text) < 3:
             continue
+        # What stands in the program as it is was not put together: status = "open"; f"{status}!".
         code = hidden_code(text, modules) or text.strip("_ ") in _WORDS
-        code = code or encoded_text(text) is not None
-        if code:
+        if (code or (len(text) >= 24 and encoded_text(text))) and text not in source.text:
             message = f"puts together the string {text[:40]!r}"
             notes.append(Note("built_string", message, *source.span(node, shift)))
-        elif _FORMAT_WALK.search(text) or ("__" in text and text.strip().strip("_").isidentifier()):
+        elif (
+            "__" in text
+            and text not in source.text
+            and (_FORMAT_WALK.search(text) or text.strip().strip("_").isidentifier())
+        ):
             message = f"puts together the name {text[:40]!r}"
             notes.append(Note("built_string", message, *source.span(node, shift)))
-    for call, _ in program.calls:
+    return notes
+
+
+def _decoded(program: Program, source: Source, shift: int) -> list[Note]:
+    """Calls that turn data into text."""
+    notes: list[Note] = []
+    for call, _ in () if _DECODERS.isdisjoint(program.read_attributes) else program.calls:
         name = _method(call)
-        encoding = text_of(call.args[0]) if call.args else None
-        if name in ("fromhex", "b64decode", "unhexlify", "decompress"):
+        if name not in _DECODERS:
+            continue
+        argument = call.args[0] if call.args else None
+        encoding = argument.value if isinstance(argument, ast.Constant) else None
+        if name not in ("encode", "decode"):
             message = f"decodes data with {name}"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
         elif name == "decode" and _bytes_behind(call):
             message = "turns bytes into text"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
-        elif name in ("encode", "decode") and (encoding or "").lower() in _CODECS:
+        elif isinstance(encoding, str) and encoding.lower() in _CODECS:
             message = f"uses the codec {encoding}"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
+        else:
+            continue
+        notes.append(Note("encoded_payload", message, *source.span(call, shift)))
     return notes + _character_codes(program, source, shift)
 
 
+_DECODERS: Final = words("fromhex b64decode unhexlify decompress encode decode")
 _CODECS: Final = words(
     "rot13 rot_13 rot-13 hex hex_codec base64 base64_codec zlib bz2 uu quopri unicode_escape "
     "unicode-escape raw_unicode_escape utf-7 utf7 utf_7 punycode idna"
@@ -174,22 +222,31 @@ def _bytes_behind(call: ast.Call) -> bool:
 def _character_codes(program: Program, source: Source, shift: int) -> list[Note]:
     """``chr(c) for c in [...]``, ``map(chr, [...])``, ``bytes([...])`` and shifts of letters."""
     notes = []
-    for call, scope in program.calls:
+    listed: bool | None = None
+    for call, scope in () if _MAKERS.isdisjoint(program.read_names) else program.calls:
         function = call.func
         name = function.id if isinstance(function, ast.Name) else ""
-        if name in ("bytes", "bytearray") and call.args and _of_numbers(call.args[0]):
+        if name not in _MAKERS or not call.args:
+            continue
+        if name == "chr":
+            listed = _lists_numbers(program) if listed is None else listed
+            found = _decodes(call.args[0], scope, listed)
+        elif name == "map":
+            found = isinstance(call.args[0], ast.Name) and call.args[0].id == "chr"
+        else:
+            found = _of_numbers(call.args[0])
+        if found:
             message = f"builds text from numbers with {name}"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
-        elif name == "map" and call.args and _is_chr(call.args[0]):
-            message = "builds text from numbers with map(chr, ...)"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
-        elif _is_chr(function) and call.args and _decodes(program, call.args[0], scope):
-            message = "builds text from numbers with chr"
             notes.append(Note("encoded_payload", message, *source.span(call, shift)))
     return notes
 
 
-def _decodes(program: Program, argument: ast.expr, scope: Scope) -> bool:
+def _lists_numbers(program: Program) -> bool:
+    listed = (integers_of(sequence) for sequence in program.sequences)
+    return any(numbers is not None and len(numbers) > 3 for numbers in listed)
+
+
+def _decodes(argument: ast.expr, scope: Scope, listed: bool) -> bool:
     """Whether ``chr(argument)`` reads numbers of the program's own. Shifting letters takes an
     ``ord``, and an alphabet a ``range``; a hidden text has a list of numbers."""
     names = {node.id for node in ast.walk(argument) if isinstance(node, ast.Name)}
@@ -202,18 +259,13 @@ def _decodes(program: Program, argument: ast.expr, scope: Scope) -> bool:
             return False
         if _over_numbers(scope.node):
             return True
-    listed = (integers_of(sequence) for sequence in program.sequences)
-    return any(numbers is not None and len(numbers) > 3 for numbers in listed)
+    return listed
 
 
 def _of_numbers(node: ast.expr) -> bool:
     """Whether bytes are made of numbers that stand in the program."""
     numbers = integers_of(node)
     return (numbers is not None and len(numbers) > 3) or _over_numbers(node)
-
-
-def _is_chr(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "chr"
 
 
 def _over_numbers(node: ast.AST) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from grpo_guard.content.code.fold import truth_of
 from grpo_guard.content.code.note import Note, Weight
-from grpo_guard.content.code.program import Program, children
+from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 
@@ -28,34 +30,53 @@ class Liveness:
     """
 
     def __init__(self, program: Program) -> None:
-        mentions: dict[int, set[str]] = defaultdict(set)
-        for node, scope in program.loads:
-            mentions[id(scope)].add(node.id)
-        for attribute, scope in program.attributes:
-            mentions[id(scope)].add(attribute.attr)
-        inner: dict[int, list[Scope]] = defaultdict(list)
-        named: dict[str, list[Scope]] = defaultdict(list)
-        for scope in program.scopes:
-            if scope.parent is not None:
-                inner[id(scope.parent)].append(scope)
-            if scope.name:
-                named[scope.name].append(scope)
-        self._live: set[int] = set()
-        seen: set[str] = set()
-        waiting = [program.module]
-        while waiting:
-            scope = waiting.pop()
-            if id(scope) in self._live:
-                continue
-            self._live.add(id(scope))
-            waiting += [child for child in inner[id(scope)] if _runs_with_parent(child)]
-            for name in mentions[id(scope)] - seen:
-                seen.add(name)
-                waiting += named[name]
+        self.program = program
+
+    @cached_property
+    def _live(self) -> set[int]:
+        return _reached(self.program)
+
+    @cached_property
+    def _read_at_top(self) -> set[str]:
+        module = self.program.module
+        return {name.id for name, scope in self.program.loads if scope is module}
 
     def runs(self, scope: Scope) -> bool:
         """Whether code in ``scope`` can run."""
+        # Most functions are named by the main program: the whole graph is seldom needed.
+        parent = scope.parent
+        if parent is None or (parent.parent is None and scope.name in self._read_at_top):
+            return True
         return id(scope) in self._live
+
+
+def _reached(program: Program) -> set[int]:
+    """Identities of the scopes that code which runs leads to."""
+    mentions: dict[int, set[str]] = defaultdict(set)
+    for node, scope in program.loads:
+        mentions[id(scope)].add(node.id)
+    for attribute, scope in program.attributes:
+        mentions[id(scope)].add(attribute.attr)
+    inner: dict[int, list[Scope]] = defaultdict(list)
+    named: dict[str, list[Scope]] = defaultdict(list)
+    for scope in program.scopes:
+        if scope.parent is not None:
+            inner[id(scope.parent)].append(scope)
+        if scope.name:
+            named[scope.name].append(scope)
+    live: set[int] = set()
+    seen: set[str] = set()
+    waiting = [program.module]
+    while waiting:
+        scope = waiting.pop()
+        if id(scope) in live:
+            continue
+        live.add(id(scope))
+        waiting += [child for child in inner[id(scope)] if _runs_with_parent(child)]
+        for name in mentions[id(scope)] - seen:
+            seen.add(name)
+            waiting += named[name]
+    return live
 
 
 def _runs_with_parent(scope: Scope) -> bool:
@@ -98,8 +119,10 @@ def _unreachable(program: Program, source: Source, shift: int) -> list[Note]:
                     dead.append((following, body[-1]))
                 break
         for statement in body:
-            if isinstance(statement, ast.If | ast.While):
-                never = _constant(statement.test)
+            kind = type(statement)
+            if kind is ast.If or kind is ast.While:
+                assert isinstance(statement, ast.If | ast.While)
+                never = truth_of(statement.test)
                 if never is False:
                     dead.append((statement.body[0], statement.body[-1]))
                 elif never is True and isinstance(statement, ast.If) and statement.orelse:
@@ -118,40 +141,6 @@ def _unreachable(program: Program, source: Source, shift: int) -> list[Note]:
 
 def _is_yield(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.YieldFrom)
-
-
-def _constant(test: ast.expr) -> bool | None:
-    """The truth of a test made of literals alone; None where it depends on anything."""
-    if isinstance(test, ast.Constant):
-        return bool(test.value)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _constant(test.operand)
-        return None if inner is None else not inner
-    if isinstance(test, ast.List | ast.Tuple | ast.Dict | ast.Set):
-        return (
-            False
-            if not any(
-                True for _ in ast.iter_child_nodes(test) if not isinstance(_, ast.expr_context)
-            )
-            else None
-        )
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _compared(test.left, test.ops[0], test.comparators[0])
-    return None
-
-
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
-    if not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
-        return None
-    a, b = left.value, right.value
-    if isinstance(operator, ast.Eq | ast.NotEq):
-        return (a == b) == isinstance(operator, ast.Eq)
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        if isinstance(operator, ast.Lt | ast.LtE):
-            return a < b or (a == b and isinstance(operator, ast.LtE))
-        if isinstance(operator, ast.Gt | ast.GtE):
-            return a > b or (a == b and isinstance(operator, ast.GtE))
-    return None
 
 
 def _unused(program: Program, source: Source, shift: int) -> list[Note]:
@@ -177,28 +166,12 @@ def _unused(program: Program, source: Source, shift: int) -> list[Note]:
 
 def _needed(program: Program) -> set[str]:
     """Names read by anything but an assignment, and what those assignments read in turn."""
-    feeds: dict[str, set[str]] = defaultdict(set)
-    stack: list[tuple[ast.AST, tuple[str, ...]]] = [(program.tree, ())]
-    needed: set[str] = set()
-    while stack:
-        node, targets = stack.pop()
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value:
-            goals = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if all(isinstance(goal, ast.Name) for goal in goals):
-                targets = tuple(goal.id for goal in goals if isinstance(goal, ast.Name))
-                stack.append((node.value, targets))
-                continue
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
-            if targets:
-                for target in targets:
-                    feeds[target].add(node.id)
-            else:
-                needed.add(node.id)
-        stack.extend([(child, targets) for child in children(node)])
-    waiting = list(needed)
+    needed = set(program.needed)
+    waiting = [name for name in program.feeds if name in needed]
     while waiting:
-        for name in feeds.pop(waiting.pop(), ()):
+        for name in program.feeds[waiting.pop()]:
             if name not in needed:
                 needed.add(name)
-                waiting.append(name)
+                if name in program.feeds:
+                    waiting.append(name)
     return needed

@@ -26,10 +26,9 @@ class Scope:
 
     def bind(self, name: str, line: int) -> None:
         """Note that the scope gives ``name`` a value; the first line counts."""
-        if name in self.outer:
-            self.root.bound.setdefault(name, line)
-        else:
-            self.bound.setdefault(name, line)
+        bound = self.root.bound if name in self.outer else self.bound
+        if line < bound.get(name, line + 1):
+            bound[name] = line
 
     @property
     def root(self) -> Scope:
@@ -42,6 +41,8 @@ class Scope:
         """The innermost scope that binds ``name``; class scopes around functions count too."""
         scope: Scope | None = self
         while scope is not None:
+            if name in scope.outer:  # global: whatever stands between does not hide the module's
+                scope = scope.root
             if name in scope.bound:
                 return scope
             scope = scope.parent

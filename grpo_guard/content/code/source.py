@@ -10,23 +10,25 @@ import ast
 import re
 from array import array
 from bisect import bisect_right
+from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 # Possessive throughout: an unclosed string ends at the line's or the text's end, never backtracks.
-_SCAN: Final = re.compile(
+_TEXTS: Final = (
     r"(?P<comment>\#[^\r\n]*+)"
     r'|"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\\?\Z)|\'\'\'(?:[^\\\']|\\.|\'(?!\'\'))*+(?:\'\'\'|\\?\Z)'
     r'|"(?:[^\\"\r\n]|\\.)*+"?|\'(?:[^\\\'\r\n]|\\.)*+\'?'
-    r"|(?P<open>[(\[{])|(?P<close>[)\]}])",
-    re.S,
 )
+_SCAN_COMMENTS: Final = re.compile(_TEXTS, re.S)
+_SCAN: Final = re.compile(_TEXTS + r"|(?P<open>[(\[{])|(?P<close>[)\]}])", re.S)
 # Right-recursive chains recurse in the parser without a bracket: unary operators, lambda, else.
 _CHAIN: Final = re.compile(
     r"(?:[-+~][ \t\\\r\n]*+){60}|(?:\bnot\s++){60}|(?:\blambda\b[^:\n]{0,20}+:\s*+){40}"
     r"|(?:\bawait\s++){40}"
 )
+FEW_BRACKETS: Final = 60
 
 
 def _utf8_bytes(character: str) -> int:
@@ -45,14 +47,22 @@ class Source:
         self.text = text
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
-        self._starts = [0, *(m.end() for m in _NEWLINE.finditer(text))]
         # Bytes up to each character, once per line: a line may hold thousands of nodes.
         self._bytes: dict[int, array[int] | None] = {}
-        self._scan()
+        # Fewer brackets than the limit cannot be nested beyond it.
+        brackets = text.count("(") + text.count("[") + text.count("{")
+        if brackets > FEW_BRACKETS:
+            self._scan(_SCAN)
+        elif "#" in text:
+            self._scan(_SCAN_COMMENTS)
 
-    def _scan(self) -> None:
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(m.end() for m in _NEWLINE.finditer(self.text))]
+
+    def _scan(self, pattern: re.Pattern[str]) -> None:
         depth = 0
-        for match in _SCAN.finditer(self.text):
+        for match in pattern.finditer(self.text):
             if match.lastgroup == "comment":
                 self.comments.append(match.span())
             elif match.lastgroup == "open":
@@ -64,7 +74,12 @@ class Source:
     @property
     def chained(self) -> bool:
         """Whether operators or keywords are chained to a depth that no person writes."""
-        return _CHAIN.search(self.text) is not None
+        text = self.text
+        signs = text.count("-") + text.count("+") + text.count("~")
+        words = max(text.count("not"), text.count("lambda"), text.count("await"))
+        if signs < 60 and words < 40:
+            return False
+        return _CHAIN.search(text) is not None
 
     def offset(self, line: int, column: int) -> int:
         """The character at AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.code.fold import integer_of
+from grpo_guard.content.code.fold import integer_of, truth_of
+from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
@@ -14,51 +16,103 @@ from grpo_guard.content.code.source import Source
 MAX_DIGITS: Final = 100_000
 MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
-_GROWING: Final = frozenset({"factorial", "perm", "comb"})
+_GROWING: Final = words("factorial perm comb")
+_GROWTH: Final = frozenset({ast.Pow, ast.LShift, ast.Mult})
+_SIZED: Final = words("range bytearray bytes")
+# What reads an iterator to its end.
+_EXHAUSTING: Final = words("list tuple set sorted sum max min len dict deque Counter frozenset")
+_HEAVY: Final = _EXHAUSTING | _SIZED | _GROWING
+_ENDLESS: Final = words("count cycle")
+_BRANCHES: Final = (
+    ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.For, ast.Try, ast.TryStar, ast.Match, ast.Raise,
+    ast.comprehension, ast.Yield, ast.YieldFrom, ast.Assert, ast.Lambda, ast.FunctionDef,
+    ast.AsyncFunctionDef, ast.ClassDef, ast.With,
+)  # fmt: skip
+_LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 
 
 def check_stalls(program: Program, source: Source, shift: int) -> list[Note]:
     """Values too large for any answer, and loops that nothing leaves."""
     notes = []
     for node in program.operations:
-        if _too_large(node):
+        if type(node.op) in _GROWTH and _too_large(node, program):
             message = "computes a value too large for any answer"
             notes.append(Note("stalls", message, *source.span(node, shift)))
-    for call, _ in program.calls:
-        function = call.func
-        name = getattr(function, "id", getattr(function, "attr", ""))
-        size = max((_size(a) for a in call.args), default=0.0)
-        if (name == "range" and size > MAX_ITEMS) or (name in _GROWING and size > MAX_DIGITS):
-            message = f"calls {name} with a number too large for any answer"
-            notes.append(Note("stalls", message, *source.span(call, shift)))
+    quiet = _HEAVY.isdisjoint(program.read_names) and _HEAVY.isdisjoint(program.read_attributes)
+    for call, _ in () if quiet else program.calls:
+        if problem := _too_much(call, program):
+            notes.append(Note("stalls", problem, *source.span(call, shift)))
     for loop, in_try in program.loops:
-        if not in_try and _truthy(loop.test) and not _leaves(loop):
+        if _endless(loop, program) and not _leaves(loop) and not (in_try and _may_raise(loop)):
             notes.append(Note("stalls", "loops without end", *source.span(loop, shift)))
+    recursive = {id(s): s.node for node, s in program.loads if s.name == node.id}
+    for function in recursive.values():
+        if isinstance(function, ast.FunctionDef) and _calls_itself(function):
+            message = f"{function.name[:60]} calls itself whatever happens"
+            notes.append(Note("stalls", message, *source.span(function, shift)))
     return notes
 
 
-def _too_large(node: ast.BinOp) -> bool:
-    if isinstance(node.op, ast.Pow):
-        base, exponent = _size(node.left), _size(node.right)
-        return base > 1 and exponent * math.log10(min(base, 1e300)) > MAX_DIGITS
-    if isinstance(node.op, ast.LShift):
-        return _size(node.right) > MAX_DIGITS * 3.3
-    if isinstance(node.op, ast.Mult):
+def _too_large(node: ast.BinOp, program: Program) -> bool:
+    kind = type(node.op)
+    if kind is ast.Mult:
         for side, other in ((node.left, node.right), (node.right, node.left)):
             text = isinstance(side, ast.Constant) and isinstance(side.value, str | bytes)
-            if (text or isinstance(side, ast.List | ast.Tuple)) and _size(other) >= MAX_ITEMS / 10:
-                return True
-    return False
+            if text or isinstance(side, ast.List | ast.Tuple):
+                return _size(other, program) >= MAX_ITEMS / 10
+        return False
+    exponent = _size(node.right, program)
+    if kind is ast.LShift:
+        return exponent > MAX_DIGITS * 3.3
+    if exponent <= MAX_DIGITS / 300:
+        return False
+    base = _size(node.left, program)
+    return base > 1 and exponent * math.log10(min(base, 1e300)) > MAX_DIGITS
 
 
-def _size(node: ast.expr, levels: int = MAX_LEVELS) -> float:
+def _too_much(call: ast.Call, program: Program) -> str | None:
+    """What a call does without end: count to 10**15, or read an iterator that has no end."""
+    name = _called(call)
+    if name in _EXHAUSTING:
+        if len(call.args) == 1 and _is_endless(call.args[0], program):
+            return f"calls {name} on an iterator without end"
+        return None
+    limit = MAX_ITEMS if name in _SIZED else MAX_DIGITS if name in _GROWING else None
+    if limit is None or not call.args:
+        return None
+    if max(_size(argument, program) for argument in call.args[:3]) > limit:
+        return f"calls {name} with a number too large for any answer"
+    return None
+
+
+def _called(call: ast.Call) -> str:
+    name: str = getattr(call.func, "id", "") or getattr(call.func, "attr", "")
+    return name
+
+
+def _is_endless(node: ast.expr, program: Program) -> bool:
+    """``itertools.count()`` and its like, called where it stands."""
+    if not isinstance(node, ast.Call) or _called(node) not in _ENDLESS:
+        return False
+    function = node.func
+    if isinstance(function, ast.Name):
+        return program.members.get(function.id, ("", ""))[0] == "itertools"
+    base = function.value if isinstance(function, ast.Attribute) else function
+    return isinstance(base, ast.Name) and program.aliases.get(base.id) == "itertools"
+
+
+def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> float:
     """About the absolute value of literal arithmetic; 0 where it depends on anything."""
-    value = integer_of(node)
-    if value is not None:
-        return float(abs(value)) if abs(value).bit_length() < 1000 else math.inf
+    if isinstance(node, ast.Name):
+        value = program.constants.get(node.id) if program is not None else None
+        return 0.0 if value is None else _size(value, None, levels)
+    number = integer_of(node)
+    if number is not None:
+        return float(abs(number)) if abs(number).bit_length() < 1000 else math.inf
     if not isinstance(node, ast.BinOp) or levels <= 0:
         return 0.0
-    left, right = _size(node.left, levels - 1), _size(node.right, levels - 1)
+    left = _size(node.left, program, levels - 1)
+    right = _size(node.right, program, levels - 1)
     if isinstance(node.op, ast.Pow) and left > 1 and right > 0:
         return math.inf if right * math.log10(min(left, 1e300)) > 300 else left**right
     if isinstance(node.op, ast.Mult):
@@ -66,20 +120,60 @@ def _size(node: ast.expr, levels: int = MAX_LEVELS) -> float:
     return left + right if isinstance(node.op, ast.Add) and left and right else 0.0
 
 
-def _truthy(test: ast.expr) -> bool:
-    return isinstance(test, ast.Constant) and bool(test.value)
+def _endless(loop: ast.While | ast.For, program: Program) -> bool:
+    if isinstance(loop, ast.While):
+        return truth_of(loop.test) is True
+    if isinstance(loop.iter, ast.Name):
+        return _grows(loop, loop.iter.id)
+    return _is_endless(loop.iter, program)
 
 
-def _leaves(loop: ast.While) -> bool:
-    stack: list[ast.AST] = list(loop.body)
-    leaving = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+def _grows(loop: ast.For, name: str) -> bool:
+    """``for x in xs: xs.append(x)``, whatever else the loop does."""
+    for statement in loop.body:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        function = call.func if isinstance(call, ast.Call) else None
+        if not isinstance(function, ast.Attribute) or function.attr not in ("append", "extend"):
+            continue
+        if isinstance(function.value, ast.Name) and function.value.id == name:
+            return True
+    return False
+
+
+def _leaves(loop: ast.While | ast.For) -> bool:
+    for node in _inside(loop.body):
+        if isinstance(node, _LEAVING):
+            return True
+        if isinstance(node, ast.Call) and _called(node) in ("exit", "quit", "next", "input"):
+            return True
+    return False
+
+
+def _may_raise(loop: ast.While | ast.For) -> bool:
+    """Whether a ``try`` around the loop may end it."""
+    raising = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
+    return any(isinstance(node, raising) for node in _inside(loop.body))
+
+
+def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
-        if isinstance(node, leaving):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            if name in ("exit", "quit", "next"):
-                return True
+        yield node
         stack.extend(ast.iter_child_nodes(node))
-    return False
+
+
+def _calls_itself(function: ast.FunctionDef) -> bool:
+    """Whether a function without any branch calls itself by name: no call of it ever returns."""
+    found = False
+    for node in _inside(function.body):
+        if isinstance(node, _BRANCHES):
+            return False
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found = found or node.func.id == function.name
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    # A method that calls its own name calls something else: a class's names are not seen inside.
+    if every and every[0].arg in ("self", "cls"):
+        return False
+    return found and all(argument.arg != function.name for argument in every)

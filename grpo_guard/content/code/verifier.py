@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.code.calls import check_calls
+from grpo_guard.content.code.examples import examples
 from grpo_guard.content.code.extract import MAX_BLOCKS, Block, extract
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined
+from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.note import Note, Weight
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.payloads import check_payloads
-from grpo_guard.content.code.program import Program, read
+from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.reachability import Liveness, check_decoration
+from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Source
 from grpo_guard.content.code.stalls import check_stalls
+from grpo_guard.content.code.texts import Texts
 from grpo_guard.content.code.tokens import scan
 from grpo_guard.content.code.words import check_words
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
@@ -27,6 +32,9 @@ from grpo_guard.verifier import CompletionVerifier
 Reaction: TypeAlias = Literal["report", "reject"]
 
 MAX_FINDINGS: Final = 20
+MAX_COMMANDS: Final = 5000
+# An honest solution may say how to get the packages that it is allowed to use.
+_INSTALL: Final = re.compile(r"\s*[$!%]?\s?pip3?\s+install((?:[ \t]+[A-Za-z_]\w{0,60}){1,20})\s*\Z")
 
 
 class CodeVerifier(CompletionVerifier):
@@ -57,6 +65,8 @@ class CodeVerifier(CompletionVerifier):
         on_broken: What a block that its author called Python and that does not parse is worth. The
             default rejects: it earns no honest reward, and broken syntax must not be a way out.
         require: Reject completions without code.
+        stdin: The task feeds programs through standard input: ``input()`` and ``sys.stdin`` are no
+            finding. Without it a program that waits for input stalls the reward.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory.
 
     Raises:
@@ -73,6 +83,7 @@ class CodeVerifier(CompletionVerifier):
         on_decoration: Reaction = "report",
         on_broken: Reaction = "reject",
         require: bool = False,
+        stdin: bool = False,
         max_chars: int = 50_000,
     ) -> None:
         for argument, value in (("on_decoration", on_decoration), ("on_broken", on_broken)):
@@ -84,10 +95,16 @@ class CodeVerifier(CompletionVerifier):
         self.on_decoration = on_decoration
         self.on_broken = on_broken
         self.require = require
+        self.stdin = stdin
         self.max_chars = max_chars
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._verdict(completion.text) for completion in batch]
+        # Samples of one prompt repeat each other: the same text is looked at once per batch.
+        verdicts: dict[str, Verdict] = {}
+        for completion in batch:
+            if completion.text not in verdicts:
+                verdicts[completion.text] = self._verdict(completion.text)
+        return [verdicts[completion.text] for completion in batch]
 
     def _verdict(self, text: str) -> Verdict:
         blocks = extract(text)
@@ -109,6 +126,9 @@ class CodeVerifier(CompletionVerifier):
         notes: list[Note] = []
         readings: list[tuple[Block, Source, Parsed, Program]] = []
         for block in blocks:
+            if block.shell:
+                notes += [_moved(note, block.start) for note in self._commands(block)]
+                continue
             source = Source(block.text)
             parsed = parse(source)
             if parsed.tree is None:
@@ -118,7 +138,9 @@ class CodeVerifier(CompletionVerifier):
                 readings.append((block, source, parsed, read(parsed.tree)))
         # Several blocks may be one program told in steps: one defines what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
-        used = {node.id for _, _, _, program in readings for node, _ in program.loads}
+        used: set[str] = set()
+        if len(readings) > 1:
+            used.update(*(program.read_names for _, _, _, program in readings))
         for block, source, parsed, program in readings:
             found = self._check(program, source, parsed.shift, names)
             if len(readings) > 1:
@@ -128,21 +150,50 @@ class CodeVerifier(CompletionVerifier):
 
     def _check(self, program: Program, source: Source, shift: int, names: set[str]) -> list[Note]:
         live = Liveness(program)
+        texts = Texts(program, source)
         notes = check_imports(program, source, self.modules, shift)
         notes += check_undefined(program, source, live, names, shift)
-        notes += check_calls(program, source, shift)
-        notes += check_payloads(program, source, self.modules, shift)
+        notes += check_calls(program, source, self.modules, self.stdin, shift)
+        notes += check_payloads(program, texts, source, self.modules, shift)
         notes += check_stalls(program, source, shift)
-        notes += check_words(program, source, self.modules, shift)
+        notes += check_words(program, texts, source, self.modules, shift)
         notes += check_decoration(program, source, live, shift)
-        return notes + check_helpers(program, source, shift)
+        notes += check_helpers(program, source, shift)
+        return notes + self._examples(program, texts, names)
+
+    def _commands(self, block: Block) -> list[Note]:
+        """A shell's commands are not the program; what they fetch or install still counts."""
+        allowed = _INSTALL.match(block.text)
+        if allowed and all(self.modules.allows(name) for name in allowed[1].split()):
+            return []
+        said = instruction(block.text[:MAX_COMMANDS])
+        return [Note("instruction", said, 0, len(block.text))] if said else []
+
+    def _examples(self, program: Program, texts: Texts, names: set[str]) -> list[Note]:
+        """What the examples in docstrings do, where the program runs them: all in its first line,
+        as their places in the block are lost."""
+        text = examples(program, texts)
+        if text is None:
+            return []
+        if not text.strip():
+            message = "runs doctest without an example: what it runs is not here"
+            return [Note("dynamic_code", message, 0, 0)]
+        source = Source(text)
+        parsed = parse(source)
+        if parsed.tree is None:
+            message = f"the examples that doctest runs do not parse: {parsed.problem}"
+            return [Note("unparsable", message, 0, 0)]
+        inner = read(parsed.tree)
+        inner.module.bound.update(program.module.bound)
+        found = self._check(inner, source, 0, names)
+        return [replace(n, start=0, end=0) for n in found if n.weight is Weight.REJECTS]
 
     def _broken(self, block: Block, source: Source, problem: str, too_deep: bool) -> list[Note]:
         notes = scan(source, self.modules)
         if not block.explicit and not too_deep:
             # Lines that were only taken for Python. What they do import still counts.
             return [note for note in notes if note.kind == "unlisted_import"]
-        notes += check_words(None, source, self.modules, 0)
+        notes += check_words(None, Texts(None, source), source, self.modules, 0)
         rejects = too_deep or self.on_broken == "reject"
         weight = Weight.REJECTS if rejects else Weight.HARMLESS
         note = Note("unparsable", f"the code does not parse: {problem}", 0, len(block.text), weight)

@@ -1,0 +1,139 @@
+"""Attributes that are looked up by name: ``getattr(x, "__cl" + "ass__")``."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from typing import Final
+
+from grpo_guard.content.code.fold import Folder
+from grpo_guard.content.code.modules import Modules
+from grpo_guard.content.code.names import words
+from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Source
+
+BY_NAME: Final = words("getattr setattr delattr hasattr")
+
+_COMPUTED: Final = "a computed name"
+
+
+class _Looks:
+    """What is needed to judge one lookup, gathered once per program."""
+
+    def __init__(self, program: Program, modules: Modules, reaching: frozenset[str]) -> None:
+        self.modules = modules
+        self.reaching = reaching
+        self.folder = Folder(program.constants)
+        self.listed = _listed(program)
+        self.fields = _over_fields(program)
+
+
+def check_lookups(
+    program: Program, source: Source, modules: Modules, reaching: frozenset[str], shift: int
+) -> list[Note]:
+    """Calls of ``getattr`` and its like that can reach what no name in the program shows.
+
+    Args:
+        program: What `read` found.
+        source: The text it was read from.
+        modules: What may be used of imported modules.
+        reaching: Names of attributes that a program must not use.
+        shift: Lines that were put before the text.
+    """
+    if BY_NAME.isdisjoint(program.read_names):
+        return []
+    notes = []
+    direct: set[int] = set()
+    looks = _Looks(program, modules, reaching)
+    for call, _ in program.calls:
+        function = call.func
+        if not isinstance(function, ast.Name) or function.id not in BY_NAME:
+            continue
+        direct.add(id(function))
+        if not call.args:
+            continue
+        target = call.args[0]
+        module = program.aliases.get(target.id) if isinstance(target, ast.Name) else None
+        if module and function.id in ("setattr", "delattr"):
+            message = f"changes the imported module {module[:40]}"
+            notes.append(Note("monkeypatch", message, *source.span(call, shift)))
+            continue
+        if problem := _problem(call, module, looks):
+            message = f"{function.id} with {problem} can reach any attribute"
+            # hasattr gives nothing away, except that a name is put together.
+            plain = problem == _COMPUTED or isinstance(call.args[-1], ast.Constant)
+            if function.id == "hasattr" and plain:
+                continue
+            # getattr(self, name) is how a class dispatches; what it can reach is its own.
+            own = isinstance(target, ast.Name) and target.id in ("self", "cls")
+            weight = Weight.DECORATION if own and problem == _COMPUTED else Weight.REJECTS
+            notes.append(Note("computed_attribute", message, *source.span(call, shift), weight))
+    for node, scope in program.loads:
+        if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
+            message = f"passes {node.id} on as a value"
+            notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+    return notes
+
+
+def _problem(call: ast.Call, module: str | None, looks: _Looks) -> str | None:
+    """What is wrong with the name that is looked up; None where it is plain to see."""
+    name = call.args[1] if len(call.args) > 1 else None
+    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+        if module:
+            return looks.modules.problem(module, name.value)
+        return repr(name.value[:40]) if name.value in looks.reaching else None
+    if name is None or module:
+        return _COMPUTED
+    if isinstance(name, ast.Name):
+        if name.id not in looks.listed:
+            return _COMPUTED
+        bad = next((value for value in looks.listed[name.id] if value in looks.reaching), None)
+        return None if bad is None else repr(bad[:40])
+    if (spelled := looks.folder.text(name)) is not None:
+        # A name put together from pieces is hidden on purpose, whatever it spells.
+        return repr(spelled[:40])
+    if isinstance(name, ast.Attribute) and name.attr == "name" and looks.fields:
+        return None
+    return None if _prefixed(name, looks.reaching) else _COMPUTED
+
+
+def _listed(program: Program) -> dict[str, list[str]]:
+    """The strings that loops' variables run over: ``for color in ("red", "blue")``. A variable
+    that also gets another value is left out."""
+    times = Counter(store.id for store, _ in program.stores)
+    loops: list[ast.For | ast.comprehension] = [
+        loop for loop, _ in program.loops if isinstance(loop, ast.For)
+    ]
+    for inner in program.scopes:
+        loops += getattr(inner.node, "generators", [])
+    found: dict[str, list[str]] = {}
+    for loop in loops:
+        over = loop.iter
+        if not isinstance(over, ast.List | ast.Tuple | ast.Set) or not over.elts:
+            continue
+        values = [e.value for e in over.elts if isinstance(e, ast.Constant)]
+        texts = [value for value in values if isinstance(value, str)]
+        name = loop.target.id if isinstance(loop.target, ast.Name) else ""
+        if times[name] == 1 and len(texts) == len(over.elts):
+            found[name] = texts
+    return found
+
+
+def _over_fields(program: Program) -> bool:
+    """``for f in fields(order): getattr(order, f.name)`` reads a dataclass's own fields."""
+    fields = ("dataclasses", "fields")
+    return fields in program.members.values() or "dataclasses" in program.aliases.values()
+
+
+def _prefixed(name: ast.expr, reaching: frozenset[str]) -> bool:
+    """Whether a computed name begins as no dangerous one does: ``f"step_{n}"``."""
+    first: ast.expr = name
+    while isinstance(first, ast.BinOp) and isinstance(first.op, ast.Add):
+        first = first.left
+    if isinstance(first, ast.JoinedStr) and first.values:
+        first = first.values[0]
+    prefix = first.value if isinstance(first, ast.Constant) and first is not name else ""
+    if not isinstance(prefix, str) or len(prefix) < 2 or prefix.startswith("_"):
+        return False
+    return not any(bad.startswith(prefix) for bad in reaching)
