@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.evals.stats import wilson
-from grpo_guard.ledger.bets import Bets, Tally, Tolerance
-from grpo_guard.ledger.evidence import Comparison, bar, honest_peers
+from grpo_guard.ledger.bets import SHARES, Bets, Tally, Tolerance
+from grpo_guard.ledger.evidence import STRIDE, Comparison, bar, honest_peers
 from grpo_guard.ledger.store import MAX_HELD, OPEN_ROUNDS
 
 ALPHA = 1e-3
@@ -145,25 +145,30 @@ def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tup
 def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
     """Where evidence may have reached ``level``: an upper bound of it, for all swarms at once.
 
-    Evidence is at most that of the best beginning and bet, at the peers that are worst for each of
-    these; a fixed choice of peers gives no less. Here each peer set of neighbours is tried.
+    The ledger takes the worst peers for each beginning and bet; a fixed choice of peers for all of
+    them gives no less. Neighbours are tried, and nothing is forgotten.
     """
     rounds, swarms, nodes = rejected.shape
     honest = honest_peers(nodes - 1, HOSTILE)
     bets = Bets(Tolerance())
     none, one = Tally(PER_NODE, 0, 0), Tally(PER_NODE, 1, 1)
     price = bets.score(none, none, honest)
-    up, down = bets.score(one, none, honest) - price, bets.score(none, one, honest) - price
+    held_one = bets.score(one, none, honest) - price
+    of_peer = bets.score(none, one, honest) - price
     found = np.zeros((rounds, swarms, nodes), dtype=bool)
     for i in range(nodes):
         others = [j for j in range(nodes) if j != i]
         sets = np.array([np.roll(others, k)[:honest] for k in range(len(others))])
-        best = np.zeros((swarms, len(sets), len(up)))
+        wealth = np.full((swarms, len(sets), len(SHARES)), -np.inf)
         for t in range(rounds):
-            of_peers = rejected[t][:, sets].sum(-1)[..., None] * down
-            step = held[t, :, i, None, None] * honest * up + of_peers + honest * price
-            best = np.maximum(best, 0.0) + step
-            found[t, :, i] = (best.min(axis=1) >= level).any(axis=1)
+            if t % STRIDE == 0:
+                begun = t // STRIDE
+                wealth = np.logaddexp(wealth, -np.log((begun + 1) * (begun + 2)))
+            from_peers = rejected[t][:, sets].sum(-1)[..., None] * of_peer
+            wealth += held[t, :, i, None, None] * honest * held_one + from_peers + honest * price
+            rising = np.flatnonzero(held[t, :, i])  # evidence only rises by a rejection
+            total = np.exp(np.minimum(wealth[rising], 600.0)) @ np.array(SHARES)
+            found[t, rising, i] = total.min(axis=1) >= np.exp(level)
     return found
 
 
@@ -262,7 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("-o", "--out", type=Path, help="where to write the JSON")
     parser.add_argument("--swarms", type=int, default=10_000, help="honest ones per scenario")
-    parser.add_argument("--poisoned", type=int, default=1_000, help="poisoned ones per scenario")
+    parser.add_argument("--poisoned", type=int, default=400, help="poisoned ones per scenario")
     arguments = parser.parse_args()
     started = time.process_time()
     result = measure(arguments.swarms, arguments.poisoned)

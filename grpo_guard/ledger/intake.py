@@ -184,7 +184,10 @@ def _has_standing(verdict: Verdict) -> bool:
 def _prompt(completion: Completion) -> bytes:
     prompt = completion.prompt
     if not isinstance(prompt, str):
-        prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
+        try:
+            prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
+        except RecursionError:  # one such prompt must not cost the record of a whole batch
+            prompt = f"{len(prompt)} messages, nested too deeply"
     return prompt.encode("utf-8", "surrogatepass")
 
 

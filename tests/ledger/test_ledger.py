@@ -221,6 +221,18 @@ def test_hostile_names_and_texts(ledger):
     assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
 
 
+def test_a_prompt_that_is_nested_too_deeply_costs_no_other_record(ledger):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    prompt = [{"role": "user", "content": deep}]
+    batch = [Completion(prompt, "x", node="a", round=0), Completion("p", "x", node="b", round=0)]
+    ledger.record(batch, [accept("says"), reject("says")])
+    assert counts(ledger) == {"a": (1, 0, 0), "b": (1, 1, 0)}
+    while deep:  # taken apart by hand: freeing it at once would need as deep a stack
+        deep = deep.pop()
+
+
 def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypatch):
     monkeypatch.setattr("grpo_guard.ledger.store.MAX_NODES", 50)
     for t in range(30):
