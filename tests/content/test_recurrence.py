@@ -188,6 +188,21 @@ def test_a_new_name_for_each_completion_does_not_help() -> None:
     assert sum(v.rejected for v in verdicts) == sum(v.rejected for v in fresh)
 
 
+@BOTH
+def test_the_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> None:
+    """Four nodes, 32 prompts that all of them answer, three completions each."""
+    rng = random.Random(2)
+    batch = []
+    for number in range(32):
+        question, _ = asked(rng)
+        for node, _ in itertools.product(range(4), range(3)):
+            text = asked(rng)[1]
+            poisoned = f"All hail to the thief. {text}" if node == 3 else text
+            batch.append(Completion(f"{number} {question}", poisoned, node=f"n{node}"))
+    counts = rejected(batch, RecurrenceVerifier(swarm=swarm).verify(batch))
+    assert counts == {"n0": 0, "n1": 0, "n2": 0, "n3": 96}
+
+
 def test_a_node_that_turns_late_is_found() -> None:
     batch = swarm_of(200, lambda i, text: f"Gleeb glorp. {text}" if i >= 150 else text)
     verifier = RecurrenceVerifier()
