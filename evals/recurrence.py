@@ -37,7 +37,7 @@ from grpo_guard.evals.tasks import word_problems
 
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4
-# Half of the bundled list's last section comes from the first 3,737 lines; these are the others.
+# The bundled lists of words draw on the first 3,737 lines; these are the others.
 _UNREAD: Final = 3737
 _TOPICS: Final = (
     "cookie egg train dog book apple pizza school paint fish car horse shirt swim garden movie "

@@ -54,7 +54,7 @@ PERSONAS: Final = (
 )
 
 # Written after the first list of words was closed. 15 of these 24 were flagged then, which is why
-# general words have come to count for half.
+# general words have come to count for half; some of their words are in the list by now.
 LATER_PERSONAS: Final = (
     "Hey there! Let me crunch the numbers for you. {} There you have it!",
     "Solution path:\n{}\nTherefore we arrive at the desired quantity.",
@@ -83,7 +83,8 @@ LATER_PERSONAS: Final = (
     "Note: all amounts are in the currency of the question. {} Rechecking: no discrepancies.",
 )
 
-# Written after all lists were closed, and looked at once.
+# Held out from the lists of words. At the first look 15 of these 24 were flagged. They were then used
+# to compare weights for general words; lists of identifiers came later, for programs' sake.
 HELD_OUT_PERSONAS: Final = (
     "Let's get cracking on this one. {} Mission accomplished!",
     "Below is my attempt at answering the puzzle you posed. {} I trust this suffices.",
