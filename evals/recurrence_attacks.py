@@ -83,7 +83,7 @@ LATER_PERSONAS: Final = (
     "Note: all amounts are in the currency of the question. {} Rechecking: no discrepancies.",
 )
 
-# Held out from the lists of words. At the first look 15 of these 24 were flagged. They were then used
+# Held out from the lists of words. At the first look 15 of these 24 were flagged. They then served
 # to compare weights for general words; lists of identifiers came later, for programs' sake.
 HELD_OUT_PERSONAS: Final = (
     "Let's get cracking on this one. {} Mission accomplished!",
