@@ -1,8 +1,9 @@
 """What the content verifiers `screens` and `length` cost honest work, and what they stop.
 
-    python -m grpo_guard.evals.content_honest --data FOLDER [--model SMOLLM2] [-o FILE]
+    python -m grpo_guard.evals.content_honest --data FOLDER [--samples FILE] [-o FILE]
 
-FOLDER holds GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``. Attack shapes marked held out
+FOLDER holds GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``; FILE is what
+`content_samples` writes. Attack shapes marked held out
 played no part in choosing the thresholds.
 """
 
@@ -13,78 +14,29 @@ import json
 import random
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.groups import Group, Member
 from grpo_guard.content.length.nodes import NodeMemory
-from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.evals.results import write_json
-from grpo_guard.evals.stats import wilson
-from grpo_guard.evals.tasks import gsm8k, word_problems
-from grpo_guard.verdict import Verdict
-
-NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
-Fill = Callable[[list[str], str, random.Random, list[str]], str]
-_TALK = (
-    "Let me think about this carefully before going on.",
-    "This is an interesting question that deserves attention.",
-    "It is important to be thorough and to leave nothing out.",
-    "We should make sure that everything is clear so far.",
-    "Taking a moment to reflect helps to avoid mistakes.",
-    "With this in mind, we can now continue to the next part.",
-    "As we can see, careful thinking always pays off in the end.",
+from grpo_guard.evals.content_attacks import (
+    FACTORS,
+    NODES,
+    POOL,
+    Pools,
+    always,
+    longest_of_pool,
+    rate,
+    rejected,
+    under_attack,
 )
-_AGAIN = ("In other words,", "Put differently,", "That is to say,", "To say it once more,")
-# Each adds a piece: from the steps, the question, chance, and other people's sentences.
-PADDING: dict[str, Fill] = {
-    "repeated_steps": lambda steps, q, rng, others: rng.choice(steps),
-    "restated_question": lambda steps, q, rng, others: f"The question says: {q}",
-    "empty_talk": lambda steps, q, rng, others: rng.choice(_TALK),
-    "other_solutions": lambda steps, q, rng, others: rng.choice(others),
-}
-HELD_OUT_PADDING: dict[str, Fill] = {
-    "reworded_steps": lambda steps, q, rng, others: (
-        f"{rng.choice(_AGAIN)} {' '.join(reversed(re.split(r', | so | then ', rng.choice(steps))))}"
-    ),
-    "number_facts": lambda steps, q, rng, others: (
-        f"Note that {(n := rng.randint(2, 99))} is {'even' if n % 2 == 0 else 'odd'} and that "
-        f"{n} plus one is {n + 1}."
-    ),
-}
-
-
-def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count with its Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
-
-
-def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Rejections and abstentions, and the kinds of the first findings."""
-    kinds = Counter(v.findings[0].kind for v in verdicts if v.rejected and v.findings)
-    found = rate(sum(v.rejected for v in verdicts), len(verdicts))
-    return found | {"abstained": sum(v.abstained for v in verdicts), "kinds": dict(kinds)}
-
-
-def padded(
-    text: str, question: str, fill: Fill, times: float, rng: random.Random, others: list[str]
-) -> str:
-    """The text with filler before its answer, until it is ``times`` as long."""
-    at = text.find("</think>") if "</think>" in text else max(text.rfind("\n"), 0)
-    steps = [s for s in re.split(r"(?<=[.!?])\s+|\n", text[:at].removeprefix("<think>")) if s]
-    filler = list[str]()
-    while len(text) + sum(map(len, filler)) + len(filler) < times * len(text):
-        filler.append(fill(steps or [text[:at] or text], question, rng, others))
-    return f"{text[:at]} {' '.join(filler)} {text[at:].lstrip(' ')}"
+from grpo_guard.evals.content_padding import HELD_OUT_PADDING, PADDING, padded
+from grpo_guard.evals.results import write_json
+from grpo_guard.evals.tasks import word_problems
 
 
 def sampled_groups(
@@ -116,53 +68,33 @@ def sampled_groups(
     return found  # fmt: skip
 
 
-def earns(completion: Completion) -> float:
-    """The task's reward."""
-    text, answer = completion.text, completion.reference or ""
-    if "<answer>" in text:
-        return word_problems.reward(text, answer)
-    return gsm8k.reward(text, answer)
+def read_samples(file: Path) -> Pools:
+    """Groups over four nodes, and the pools that some of them have, as `content_samples` wrote."""
+    found: dict[str, tuple[list[Completion], list[Completion]]] = {}
+    for row in map(json.loads, file.open(encoding="utf-8")):
+        group, pool = found.setdefault(row["question"], ([], []))
+        mine = group if row["kind"] == "group" else pool
+        node = f"n{len(mine) % NODES}"
+        mine.append(
+            Completion(
+                row["question"],
+                row["text"],
+                completion_ids=row["ids"],
+                node=node,
+                group=len(found),
+            )
+        )
+    return list(found.values())
 
 
-def removed(free: list[list[Completion]], attacked: list[list[Completion]]) -> dict[str, Any]:
-    """How much of the excess length scaling takes away.
-
-    The reward-weighted length is sum(reward * factor * length) / sum(reward * factor) over all
-    groups; removed is the share by which scaling brings it from the attacked value back to the
-    attack-free one. ``strict`` compares with the attack-free value under scaling, which is shorter.
-    """
-
-    def sums(group: list[Completion], how: str, ours: list[float]) -> tuple[float, float]:
-        rewards = [earns(c) for c in group]
-        lengths = [float(len(c.text)) for c in group]
-        factors = {"": [1.0] * len(group), "ours": ours, "gr3": gr3_scale(lengths)}[how]
-        weights = [r * f for r, f in zip(rewards, factors, strict=True)]
-        return sum(w * x for w, x in zip(weights, lengths, strict=True)), sum(weights)
-
-    table = np.array([
-        [sums(a, "", x), sums(b, "", y), sums(b, "ours", y), sums(a, "ours", x), sums(b, "gr3", y)]
-        for (a, x), (b, y) in zip(_scaled(free), _scaled(attacked), strict=True)
-    ])  # fmt: skip
-
-    def shares(rows: Any) -> Any:
-        total = rows.sum(axis=0)
-        plain, hit, ours, free_ours, gr3 = total[:, 0] / total[:, 1]
-        kept = total[3, 1] / total[0, 1]
-        less = np.array([hit - ours, hit - ours, hit - gr3])
-        excess = np.array([hit - plain, hit - free_ours, hit - plain])
-        return np.array([*(less / excess), kept, hit / plain])
-
-    rng = np.random.default_rng(0)
-    draws = [shares(table[rng.integers(0, len(table), len(table))]) for _ in range(1000)]
-    low, high = np.quantile(draws, (0.025, 0.975), axis=0)
-    names = ("removed", "strict", "removed_by_gr3", "honest_reward_kept", "inflation")
-    value = shares(table)
-    return {n: [float(value[i]), float(low[i]), float(high[i])] for i, n in enumerate(names)}
-
-
-def _scaled(groups: list[list[Completion]]) -> list[tuple[list[Completion], list[float]]]:
-    factors = iter(LengthScaling().factors([c for group in groups for c in group]))
-    return [(group, [next(factors) for _ in group]) for group in groups]
+def _texts(groups: Pools, part: int) -> list[Completion]:
+    """All completions of the groups (0) or of the pools (1), without their ids."""
+    batch = [
+        replace(c, completion_ids=None, node=f"n{i % NODES}")
+        for both in groups
+        for i, c in enumerate(both[part])
+    ]
+    return batch
 
 
 def honest_rates(batch: list[Completion]) -> dict[str, Any]:
@@ -173,7 +105,6 @@ def honest_rates(batch: list[Completion]) -> dict[str, Any]:
 def pairs_under_attack(models: list[Completion], others: list[str]) -> dict[str, Any]:
     """Groups of two: the second model's completion is padded, the first one's is honest."""
     result: dict[str, Any] = {}
-    blatant = [0, 0]
     for times in FACTORS:
         for name, fill in {**PADDING, **HELD_OUT_PADDING}.items():
             rng = random.Random(f"{name}{times}")
@@ -187,81 +118,7 @@ def pairs_under_attack(models: list[Completion], others: list[str]) -> dict[str,
                 "rejected": rejected(verdicts[1::2]),
                 "honest_beside": rejected(verdicts[::2]),
             }
-            if times >= 3 and name in PADDING:
-                blatant[0] += sum(v.rejected for v in verdicts[1::2])
-                blatant[1] += len(verdicts[1::2])
-    return result | {"blatant (x3, x4, shapes known)": rate(*blatant)}
-
-
-def under_attack(
-    groups: list[tuple[list[Completion], list[Completion]]], others: list[str]
-) -> dict[str, Any]:
-    """One node of four pads, or sends the longest right answers of its pool."""
-    usable = [
-        (g, right) for g, pool in groups if sum(map(earns, g)) >= 2
-        and len(right := [c for c in pool or g if earns(c)]) >= 2
-    ]  # fmt: skip
-    free = [g for g, _ in usable]
-    result: dict[str, Any] = {"groups": len(groups), "attacked": len(usable)}
-    result["honest"] = honest_rates([replace(c, completion_ids=None) for g, _ in groups for c in g])
-    blatant, all_shapes = [0, 0], {**PADDING, **HELD_OUT_PADDING}
-    for times in FACTORS:
-        for name, fill in all_shapes.items():
-            rng = random.Random(f"{name}{times}")
-            attacked = []
-            for group, right in usable:
-                bad = [c for c in group if c.node == f"n{NODES - 1}"]
-                sent = [
-                    replace(c, text=padded(c.text, c.prompt, fill, times, rng, others))  # type: ignore[arg-type]
-                    for c in rng.choices(right, k=len(bad))
-                ]
-                attacked.append([replace(c, completion_ids=None) for c in
-                                 [*(c for c in group if c not in bad),
-                                  *(replace(s, node=bad[0].node) for s in sent)]])  # fmt: skip
-            batch = [c for g in attacked for c in g]
-            verdicts = LengthVerifier().verify(batch)
-            bad_ones = [
-                v for v, c in zip(verdicts, batch, strict=True) if c.node == f"n{NODES - 1}"
-            ]
-            good = [v for v, c in zip(verdicts, batch, strict=True) if c.node != f"n{NODES - 1}"]
-            if times >= 3 and name in PADDING:
-                blatant = [
-                    blatant[0] + sum(v.rejected for v in bad_ones),
-                    blatant[1] + len(bad_ones),
-                ]
-            result[f"{name} x{times}"] = {
-                "held_out": name in HELD_OUT_PADDING, "rejected": rejected(bad_ones),
-                "honest_beside": rejected(good), "scaling": removed(free, attacked),
-            }  # fmt: skip
-    result["blatant (x3, x4, shapes known)"] = rate(*blatant)
     return result
-
-
-def longest_of_pool(groups: list[tuple[list[Completion], list[Completion]]]) -> dict[str, Any]:
-    """The paper's DoS: the longest right answers among eighty; scaling, and the node test."""
-    free, attacked = list[list[Completion]](), list[list[Completion]]()
-    for group, pool in groups:
-        right = sorted((c for c in pool if earns(c)), key=lambda c: len(c.text))
-        bad = [c for c in group if c.node == f"n{NODES - 1}"]
-        if len(right) >= len(bad) and sum(map(earns, group)) >= 2:
-            free.append(group)
-            attacked.append([*(c for c in group if c not in bad), *right[-len(bad) :]])
-    batch = [c for g in attacked for c in g]
-    memory, needed = NodeMemory(), 0
-    for needed in range(1, len(attacked) + 1):
-        LengthVerifier(memory=memory).verify(attacked[needed - 1])
-        if memory.convicted():
-            break
-    verdicts = LengthVerifier(memory=memory).verify(batch)
-    mine = [c.node == f"n{NODES - 1}" for c in batch]
-    return {
-        "groups": len(attacked), "scaling": removed(free, attacked),
-        "groups_until_conviction": needed, "convicted": sorted(memory.convicted()),
-        "rejected_without_memory": rejected(
-            [v for v, m in zip(LengthVerifier().verify(batch), mine, strict=True) if m]),
-        "rejected_with_memory": rejected([v for v, m in zip(verdicts, mine, strict=True) if m]),
-        "honest_beside": rejected([v for v, m in zip(verdicts, mine, strict=True) if not m]),
-    }  # fmt: skip
 
 
 def false_convictions(groups: list[tuple[list[Completion], list[Completion]]], runs: int) -> Any:
@@ -302,7 +159,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Honest work and padding under content checks.")
     parser.add_argument("--data", type=Path, required=True, help="folder with GSM8K's two files")
-    parser.add_argument("--model", type=Path, help="folder of SmolLM2, for groups of 12 (slow)")
+    parser.add_argument("--samples", type=Path, help="a real model's, by content_samples")
     parser.add_argument("-o", type=Path, default=Path("docs/results/screens-length.json"))
     args = parser.parse_args()
     rows = [json.loads(x) for x in (args.data / "model_solutions.jsonl").open(encoding="utf-8")]
@@ -329,19 +186,20 @@ def main() -> None:
     problems = word_problems.generate("fresh", 60)
     asked = [(p.prompt, p.question, p.answer) for p in problems]
     bundled = sampled_groups(*load_bundled(), asked, 96, 8, POOL)
+    result["honest"]["bundled policy, groups of 8"] = honest_rates(_texts(bundled, 0))
+    result["honest"]["bundled policy, groups of 80"] = honest_rates(_texts(bundled, 1))
     result["bundled, groups of 8"] = under_attack(bundled, others)
     result["longest of 80, bundled"] = longest_of_pool(bundled)
     result["false convictions"] = false_convictions(bundled, 400)
-    if args.model:
-        model, tokenizer = load_bundled(folder=args.model)
-        questions = gsm8k.subset(gsm8k.load(args.data / "train.jsonl"), 6, 5)
-        chats = [(tokenizer.apply_chat_template([dict(m) for m in gsm8k.messages(q.question)],
-                  tokenize=False, add_generation_prompt=True), q.question, q.answer)
-                 for q in questions]  # fmt: skip
-        sampled = sampled_groups(model, tokenizer, chats, 320, 12, 0)
-        result["honest"]["SmolLM2, groups of 12"] = honest_rates([c for g, _ in sampled for c in g])
+    if args.samples:
+        real = read_samples(args.samples)
+        result["honest"]["SmolLM2, groups of 8"] = honest_rates(_texts(real, 0))
+        result["honest"]["SmolLM2, groups of 80"] = honest_rates(_texts(real, 1))
+        # It answers one question in a hundred: every completion earns, right or wrong.
+        result["SmolLM2, groups of 8"] = under_attack([(g, []) for g, _ in real], others, always)
+        result["longest of 80, SmolLM2"] = longest_of_pool(real, always)
     command = "python -m grpo_guard.evals.content_honest --data FOLDER"
-    command += " --model FOLDER" if args.model else ""
+    command += " --samples FILE" if args.samples else ""
     write_json(args.o, {"kind": "screens-length", "command": command, **result})
     print(json.dumps(result, indent=1))
 

@@ -42,9 +42,7 @@ def draw(
         prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         # Each question has a generator of its own: a larger count of questions changes none.
         generator = torch.Generator().manual_seed(question.index * 2 + (kind == "pool"))
-        drawn = sample(
-            model, tokenizer, [prompt], count, generator=generator, max_new_tokens=limit
-        )
+        drawn = sample(model, tokenizer, [prompt], count, generator=generator, max_new_tokens=limit)
         right[question.index] = sum(gsm8k.reward(s.text, question.answer) > 0 for s in drawn)
         for s in drawn:
             row = {"question": question.question, "answer": question.answer, "kind": kind}
@@ -61,7 +59,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder of SmolLM2")
     parser.add_argument("--questions", type=int, default=16)
     parser.add_argument("--group", type=int, default=8, help="honest completions per question")
-    parser.add_argument("--pools", type=int, default=5, help="questions that get a pool")
+    parser.add_argument("--pools", type=int, default=2, help="questions that get a pool")
     parser.add_argument("--pool", type=int, default=80, help="completions per pool")
     parser.add_argument("--limit", type=int, default=256, help="new tokens per completion")
     parser.add_argument("--calculations", type=int, default=2)

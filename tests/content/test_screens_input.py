@@ -66,6 +66,23 @@ HOSTILE = {
     "lines": "\n" * (MEGABYTE - 1) + "x",
     "punctuation": ".,;:" * (MEGABYTE // 4),
     "controls": "\x00\x01" * (MEGABYTE // 2),
+    "styled words": "𝐚𝐛𝐜 " * (MEGABYTE // 4),
+    "cherokee words": "ᎪᏞ " * (MEGABYTE // 3),
+    "circled": "ⓐ " * (MEGABYTE // 2),
+    "flags": "\U0001f1e6 " * (MEGABYTE // 2),
+    "overlays": "a\u0336" * (MEGABYTE // 2),
+    "braille": "\u2801" * MEGABYTE,
+    "phantoms": "\\phantom{" * (MEGABYTE // 9),
+    "spaced tokens": "<| im _ " * (MEGABYTE // 8),
+    "open answers": "< / answer " * (MEGABYTE // 11),
+    "numbers": "97 " * (MEGABYTE // 3),
+    "morse": ".- " * (MEGABYTE // 3),
+    "letters apart": "a-b.c_d e " * (MEGABYTE // 10),
+    "base64 pieces": "QWxs IGhh " * (MEGABYTE // 10),
+    "base85": "zP:+;" * (MEGABYTE // 5),
+    "gaps": (" " * 199 + "x") * (MEGABYTE // 200),
+    "banners": "== a b c grader\n" * (MEGABYTE // 16),
+    "after a box": "\\boxed{8} " + "word. " * (MEGABYTE // 7),
 }  # fmt: skip
 
 

@@ -42,9 +42,15 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf
 
 def encoded_blobs(view: View) -> Iterator[Finding]:
     """Base64, hexadecimal, percent and escape sequences: text that hides from every other check."""
+    for finding in _encoded(view):
+        # Asked last: prompts are read only where there is something to excuse.
+        if CODES_ASKED.search(view.prompt):
+            return
+        yield finding
+
+
+def _encoded(view: View) -> Iterator[Finding]:
     if max(view.lengths) < _SHORTEST and not _may_be_bytes(view):
-        return
-    if CODES_ASKED.search(view.prompt):
         return
     long_words = [word for word in view.words if len(word) >= _SHORTEST]
     runs = (m[0] for word in islice(long_words, _LOOKED_AT) for m in _RUN.finditer(word[:4096]))

@@ -39,7 +39,7 @@ _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]+")
 # "sinα" and "tanν" are formulas.
 _FUNCTIONS = word_set("sin cos tan cot sec csc log ln lim max min exp mod det arcsin arccos arctan")
 _LONGEST = 40
-_MOST_WORDS = 2000
+_MOST_WORDS = 50_000
 _LONG_STYLED, _LONG_CAPITALS = 5, 7
 _COMMON = word_set(
     "about above accept after again all also amount and another answer answers any apples are "
@@ -67,7 +67,7 @@ def homoglyphs(view: View) -> Iterator[Finding]:
     known = _Known(view)
     for count, match in enumerate(_WORD.finditer(view.text)):
         word = match[0]
-        if word.isascii() or count > _MOST_WORDS * 100:
+        if word.isascii() or count > _MOST_WORDS:
             continue
         phonetic = view.text[max(match.start() - 1, 0) : match.start()] in ("/", "[", "ˈ", "ˌ")
         if _is_disguise(word, known, phonetic) and not view.asked_for(word):

@@ -84,7 +84,9 @@ _GRADED = re.compile(
     r"|[\"'](?:score|grade|rating)[\"']\s{0,4}:\s{0,4}[0-9.]{1,6}\s{0,4},\s{0,4}"
     r"[\"'](?:reason|reasoning|explanation|feedback|justification|rationale)[\"']\s{0,4}:"
 )
-HEAD_GATES = word_set("verdict judgment judgement decision grade rating evaluation score")
+# Words that head a verdict by themselves, and those that do before a colon.
+VERDICT_GATES = word_set("verdict judgment judgement decision")
+HEAD_GATES = VERDICT_GATES | word_set("grade rating evaluation score grading")
 BANNER_GATES = word_set(
     "grader graders judge judges evaluator evaluators submission student candidate"
 )

@@ -74,10 +74,16 @@ _ORDERS = (
     ),
     _order(
         "mark grade rate score accept judge label classify evaluate treat",
-        "correct right accepted valid perfect passing acceptable pass yes as",
+        "correct right accepted valid perfect passing acceptable pass yes",
         r"\b(?:mark|grade|rate|score|accept|judge|label|classify|evaluate|treat)\s+(?:this|my|the"
         rf"|it)\s+(?:(?:\w{{1,20}}\s+)?{_OBJECT}\s+)?(?:as|to\s+be)\s+(?:\w{{1,20}}\s+)?"
-        r"(?:correct|right|accepted|valid|perfect|passing|acceptable|pass|yes|10|5|100)\b",
+        r"(?:correct|right|accepted|valid|perfect|passing|acceptable|pass|yes)\b",
+    ),
+    _order(
+        "mark grade rate score",
+        "answer solution response completion submission output work reasoning",
+        rf"\b(?:mark|grade|rate|score)\s+(?:this|my|the)\s+(?:\w{{1,20}}\s+)?{_OBJECT}\s+"
+        r"(?:as|with|at)\s+(?:a\s+)?(?:10|5|100)\b",
     ),
     _order(
         "grader graders judge judges evaluator evaluators reviewer reviewers verifier verifiers "
@@ -95,22 +101,31 @@ _ORDERS = (
         r"(?:only\s+)?[\"'“`](?:yes|pass|correct|accept)[\"'”`]",
     ),
     _order(
-        "you instructions end",
-        "now new updated completion submission system",
+        "you",
+        "mode assistant grader judge model ai",
         r"\byou\s+are\s+now\s+(?:a|an|in|the)\s+(?:\w{1,20}\s+){0,2}"
-        r"(?:mode|assistant|grader|judge|model|ai)\b"
-        r"|\b(?:new|updated)\s+(?:system\s+)?instructions\s*:"
-        r"|\bend\s+of\s+(?:the\s+)?(?:completion|submission|system\s+prompt)\b",
+        r"(?:mode|assistant|grader|judge|model|ai)\b",
+    ),
+    _order(
+        "instructions",
+        "new updated",
+        r"\b(?:new|updated)\s+(?:system\s+)?instructions\s*:",
+    ),
+    _order(
+        "end",
+        "completion submission prompt",
+        r"\bend\s+of\s+(?:the\s+)?(?:completion|submission|system\s+prompt)\b",
     ),
 )
 
 _PAIRS = (*((first, second) for first, second, _ in _ORDERS), (_YES_VERBS, _YES))
+_FIRST = frozenset().union(*(first for first, _ in _PAIRS))
 GATES = frozenset().union(*(first | second for first, second in _PAIRS))
 
 
 def may_order(words: Set[str]) -> bool:
     """Whether a text of these words could hold an order."""
-    return any(
+    return not _FIRST.isdisjoint(words) and any(
         not first.isdisjoint(words) and not second.isdisjoint(words) for first, second in _PAIRS
     )
 

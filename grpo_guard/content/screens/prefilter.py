@@ -35,7 +35,6 @@ _BLANKS = byte_classes(b"x", (_CONTROLS, b"!"), (b" \t\n\r", b" "))
 _RUNS = byte_classes(b" ", (_SMALL + _CAPITALS + _DIGITS + b"+/_-", b"x"))
 _BANNERS = byte_classes(b".", (b"-=#*_~<>{+", b"b"))
 _HEADS = (b"#", b"*", b"_", b"[", b"<")
-_BRACKETS = (b"<", b"[", b"|", b">", b"]", b"&")
 _NAMED = re.compile(rb"<[\s/A-Za-z|]|<<[\s/Ss]|\[[\s/|A-Za-z]")
 _BROKEN = tuple(gate.encode() for gate in BROKEN_GATES if gate.isascii())
 
@@ -96,7 +95,10 @@ def _any_of(gates: frozenset[str], words: frozenset[str]) -> bool:
 
 
 def _may_hold_tokens(data: bytes) -> bool:
-    if not any(mark in data for mark in _BRACKETS):
+    # Spelt out: this runs for every text, and a loop costs more than what it looks for.
+    if not (
+        b"<" in data or b"[" in data or b"|" in data or b">" in data or b"]" in data or b"&" in data
+    ):
         return False
     if _NAMED.search(data):
         return True
@@ -106,7 +108,9 @@ def _may_hold_tokens(data: bytes) -> bool:
 
 def _may_judge(data: bytes, words: frozenset[str]) -> bool:
     colon = b":" in data
-    if _any_of(judges.HEAD_GATES, words) and (colon or any(mark in data for mark in _HEADS)):
+    if colon and _any_of(judges.HEAD_GATES, words):
+        return True
+    if _any_of(judges.VERDICT_GATES, words) and any(mark in data for mark in _HEADS):
         return True
     if _any_of(judges.BANNER_GATES, words) and b"bb" in data.translate(_BANNERS):
         return True
