@@ -15,6 +15,7 @@ import json
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +28,11 @@ from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.versions import versions
 from grpo_guard.jsonl import read_objects
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
+from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 ATTACKS: Final = {"none": None, "text": TextAttack(), "math": MathAttack()}
+NODES: Final = 4
 EXPENSIVE: Final = "reference_likelihood"
 
 
@@ -76,20 +79,30 @@ def stack(kind: type[AllOf], reference: ReferenceLikelihoodVerifier) -> Completi
 
 
 def measure(batch: Sequence[Completion], reference: ReferenceLikelihoodVerifier) -> dict[str, Any]:
-    """CPU seconds of both forms, what the last member was asked, and whether they agree."""
+    """CPU seconds of both forms, what the last member was asked, and what they reject.
+
+    The attacker's is every fourth completion; with no attack it is honest like the others.
+    """
     found: dict[str, Any] = {"completions": len(batch)}
-    outcomes = []
     for kind in (Cascade, AllOf):
         verifier = stack(kind, reference)
         started = time.process_time()
         verdicts = verifier.verify(batch)
-        found[f"{kind.__name__.lower()}_seconds"] = time.process_time() - started
+        seconds = time.process_time() - started
         asked = sum(any(m.verifier == EXPENSIVE for m in v.members) for v in verdicts)
-        found[f"{kind.__name__.lower()}_asked"] = asked
-        found["rejected"] = sum(v.rejected for v in verdicts)
-        outcomes.append([v.rejected for v in verdicts])
-    found["differing"] = sum(a != b for a, b in zip(*outcomes, strict=True))
+        by = Counter(m.verifier for v in verdicts for m in v.members if m.rejected)
+        found[kind.__name__.lower()] = {
+            "cpu_seconds": round(seconds, 1),
+            "asked_last_member": asked,
+            "rejected_of_first_three_nodes": sum(v.rejected for v in _without_last(verdicts)),
+            "rejected_of_last_node": sum(v.rejected for v in verdicts[NODES - 1 :: NODES]),
+            "rejections_by_member": dict(by),
+        }
     return found
+
+
+def _without_last(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [v for i, v in enumerate(verdicts) if i % NODES != NODES - 1]
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.judge.verifier import JudgeVerifier
-    from grpo_guard.ledger.ledger import EvidenceLedger, StandingVerifier
+    from grpo_guard.ledger.ledger import EvidenceLedger
+    from grpo_guard.ledger.verifier import StandingVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.coin import PublicCoin
     from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
