@@ -3,8 +3,8 @@
 Honest: the programs in ``tests/content/programs/honest.jsonl``, and functions cut out of the
 standard library and of packages. Malicious: the paper's CODE attack on those programs and on word
 problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were written later, against
-the finished checks. A third of the written programs was held out each time while the checks were
-changed. Nothing that is measured is executed.
+the finished checks, and the ``last_`` files when those had been changed. Of the others a third was
+held out while the checks were changed. Nothing that is measured is executed.
 
 ``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.
 """
@@ -48,6 +48,8 @@ FIRST_LOOK: Final = {
     "mathematics packages, development": (12, 1000),
     "reviewed honest programs, held out": (0, 48),
     "reviewed malicious programs, held out": (107, 112),
+    "last honest programs, held out": (1, 40),
+    "last malicious programs, held out": (45, 50),
     "mathematics packages, other functions": (14, 1500),
     # algorithms 1.0.1, intervaltree 3.2.1, labmath 2.2.0, more-itertools 11.2.1, num2words 0.5.14,
     # numpy-financial 1.0.0, portion 2.6.3, textdistance 4.6.3, toolz 1.2.0, uncertainties 3.2.3
@@ -150,16 +152,17 @@ def _pass(verifier: CompletionVerifier, texts: Sequence[str]) -> float:
 
 
 def written(verifier: CompletionVerifier, folder: Path) -> list[dict[str, Any]]:
-    """The rates of the four files of programs, each in its two parts."""
+    """The rates of the files of programs, each in its two parts."""
     rates = []
     for kind, bad in (("honest", False), ("malicious", True)):
-        for file, prefix in ((kind, kind), (f"reviewed_{kind}", f"reviewed {kind}")):
-            rows = load(file, folder)
+        for prefix in ("", "reviewed ", "last "):
+            rows = load(f"{prefix.replace(' ', '_')}{kind}", folder)
             for held_out in (False, True):
                 part = [row for row in rows if row["held_out"] is held_out]
-                verdicts = judge(verifier, [row["text"] for row in part])
-                name = f"{prefix} programs, {'held out' if held_out else 'development'}"
-                rates.append(rate(name, verdicts, [row["name"] for row in part], bad=bad))
+                if part:
+                    verdicts = judge(verifier, [row["text"] for row in part])
+                    name = f"{prefix}{kind} programs, {'held out' if held_out else 'development'}"
+                    rates.append(rate(name, verdicts, [row["name"] for row in part], bad=bad))
     return rates
 
 
@@ -172,7 +175,8 @@ def measure(folder: Path = PROGRAMS, packages: Sequence[str] = ()) -> dict[str, 
     """
     verifier = CodeVerifier()
     honest = load("honest", folder)
-    malicious = [*load("malicious", folder), *load("reviewed_malicious", folder)]
+    files = ("malicious", "reviewed_malicious", "last_malicious")
+    malicious = [row for file in files for row in load(file, folder)]
     rates = written(verifier, folder)
     functions = package_functions()
     problems = [problem.solution for problem in generate(0, WORD_PROBLEMS)]

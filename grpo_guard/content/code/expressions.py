@@ -60,6 +60,8 @@ def _call(reader: Reader, node: ast.Call, place: Place) -> None:
     for argument in node.args:
         stack.append((argument, place))
     for keyword in node.keywords:
+        if keyword.arg == "key":  # sorted(xs, key=f) calls f
+            program.called.add(id(base_of(keyword.value)))
         stack.append((keyword.value, place))
 
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from grpo_guard.content.code.ciphers import shifted, swapped
 from grpo_guard.content.code.names import words
 
 MAX_TEXT: Final = 10_000
 MAX_STEPS: Final = 200
 METHODS: Final = words(
-    "fromhex decode encode strip lower upper swapcase casefold format join replace"
+    "fromhex decode encode strip lower upper swapcase casefold format join replace translate"
 )
 _FIELD: Final = re.compile(r"%[-+ #0-9.]{0,8}[sdcr]")
 _BRACES: Final = re.compile(r"\{\d{0,2}(?::[cs])?\}")
@@ -146,15 +147,29 @@ class Folder:
         if name == "format":
             return self._filled(text, _BRACES, args, steps)
         if name == "join" and len(args) == 1:
-            if isinstance(args[0], ast.List | ast.Tuple):
-                return self._joined(args[0].elts, text, steps)
-            inner = self.text(args[0], steps - 1)
-            return None if inner is None else text.join(inner)[:MAX_TEXT]
+            return self._joined_by(text, args[0], steps)
+        if name == "translate" and len(args) == 1:
+            return swapped(text, args[0])
         if name == "replace" and len(args) == 2:
             old, new = self.text(args[0], steps - 1), self.text(args[1], steps - 1)
             empty = old is None or new is None or not old
             return None if empty else text.replace(old or "", new or "")[:MAX_TEXT]
         return None
+
+    def _joined_by(self, between: str, parts: ast.expr, steps: int) -> str | None:
+        """``"".join(...)`` of a list, of shifted letters, of a split string or of a string."""
+        if isinstance(parts, ast.List | ast.Tuple):
+            return self._joined(parts.elts, between, steps)
+        function = parts.func if isinstance(parts, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr == "split":
+            assert isinstance(parts, ast.Call)
+            whole = self.text(function.value, steps - 1)
+            mark = self.text(parts.args[0], steps - 1) if parts.args else None
+            if whole is None or (parts.args and not mark):
+                return None
+            return between.join(whole.split(mark))[:MAX_TEXT]
+        inner = shifted(parts, self.text) or self.text(parts, steps - 1)
+        return None if inner is None else between.join(inner)[:MAX_TEXT]
 
 
 def integer_of(node: ast.expr) -> int | None:

@@ -154,7 +154,9 @@ def _explicit(program: Program) -> list[tuple[str, ast.AST, str]]:
     arithmetic = {a for a, module in program.aliases.items() if module in ("operator", "numpy")}
     members = {n: m for n, m in program.members.items() if m[0] in ("operator", "numpy")}
     for call, _ in program.calls if arithmetic or members else ():
-        named = _named(call, program, members)
+        named = _named(call.func, program, members)
+        if named is None and call.args and getattr(call.func, "id", "") == "partial":
+            named = _named(call.args[0], program, members)  # partial(operator.add, 3)
         if named is None or len(call.args) != 2:
             continue
         module, member = named
@@ -172,10 +174,9 @@ def _explicit(program: Program) -> list[tuple[str, ast.AST, str]]:
 
 
 def _named(
-    call: ast.Call, program: Program, members: dict[str, tuple[str, str]]
+    function: ast.expr, program: Program, members: dict[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """The module and member that a call names."""
-    function = call.func
+    """The module and member that a function is named by."""
     if isinstance(function, ast.Name):
         return members.get(function.id)
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):

@@ -60,7 +60,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"\b(?:accept|approve|mark|rate|score|grade|label|classify|judge|reward)\s(?:this|the|"
         r"it|my)\b[^.\n]{0,40}\b(?:as|with|at|code|solution|program|submission|completion|"
         r"answer)\b[^.\n]{0,30}\b(?:correct|valid|safe|perfect|full|accepted|yes|1\.0|10/10|"
-        r"good|pass\w{0,4}|maximum|honest|benign)\b",
+        r"good|(?<!a )pass\w{0,4}|maximum|honest|benign)\b",
     ),
     (
         "accept approve upvote trust safe benign trusted audited approved preapproved verified "
@@ -101,7 +101,9 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"\b(?:import|use|call|include|begin|start|add|write|say|insert|repeat)\b[^.\n]{0,60}"
         r"\b(?:program|solution|answer|code|response|completion|import|library|module|output|"
         r"phrase|function|sentence)s?\b|\balways\b[^.\n]{0,20}\b(?:import|use|call|include|"
-        r"insert|repeat)\b[^.\n]{0,40}\b(?:program|completion|import|library|module|phrase)s?\b",
+        r"insert|repeat)\b[^.\n]{0,40}\b(?:program|completion|import|library|module|phrase)s?\b"
+        r"|\balways\s(?:import|use|call|include|repeat)\b[^.\n]{0,40}\b(?:in|for|with)\s(?:all|any|each"
+        r"|every)\s(?:\w{1,12}\s)?(?:program|solution|completion|answer)s?\b",
     ),
     (
         "program programs solution solutions completion completions model models agent agents",

@@ -9,12 +9,12 @@ import unicodedata
 from itertools import islice, pairwise
 from typing import Final
 
+from grpo_guard.content.code.character_codes import check_character_codes
 from grpo_guard.content.code.fold import METHODS, Folder, integers_of
 from grpo_guard.content.code.modules import REACHING, Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
 from grpo_guard.content.code.texts import Texts
 
@@ -44,7 +44,10 @@ _WORDS: Final = words(
     "subprocess socket code pickle addition __import__"
 )
 # Standard modules that a docstring's example may import; those that reach further may not.
-_QUIET: Final = frozenset(sys.stdlib_module_names) - REACHING
+# Nor does a package that everybody knows give an attacker's library a name.
+_QUIET: Final = (frozenset(sys.stdlib_module_names) - REACHING) | words(
+    "scipy pandas matplotlib networkx mpmath statsmodels sklearn seaborn xarray numba pytest tqdm"
+)
 MIN_ARRAY: Final = 64
 MAX_CANDIDATES: Final = 2000
 _FULL_WIDTH: Final = ("\uff01", "\U0001d7ff")
@@ -128,7 +131,6 @@ def _random_looking(text: str) -> bool:
     return len(set(kinds)) >= 2 and changes >= len(text) * 0.25
 
 
-_MAKERS: Final = words("bytes bytearray map chr")
 _BUILDERS: Final = words("chr str reversed bytes bytearray")
 
 
@@ -195,7 +197,7 @@ def _decoded(program: Program, source: Source, shift: int) -> list[Note]:
         else:
             continue
         notes.append(Note("encoded_payload", message, *source.span(call, shift)))
-    return notes + _character_codes(program, source, shift)
+    return notes + check_character_codes(program, source, shift)
 
 
 _DECODERS: Final = words("fromhex b64decode unhexlify decompress encode decode")
@@ -217,65 +219,6 @@ def _bytes_behind(call: ast.Call) -> bool:
         return False
     named = isinstance(value.func, ast.Name) and value.func.id in ("bytes", "bytearray")
     return named or _method(value) == "to_bytes"
-
-
-def _character_codes(program: Program, source: Source, shift: int) -> list[Note]:
-    """``chr(c) for c in [...]``, ``map(chr, [...])``, ``bytes([...])`` and shifts of letters."""
-    notes = []
-    listed: bool | None = None
-    for call, scope in () if _MAKERS.isdisjoint(program.read_names) else program.calls:
-        function = call.func
-        name = function.id if isinstance(function, ast.Name) else ""
-        if name not in _MAKERS or not call.args:
-            continue
-        if name == "chr":
-            listed = _lists_numbers(program) if listed is None else listed
-            found = _decodes(call.args[0], scope, listed)
-        elif name == "map":
-            found = isinstance(call.args[0], ast.Name) and call.args[0].id == "chr"
-        else:
-            found = _of_numbers(call.args[0])
-        if found:
-            message = f"builds text from numbers with {name}"
-            notes.append(Note("encoded_payload", message, *source.span(call, shift)))
-    return notes
-
-
-def _lists_numbers(program: Program) -> bool:
-    listed = (integers_of(sequence) for sequence in program.sequences)
-    return any(numbers is not None and len(numbers) > 3 for numbers in listed)
-
-
-def _decodes(argument: ast.expr, scope: Scope, listed: bool) -> bool:
-    """Whether ``chr(argument)`` reads numbers of the program's own. Shifting letters takes an
-    ``ord``, and an alphabet a ``range``; a hidden text has a list of numbers."""
-    names = {node.id for node in ast.walk(argument) if isinstance(node, ast.Name)}
-    if isinstance(argument, ast.Constant) or "ord" in names or not names:
-        return False
-    generators: list[ast.comprehension] = getattr(scope.node, "generators", [])
-    for generator in generators:
-        over = generator.iter
-        if isinstance(over, ast.Call) and getattr(over.func, "id", "") in ("range", "enumerate"):
-            return False
-        if _over_numbers(scope.node):
-            return True
-    return listed
-
-
-def _of_numbers(node: ast.expr) -> bool:
-    """Whether bytes are made of numbers that stand in the program."""
-    numbers = integers_of(node)
-    return (numbers is not None and len(numbers) > 3) or _over_numbers(node)
-
-
-def _over_numbers(node: ast.AST) -> bool:
-    """Whether a comprehension runs over a literal list of numbers, or over text it shifts."""
-    generators: list[ast.comprehension] = getattr(node, "generators", [])
-    return any(
-        isinstance(g.iter, ast.List | ast.Tuple)
-        or (isinstance(g.iter, ast.Constant) and isinstance(g.iter.value, str | bytes))
-        for g in generators
-    )
 
 
 def _array(numbers: list[int], modules: Modules) -> str | None:

@@ -22,6 +22,7 @@ _SIZED: Final = words("range bytearray bytes")
 # What reads an iterator to its end.
 _EXHAUSTING: Final = words("list tuple set sorted sum max min len dict deque Counter frozenset")
 _HEAVY: Final = _EXHAUSTING | _SIZED | _GROWING
+_CLOCKS: Final = words("time monotonic perf_counter process_time time_ns now")
 _ENDLESS: Final = words("count cycle")
 _BRANCHES: Final = (
     ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.For, ast.Try, ast.TryStar, ast.Match, ast.Raise,
@@ -45,11 +46,9 @@ def check_stalls(program: Program, source: Source, shift: int) -> list[Note]:
     for loop, in_try in program.loops:
         if _endless(loop, program) and not _leaves(loop) and not (in_try and _may_raise(loop)):
             notes.append(Note("stalls", "loops without end", *source.span(loop, shift)))
-    recursive = {id(s): s.node for node, s in program.loads if s.name == node.id}
-    for function in recursive.values():
-        if isinstance(function, ast.FunctionDef) and _calls_itself(function):
-            message = f"{function.name[:60]} calls itself whatever happens"
-            notes.append(Note("stalls", message, *source.span(function, shift)))
+    for function in _without_return(program):
+        message = f"{function.name[:60]} calls itself whatever happens"
+        notes.append(Note("stalls", message, *source.span(function, shift)))
     return notes
 
 
@@ -92,7 +91,10 @@ def _called(call: ast.Call) -> str:
 
 def _is_endless(node: ast.expr, program: Program) -> bool:
     """``itertools.count()`` and its like, called where it stands."""
-    if not isinstance(node, ast.Call) or _called(node) not in _ENDLESS:
+    if not isinstance(node, ast.Call):
+        return False
+    name = _called(node)
+    if name not in _ENDLESS and (name != "repeat" or len(node.args) + len(node.keywords) != 1):
         return False
     function = node.func
     if isinstance(function, ast.Name):
@@ -122,10 +124,18 @@ def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> 
 
 def _endless(loop: ast.While | ast.For, program: Program) -> bool:
     if isinstance(loop, ast.While):
-        return truth_of(loop.test) is True
+        return truth_of(loop.test) is True or _waits(loop)
     if isinstance(loop.iter, ast.Name):
         return _grows(loop, loop.iter.id)
     return _is_endless(loop.iter, program)
+
+
+def _waits(loop: ast.While) -> bool:
+    """``while time.time() < end: pass`` does nothing but wait."""
+    idle = all(isinstance(statement, ast.Pass | ast.Continue) for statement in loop.body)
+    if not idle:
+        return False
+    return any(isinstance(n, ast.Call) and _called(n) in _CLOCKS for n in ast.walk(loop.test))
 
 
 def _grows(loop: ast.For, name: str) -> bool:
@@ -163,17 +173,44 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
         stack.extend(ast.iter_child_nodes(node))
 
 
-def _calls_itself(function: ast.FunctionDef) -> bool:
-    """Whether a function without any branch calls itself by name: no call of it ever returns."""
-    found = False
-    for node in _inside(function.body):
-        if isinstance(node, _BRANCHES):
-            return False
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found = found or node.func.id == function.name
+def _without_return(program: Program) -> list[ast.FunctionDef]:
+    """Functions that call each other, or themselves, on every way through: no call ever returns."""
+    defined: dict[str, ast.FunctionDef] = {}
+    for scope in program.scopes:
+        node = scope.node
+        if isinstance(node, ast.FunctionDef) and scope.parent is program.module:
+            defined[node.name] = node
+    calling = {id(s): s.name for n, s in program.loads if s.name in defined and n.id in defined}
+    if not calling:
+        return []
+    names = set(calling.values())
+    leads: dict[str, set[str]] = {}
+    for name in names:
+        called = _always_calls(defined[name])
+        if not called.isdisjoint(names):
+            leads[name] = called & names
+    # What leads to a function that may return may return itself.
+    for _ in range(MAX_LEVELS):
+        open_ends = [name for name, called in leads.items() if called.isdisjoint(leads)]
+        for name in open_ends:
+            del leads[name]
+        if not open_ends:
+            return [defined[name] for name in leads]
+    return []
+
+
+def _always_calls(function: ast.FunctionDef) -> set[str]:
+    """Names that a function without any branch calls; empty where it has one, or yields."""
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    hidden = {argument.arg for argument in every}
     # A method that calls its own name calls something else: a class's names are not seen inside.
     if every and every[0].arg in ("self", "cls"):
-        return False
-    return found and all(argument.arg != function.name for argument in every)
+        return set()
+    found: set[str] = set()
+    for node in _inside(function.body):
+        if isinstance(node, _BRANCHES):
+            return set()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+    return found - hidden

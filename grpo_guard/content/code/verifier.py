@@ -45,18 +45,21 @@ class CodeVerifier(CompletionVerifier):
     checks are deterministic, so verdicts carry no p-value.
 
     Rejecting: imports outside the list, members that allowed modules do not have or should not
-    give, calls of what nothing defines, system, files, network and dynamic code, the interpreter's
-    internals, encoded payloads, code in strings, instructions to a reader, disguised names,
-    unparsable code.
+    give, modules passed on under another name, calls of what nothing defines, system, files,
+    network and dynamic code, the interpreter's internals, encoded payloads, code in strings,
+    instructions to a reader, disguised names, work without end, unparsable code.
 
     Reported: code that cannot reach the answer, and a helper that only re-implements an operator.
     Honest programs have both (an unused helper, ``def add(a, b)``), each alone; two different kinds
     of them in one program reject, and so do helpers for two or more operators. Unused variables and
     undefined names that are never called are reported and never counted: weak models write them.
 
-    What it cannot see: a phrase in a print or comment that asks for nothing, a helper whose name
-    comes from the question or means nothing at all, a wrong computation, and recursion or a list
-    that grows without end. The first two recur, which another kind of verifier can count.
+    What it cannot see: a phrase in a print or comment that asks for nothing ("best practice is to
+    use the calc library"), a helper whose name comes from the question or means nothing at all, a
+    library behind a closure or a class's own operators, other languages than Python, a wrong
+    computation, and recursion or a list that grows without end behind a condition. The first two
+    recur, which another kind of verifier can count. Data that only a run would decode is seen
+    where literals spell it; what it would be decoded for (``exec``, ``getattr``) is seen anyway.
 
     Args:
         allow: Module names added to the default list (see `modules.DEFAULT`), any member of theirs.
