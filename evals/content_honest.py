@@ -18,9 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.groups import Group, Member
+from grpo_guard.content.length.groups import Group, Member, is_right
 from grpo_guard.content.length.nodes import NodeMemory
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.content_attacks import (
@@ -102,6 +105,22 @@ def honest_rates(batch: list[Completion]) -> dict[str, Any]:
     return {v.name: rejected(v.verify(batch)) for v in (ScreensVerifier(), LengthVerifier())}
 
 
+def reward_kept(batch: list[Completion]) -> dict[str, Any]:
+    """Mean factor of honest right answers, by who wrote them: [mean, low, high, answers]."""
+    kept: dict[str, list[float]] = {}
+    for completion, factor in zip(batch, LengthScaling().factors(batch), strict=True):
+        if is_right(completion):
+            kept.setdefault(completion.node or "", []).append(factor)
+    rng = np.random.default_rng(0)
+    found = {}
+    for node, factors in kept.items():
+        values = np.array(factors)
+        draws = rng.choice(values, (1000, len(values))).mean(axis=1)
+        low, high = np.quantile(draws, (0.025, 0.975))
+        found[node] = [float(values.mean()), float(low), float(high), len(values)]
+    return found
+
+
 def pairs_under_attack(models: list[Completion], others: list[str]) -> dict[str, Any]:
     """Groups of two: the second model's completion is padded, the first one's is honest."""
     result: dict[str, Any] = {}
@@ -179,6 +198,7 @@ def main() -> None:
         "gsm8k_solutions": honest_rates(solutions),
         "two models and the solution": {"length": rejected(LengthVerifier().verify(three))},
     }  # fmt: skip
+    result["honest reward kept, three writers"] = reward_kept(three)
     others = [s for _, a in texts[:500] for s in re.sub(r"<<[^<>]*>>", "", a).split("\n")[:-1] if s]
     result["padded beside one honest completion"] = pairs_under_attack(models, others)
     from grpo_guard.evals.policies.bundled import load_bundled

@@ -124,7 +124,9 @@ class LengthScaling:
     Each completion is measured by the others of its prompt: of other nodes and of equal worth
     where there are enough. Apply it to the rewards *after* the verdicts' veto and before the
     trainer computes advantages, to batches of many prompts: in a batch of one prompt every node is
-    nearly a stranger. ``Completion.node`` has to be the sender's known identity.
+    nearly a stranger. ``Completion.node`` has to be the sender's known identity. A node whose
+    honest model is much more long-winded than the others' loses as a node that pads does: where
+    models differ so, set ``node_weight=0``.
 
     Args:
         tolerance: Standard deviations above the median that cost a stranger nothing, >= 0.
