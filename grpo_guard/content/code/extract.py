@@ -55,10 +55,15 @@ class Block:
     shell: bool = False
 
 
-def extract(text: str) -> list[Block]:
+def extract(text: str, limit: int | None = None) -> list[Block]:
     """All stretches of ``text`` that may be Python, in order, at most `MAX_BLOCKS` + 1.
 
     One more than `MAX_BLOCKS` says that there were too many. Never raises, whatever the text.
+
+    Args:
+        text: A completion.
+        limit: Bare lines that read like Python for more characters than this are one block with
+            all that follows: it is too long anyway, and need not be read line by line.
     """
     covered: list[tuple[int, int]] = []
     blocks = [*_tagged(text, covered)]
@@ -69,7 +74,7 @@ def extract(text: str) -> list[Block]:
     # A closing tag that closes nothing must not stand in the way of the line behind it.
     if "</" in text:
         covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
-    blocks += _bare(text, sorted(covered))
+    blocks += _bare(text, sorted(covered), len(text) if limit is None else limit)
     return sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
 
 
@@ -147,7 +152,7 @@ def _inside(at: int, spans: list[tuple[int, int]]) -> bool:
     return any(start <= at < end for start, end in spans)
 
 
-def _bare(text: str, covered: list[tuple[int, int]]) -> list[Block]:
+def _bare(text: str, covered: list[tuple[int, int]], limit: int) -> list[Block]:
     """Runs of lines outside tags and fences of which two or more read like Python.
 
     An import may also stand alone among sentences, with its use further on.
@@ -156,7 +161,7 @@ def _bare(text: str, covered: list[tuple[int, int]]) -> list[Block]:
     at = 0
     for start, end in [*covered, (len(text), len(text))]:
         if start > at:
-            runs += _runs(text, at, start)
+            runs += _runs(text, at, start, limit)
         at = max(at, end)
         if len(runs) > 8 * MAX_BLOCKS:
             break
@@ -168,7 +173,7 @@ def _bare(text: str, covered: list[tuple[int, int]]) -> list[Block]:
     ]
 
 
-def _runs(text: str, start: int, end: int) -> list[tuple[Block, int]]:
+def _runs(text: str, start: int, end: int, limit: int) -> list[tuple[Block, int]]:
     blocks: list[tuple[Block, int]] = []
     first: int | None = None
     last = score = depth = 0
@@ -178,6 +183,8 @@ def _runs(text: str, start: int, end: int) -> list[tuple[Block, int]]:
         if kind or (first is not None and depth > 0):
             first = match.start() if first is None else first
             last, score = match.end(), score + kind
+            if last - first > limit and score >= 2:
+                return blocks + _run(text, first, end, score)
             depth = max(0, min(50, depth + _opened(line)))
         elif first is not None and not (line.strip() == "" or line[:1] in " \t#)]}'\""):
             # A plain sentence ends the run.

@@ -110,7 +110,7 @@ class CodeVerifier(CompletionVerifier):
         return [verdicts[completion.text] for completion in batch]
 
     def _verdict(self, text: str) -> Verdict:
-        blocks = extract(text)
+        blocks = extract(text, self.max_chars)
         if not blocks:
             if self.require:
                 return reject(self.name, Cause.MALFORMED, "there is no code in the completion")
