@@ -9,7 +9,8 @@ from grpo_guard.content.arithmetic import leniency, measures
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
-from grpo_guard.content.arithmetic.links import Link, links, segments
+from grpo_guard.content.arithmetic.lines import segments
+from grpo_guard.content.arithmetic.links import Link, links
 from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
 from grpo_guard.content.arithmetic.plain import confirmed, confirmed_note
 from grpo_guard.content.arithmetic.readings import readings
@@ -123,6 +124,10 @@ class _Checker:
             tight = " " not in self.text[left.start : left.end].strip()
             if tight and not link.chained and link.context:
                 return False  # "weeks 1-2 = 96 - 70"
+        if operators == ["-"] and link.right.operands[0].percent:
+            near = exact <= 200 * stated <= 4 * exact or exact <= 2 * stated <= 4 * exact
+            if not near:
+                return False  # "odds of 3-1 = 25%"
         if operators == ["/"] and 0 < exact < 1 <= stated and stated.denominator == 1:
             return False  # "1/4 = 20 students"
         if operators == ["/", "/"] and left.operands[-1].value >= 1000:
@@ -146,7 +151,7 @@ class _Checker:
         before = link.context[-1] if link.context else None
         bare = before is None or before.kind == BREAK
         if not bare and before is not None and before.kind == WORDS:
-            bare = before.text.lower() in _OPENING
+            bare = before.text.lower().rpartition(" ")[2] in _OPENING
         return bare and 0 < exact <= 2 * stated <= 4 * exact
 
     def _holds(self, link: Link, exact: Rational, stated: Rational) -> bool:

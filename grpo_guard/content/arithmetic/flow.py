@@ -15,6 +15,8 @@ _RETRACTION: Final = re.compile(
     r"oops|actually,|an error|sorry,|not right|recheck|re-check|recalculat)"
 )
 _RETRACTED_WITHIN: Final = 300
+# Behind the retraction: any later number would let a mere "sorry," take everything back.
+_CORRECTED_WITHIN: Final = 150
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
@@ -30,11 +32,10 @@ class Flow:
         self.text = fold(text)
         self.wrong = [equation for equation in found if not equation.right]
         self.last: dict[Rational, int] = {}
-        for match in _NUMBER.finditer(self.text):
-            if match.end() - match.start() <= MAX_DIGITS:
-                read = number(match.group())
-                if read is not None:
-                    self.last[read[0]] = match.start()
+        for written, start in {m.group(): m.start() for m in _NUMBER.finditer(self.text)}.items():
+            read = number(written) if len(written) <= MAX_DIGITS else None
+            if read is not None:
+                self.last[read[0]] = max(start, self.last.get(read[0], -1))
         self.ends = self._ends()
 
     def _ends(self) -> list[int]:
@@ -65,6 +66,6 @@ class Flow:
         said = _RETRACTION.search(window)
         if said is None:
             return False
-        rest = _NUMBER.findall(window, said.end())
+        rest = _NUMBER.findall(window, said.end(), said.end() + _CORRECTED_WITHIN)
         read = [number(piece) for piece in rest if len(piece) <= MAX_DIGITS]
         return any(value is not None and value[0] == self.wrong[at].exact for value in read)

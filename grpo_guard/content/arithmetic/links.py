@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -264,30 +263,9 @@ class _Chains:
             return ""
         earlier = self.tokens[at - 2]
         if kind == OPEN or earlier.kind == SIGN:
-            return "" if earlier.kind in (WORDS, BREAK, RELATION) else "an open bracket before it"
+            known = (WORDS, BREAK, RELATION, OPEN)
+            return "" if earlier.kind in known else "an open bracket before it"
         if earlier.kind == NUMBER and earlier.end == before.start:
             group = first.kind == NUMBER and len(first.text) == 3  # "14, 400 / 80"
             return "a time, a ratio or a list" if touches or group else ""
         return ""
-
-
-_SEGMENT: Final = re.compile(
-    r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
-    r"|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
-)
-_OPERATION: Final = re.compile(
-    r"[-+*/xX^][ ]?+\\?+\$?+[0-9(\\]|(?i:times|plus|minus|by|of)[ ]\\?+\$?+[0-9]|\\frac|\\div"
-)
-_SAID: Final = re.compile(
-    r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
-    r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
-    r"approximately)(?!\w))"
-)
-
-
-def segments(text: str) -> Iterator[tuple[int, int]]:
-    """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
-    for match in _SEGMENT.finditer(text):
-        line = match.group()
-        if "=" in line or "~" in line or (_OPERATION.search(line) and _SAID.search(line)):
-            yield match.span()

@@ -73,7 +73,7 @@ _TOKEN: Final = re.compile(
     (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
-  | (?P<x>[xX](?<=[0-9)%}}].)(?=[ ]?[0-9.$(\\]))
+  | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?[0-9.$(\\]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
   # What is only there for the eye: emphasis, currencies, tags, colours, table cells, quotes.
   | (?P<d>__?(?:(?<![^\W_]_)(?<![^\W_]__)(?=[0-9$(\\.])
@@ -81,7 +81,7 @@ _TOKEN: Final = re.compile(
     | (?:Rs\.(?<!\w...)[ ]?|US(?<!\w..)|[A-Z]{{3}}(?<!\w...)[ ]|[CA](?<!\w.))(?=\$[0-9])
     | (?:Rs\.|USD|EUR|INR)(?<!\w...)[ ]?(?=[0-9]))
   | (?P<w>[^\W\d][\w']*+(?:-(?!(?:x|plus|minus|times)\b)[^\W\d][\w']*+)*+)
-  | (?P<e></?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
+  | (?P<e>\*\*\*|</?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
     | \|(?<=[ ].)[ ](?==)|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
     | [,?](?=[ ](?:=|(?i:{_BEHIND})(?!\w))))
   | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})

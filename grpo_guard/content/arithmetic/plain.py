@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from grpo_guard.content.arithmetic.equation import Equation
+from grpo_guard.content.arithmetic.lines import OPERATION
 from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
 from grpo_guard.content.arithmetic.units import SCALES, SPOILING, STOPPING
@@ -21,7 +22,8 @@ _NUM: Final = (
     r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}|0|[1-9][0-9]{0,14}+)(?:\.[0-9]{1,8}+)?|\.[0-9]{1,8}+)"
 )
 _SIGN: Final = r"(?:[ ]{0,2}[-+*/][ ]{0,2}\$?|[xX][ ]?\$?|[ ][xX][ ]\$?)"
-_UNIT: Final = r"(?:(?:[ ][A-Za-z]{2,20}+){1,7}+(?:/[A-Za-z]{2,20}+)?+|/[A-Za-z]{2,20}+)?+"
+_NAME: Final = r"[A-Za-z]{2,20}+"
+_UNIT: Final = rf"(?:(?:[ ]{_NAME}(?:-{_NAME})?+){{1,7}}+(?:/{_NAME})?+|/{_NAME})?+"
 _LEFT: Final = rf"({_NUM}{_UNIT}(?:{_SIGN}{_NUM}{_UNIT}){{1,6}}+)"
 _EQUATION: Final = re.compile(
     rf"(?<![\w.,'+*/^%(){{}}\[\]\\<>-])(?<![0-9]:){_LEFT}[ ]{{0,2}}=[ ]*+\$?[ ]*+({_NUM})"
@@ -35,9 +37,16 @@ _HEAD: Final = "<think>"
 _TAIL: Final = re.compile(r"(?:</think>)?[ ]?<answer>[$0-9., ]{0,20}</answer>[ ]?\Z|</think>\Z")
 # Words and free numbers, without dashes that may be a minus, ellipses or quotations.
 _PROSE: Final = re.compile(
-    r"[A-Za-z0-9 ,;:$=]*+(?:(?:\.(?!\.)|(?<=[A-Za-z0-9])-(?=[A-Za-z]{2})|(?<=[A-Za-z])'"
-    r"|(?<=[0-9])%(?=[.,;]|[ ][A-Za-z])|(?<=[A-Za-z])/(?=[A-Za-z]{2})|(?<=[0-9])/(?=[0-9])"
-    r"|(?<=[ ])\([$A-Za-z0-9 ]{1,40}+\)(?=[ ][A-Za-z]))[A-Za-z0-9 ,;:$=]*+)*+"
+    r"[A-Za-z0-9 ,;:=]*+(?:(?:\.(?!\.)|(?<![A-Za-z])\$(?![A-Za-z])|(?<=[A-Za-z])'"
+    r"|(?<=[A-Za-z0-9])-(?=[A-Za-z]{2})"
+    r"|(?<=[0-9])%(?=[.,;]|[ ][A-Za-z])|(?<=[0-9])/(?=[0-9])"
+    r"|(?<=[A-Za-z])/(?=[A-Za-z]{2})(?!of|and|is|are|was|were|plus|minus|times|by|per)"
+    r"|(?<=[ ])\([$A-Za-z0-9 ]{1,40}+\)(?=[ ][A-Za-z]))[A-Za-z0-9 ,;:=]*+)*+"
+)
+# The same without any number: most lines.
+_BARE: Final = re.compile(
+    r"[A-Za-z ,;:]*+(?:(?:\.(?!\.)|(?<![A-Za-z])\$(?![A-Za-z])"
+    r"|(?<=[A-Za-z])(?:'|-(?=[A-Za-z]{2})))[A-Za-z ,;:]*+)*+"
 )
 _LISTED: Final = re.compile(r"(?<![0-9])[.,;:]\$?[0-9]")
 _SHARE: Final = re.compile(r"[0-9][%/]")
@@ -55,7 +64,7 @@ _RELATING: Final = vocabulary(
     "comes adds add amounts results turns works get which approximately"
 )
 _PIECE: Final = re.compile(r"[0-9.,]+|[-+*/xX]")
-_UNIT_WORD: Final = re.compile(r"/?[A-Za-z]{2,}+")
+_UNIT_WORD: Final = re.compile(r"[/-]?[A-Za-z]{2,}+")
 _BINDING: Final = _RELATING | _SIGNS
 _NO_UNITS: Final = STOPPING | _RELATING | _CHANGING | {"of"}
 
@@ -84,7 +93,18 @@ def confirmed(text: str, folded: str, start: int, end: int) -> list[Equation] | 
             return None
         found.append(equation)
         at = match.end()
-    return found if found and _leads_out(folded[at:end]) else None
+    if not found:
+        return found if _states_nothing(folded[start:end]) else None
+    return found if _leads_out(folded[at:end]) else None
+
+
+def _states_nothing(line: str) -> bool:
+    """Whether a line with a sign of equality has numbers on one side at most: ``x = 7``."""
+    left, sign, right = line.partition("=")
+    if not sign or "=" in right or not line.isascii() or "~" in line or "\\" in line:
+        return False
+    one_sided = _DIGIT.search(left) is None or _DIGIT.search(right) is None
+    return one_sided and OPERATION.search(line) is None
 
 
 def confirmed_note(text: str, folded: str, start: int, end: int) -> list[Equation] | None:
@@ -107,12 +127,13 @@ def _leads_in(prose: str) -> bool:
     """Whether what stands before the first equation leaves it as it is."""
     if not prose:
         return True
-    if _PROSE.fullmatch(prose) is None:
+    bare = _BARE.fullmatch(prose) is not None
+    if not bare and _PROSE.fullmatch(prose) is None:
         return False
     last = prose.rstrip(" $.,;:=").rpartition(" ")[2].lower()
     if last in _SIGNS:
         return False
-    if _DIGIT.search(prose) is None:
+    if bare or _DIGIT.search(prose) is None:
         return True
     if "=" in prose or _is_joined(prose):
         return False
@@ -131,7 +152,11 @@ def _is_joined(prose: str) -> bool:
 
 def _leads_out(prose: str) -> bool:
     """Whether what stands behind the last equation relates its result to no number."""
-    return not prose or (_is_remark(prose) and _DIGIT.search(prose) is None) or _leads_on(prose)
+    if not prose or prose == ".":
+        return True
+    if _BARE.fullmatch(prose) is not None:
+        return _leaves_alone(prose)
+    return (_is_remark(prose) and _DIGIT.search(prose) is None) or _leads_on(prose)
 
 
 def _is_remark(prose: str) -> bool:
@@ -140,8 +165,14 @@ def _is_remark(prose: str) -> bool:
         return False
     if _SHARE.search(prose) is not None or _LISTED.search(prose) is not None:
         return False
+    return _leaves_alone(prose)
+
+
+def _leaves_alone(prose: str) -> bool:
+    """Whether no word of the first clause changes the number before it."""
     clause = _CLAUSE_END.split(prose, 1)[0].lower()
-    return _BEHIND.isdisjoint(_WORD.findall(clause))
+    # Two spaces part the words: what follows them is no longer a unit of several words.
+    return "  " not in clause and _BEHIND.isdisjoint(_WORD.findall(clause))
 
 
 def _leads_on(prose: str) -> bool:
@@ -160,14 +191,18 @@ def _leads_on(prose: str) -> bool:
         return True
     # "2 hours and 30 minutes" is one measure
     ahead = _WORD.findall(prose[: digit.start()].lower())
-    return bool(ahead) and ahead[-1] != "and" and not sizes_of(ahead[-1])
+    if not ahead or ahead[-1] == "and":
+        return False
+    following = _WORD.search(prose.lower(), digit.end())
+    dimensions = {dimension for dimension, _ in sizes_of(ahead[-1])}
+    return following is None or not any(d in dimensions for d, _ in sizes_of(following.group()))
 
 
 @lru_cache(maxsize=8192)
 def agreed(left: str, stated: str) -> Rational | None:
     """The value of both sides of a plain equation if they are equal, and else None."""
     if units := _UNIT_WORD.findall(left):
-        if not _NO_UNITS.isdisjoint(word.strip("/").lower() for word in units):
+        if not _NO_UNITS.isdisjoint(word.strip("/-").lower() for word in units):
             return None
         left = _UNIT_WORD.sub("", left)
     pieces = _PIECE.findall(left)
