@@ -23,6 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.guard import Guard
+from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.ledger.schema import LedgerError
+from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.policy import OnAbstain, OnLong, Policy
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 from grpo_guard.sampling import Engine, SamplingSpec
@@ -48,6 +51,30 @@ class PolicyConfig(_Strict):
 
     def build(self) -> Policy:
         return Policy(**self.model_dump())
+
+
+class LedgerConfig(_Strict):
+    """See `EvidenceLedger`.
+
+    Args:
+        exclude: Reject what comes from nodes that the ledger has convicted; without it the ledger
+            only keeps the books.
+    """
+
+    path: str
+    alpha: float = 1e-3
+    ratio: float = 1.25
+    offset: float = 0.01
+    hostile: float = 1 / 3
+    half_life: float = 50.0
+    exclude: bool = True
+
+    def build(self, verifier: CompletionVerifier) -> tuple[CompletionVerifier, EvidenceLedger]:
+        """The verifier with the nodes' standing before it, and the ledger to tell of verdicts."""
+        ledger = EvidenceLedger(self.path, **self.model_dump(exclude={"path", "exclude"}))
+        # Not in a cascade: what it cut off would be no evidence, and a convicted node could never
+        # be seen to have mended its ways.
+        return (AllOf(StandingVerifier(ledger), verifier) if self.exclude else verifier), ledger
 
 
 class SamplingConfig(_Strict):
@@ -77,11 +104,13 @@ class GuardConfig(_Strict):
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
             ``cascade``, ``rejects`` of ``vote``. ``calibration: FILE`` in a leaf gives it the
             p-values of `Calibrated`.
+        ledger: Evidence per node over rounds, in a file; None = none is kept.
     """
 
     alpha: float = Field(default=1e-3, gt=0, lt=1)
     policy: PolicyConfig = PolicyConfig()
     verifier: dict[str, Any]
+    ledger: LedgerConfig | None = None
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> GuardConfig:
@@ -119,7 +148,13 @@ class GuardConfig(_Strict):
             verifier.check()
         except Exception as error:
             raise ConfigError(f"verifier: {error}") from error
-        return Guard(verifier, policy=policy)
+        if self.ledger is None:
+            return Guard(verifier, policy=policy)
+        try:
+            verifier, ledger = self.ledger.build(verifier)
+        except (ValueError, LedgerError) as error:
+            raise ConfigError(f"ledger: {error}") from None
+        return Guard(verifier, policy=policy, ledger=ledger)
 
 
 def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:

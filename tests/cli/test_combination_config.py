@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from grpo_guard import AllOf, Calibrated, Cascade, Vote
+from grpo_guard import AllOf, Calibrated, Cascade, Completion, Vote
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
 
@@ -109,3 +109,28 @@ def test_what_the_command_refuses(tmp_path):
     assert result.exit_code == 2
     assert "abstained on all" in result.output
     assert not out.exists()
+
+
+def test_a_guard_with_a_ledger(tmp_path):
+    path, database = tmp_path / "guard.yaml", tmp_path / "run.sqlite"
+    path.write_text(f"verifier: {{type: screens}}\nledger: {{path: '{database}', ratio: 1.0}}\n")
+    guard = GuardConfig.from_yaml(path).build()
+    batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
+    assert guard.apply([1.0] * 4, batch) == [1.0] * 4
+    assert guard.ledger.rules.tolerance.ratio == 1.0
+    shown = command(tmp_path, "ledger", "show", database)
+    assert shown.exit_code == 0, shown.output
+    assert "n3" in shown.output
+    path.write_text(
+        f"verifier: {{type: screens}}\nledger: {{path: '{database}', exclude: false}}\n"
+    )
+    assert GuardConfig.from_yaml(path).build().verifier.name == "screens"
+
+
+@pytest.mark.parametrize("ledger", ["{path: /no/such/folder/run.sqlite}", "{path: X, alpha: 2}"])
+def test_ledgers_that_cannot_be(tmp_path, ledger):
+    path = tmp_path / "guard.yaml"
+    ledger = ledger.replace("X", str(tmp_path / "run.sqlite"))
+    path.write_text(f"verifier: {{type: screens}}\nledger: {ledger}\n")
+    with pytest.raises(ConfigError, match="ledger: "):
+        GuardConfig.from_yaml(path).build()
