@@ -158,7 +158,10 @@ class _GroupJudge:
             return abstain(name, Cause.UNINFORMATIVE, "no other completion of this prompt")
         finding = self._too_long(member, found) or self._padded(member, peers, found)
         if finding is not None:
-            return reject(name, p_value=found.p_value, findings=(finding,))
+            # Padding and a node's record are rules: the p-value of the length is not theirs, and a
+            # shared budget must not overrule them by it.
+            p_value = found.p_value if finding.kind == "long" else None
+            return reject(name, p_value=p_value, findings=(finding,))
         if found.peers < verifier.min_peers and found.p_value < _REMARKABLE_P:
             message = f"{_times(found)}; too few to tell"
             return abstain(name, Cause.UNINFORMATIVE, message, p_value=found.p_value)

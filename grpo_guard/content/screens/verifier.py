@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import chain, islice
 from typing import Any
 
@@ -148,9 +148,13 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
         "grader_order": orders.grader_orders,
-        "encoded": lambda view: chain(encoded_blobs(view), spelt_out(view)),
+        "encoded": _encoded,
         "overlong_token": OverlongTokens(),
     }
+
+
+def _encoded(view: View) -> Iterator[Finding]:
+    return chain(encoded_blobs(view), spelt_out(view))
 
 
 def _lone_surrogate(text: str) -> int | None:
