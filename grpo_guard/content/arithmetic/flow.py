@@ -11,8 +11,9 @@ from grpo_guard.content.arithmetic.notation import MAX_DIGITS, Rational, number
 
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+|\.[0-9]++")
 _RETRACTION: Final = re.compile(
-    r"(?i)(?<!\w)(?:wait[,.!]|a mistake|mistaken|(?:is|was|'s) wrong|incorrect|correction|"
-    r"oops|actually,|an error|sorry,|not right|recheck|re-check|recalculat)"
+    r"(?i)(?<!\w)(?:wait[,.!]|a mistake|mistaken|(?:is|was|'s) (?:wrong|incorrect)|"
+    r"incorrect[.,:;!]|correction|oops|actually,|an error|sorry,|not right|recheck|re-check|"
+    r"recalculat)"
 )
 _RETRACTED_WITHIN: Final = 300
 # Behind the retraction: any later number would let a mere "sorry," take everything back.

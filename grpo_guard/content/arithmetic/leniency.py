@@ -159,8 +159,9 @@ def _context_explains(link: Link, exact: Rational, stated: Rational) -> bool:
         return True
     if not link.context or link.context[-1].kind not in (WORDS, OF):
         return False
-    words = [w.lower() for token in link.context[-3:] if token.kind in (WORDS, OF)
-             for w in token.text[-60:].split()]  # fmt: skip
+    # "Max" is a person, "max" a function.
+    before = [token.text[-60:] for token in link.context[-3:] if token.kind in (WORDS, OF)]
+    words = [word if word == "Max" else word.lower() for text in before for word in text.split()]
     if not _OPAQUE.isdisjoint(words[-2:]) or words[-1:] == ["than"]:
         return True
     if not _AVERAGES.isdisjoint(words[-4:]) and exact == stated * len(link.left.operands):

@@ -43,7 +43,9 @@ class ArithmeticVerifier(CompletionVerifier):
 
     What it cannot see: a wrong step without an equation, a wrong equation between unknowns or
     beneath a doubt, units that do not fit, and a wrong equation in a completion whose answer is
-    wrong too (no reward, no attack).
+    wrong too (no reward, no attack). Nor a result within one unit of its last digit (``9 / 2 = 4``
+    may be rounded down), inequalities, factorials, absolute values, sums in a table's cells, or
+    an equation that is put as a question.
 
     Args:
         on_wrong: ``"answer_right"`` as above; ``"reject"`` for any wrong equation; ``"ignore"``
