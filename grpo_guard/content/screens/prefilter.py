@@ -121,7 +121,11 @@ def _may_judge(data: bytes, words: frozenset[str]) -> bool:
 
 def _may_be_encoded(data: bytes, blanks: bytes, words: frozenset[str]) -> bool:
     """Whether there is a run that could be a payload, or a piece of an escape."""
-    if b"x" * 20 in blanks or b"x" * 16 in data.translate(_RUNS) or data.count(b"%") >= 6:
+    if b"x" * 16 in data.translate(_RUNS) or data.count(b"%") >= 6:
+        return True
+    if b"x" * 20 in blanks and any(
+        spelt.may_be_base85(word) for word in data.split() if len(word) >= 20
+    ):
         return True
     if b"\\" in data and (b"\\x" in data or b"\\u" in data):
         return True

@@ -59,6 +59,9 @@ CODES_ASKED = re.compile(
     r"|\bdata:|punycode|unicode",
     re.IGNORECASE,
 )
+_NO_LETTERS = bytes(
+    b for b in range(256) if not (chr(b).isascii() and chr(b).isalpha()) and b != 64
+)
 _SPELLING_ASKED = re.compile(r"\bspell|acronym|letters|revers|backward|binary", re.IGNORECASE)
 
 
@@ -178,9 +181,16 @@ def _chunks(text: str) -> Iterator[tuple[str, int, int]]:
         yield "base64 in pieces", first, end
 
 
+def may_be_base85(word: bytes) -> bool:
+    """Whether a run could be text in base85: a fifth of its characters then stand for the first
+    letter of four, and are letters themselves. "$<<12*216=2592>>2592" has none."""
+    return len(word) >= _BASE85_LEAST and 10 * len(word.translate(None, _NO_LETTERS)) >= len(word)
+
+
 def _base85(view: View) -> Iterator[tuple[str, int, int]]:
     at = 0
-    for word in islice((w for w in view.words if len(w) >= _BASE85_LEAST), _LOOKED_AT):
+    candidates = (w for w in view.words if may_be_base85(w.encode("utf-8", "replace")))
+    for word in islice(candidates, _LOOKED_AT):
         at = view.text.find(word, at)
         for decode in (base64.b85decode, base64.a85decode):
             piece = word[: _SHOWN_BYTES - _SHOWN_BYTES % 5]
