@@ -1,0 +1,125 @@
+"""Namespaces: an empty file system, no network, no other process, and nobody's identity.
+
+A third wall, set once for the server. The process that calls `enter` stays outside to wait; the one
+that returns is process 1 of the new world, so all that it started ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from contextlib import suppress
+from typing import Final
+
+from .kernel import PR_SET_PDEATHSIG, UnavailableError, libc, machine, prctl
+
+_NEWNS: Final = 0x00020000
+_NEWCGROUP: Final = 0x02000000
+_NEWUTS: Final = 0x04000000
+_NEWIPC: Final = 0x08000000
+_NEWUSER: Final = 0x10000000
+_NEWPID: Final = 0x20000000
+_NEWNET: Final = 0x40000000
+_ALL_BUT_PID: Final = _NEWNS | _NEWCGROUP | _NEWUTS | _NEWIPC | _NEWNET
+
+_RDONLY_NOSUID_NODEV_NOEXEC: Final = 1 | 2 | 4 | 8
+_REC_PRIVATE: Final = 0x4000 | 0x40000
+_DETACH: Final = 2
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+# Any folder will do: what is mounted there is seen by the server alone.
+_MOUNT_POINTS: Final = (b"/tmp", b"/var", b"/usr", b"/dev")
+NOBODY: Final = 65534
+
+
+def enter() -> str:
+    """Go into new namespaces, in a child process; the caller waits for it and ends as it did.
+
+    Returns:
+        How they were made, in the child alone.
+
+    Raises:
+        UnavailableError: the kernel refuses one of them. Others may have been entered by then.
+    """
+    how = _unshare()
+    _empty_root()
+    # Last: once this is done the next child is process 1, and none can be made after it has ended.
+    libc("unshare", _NEWPID)
+    child = os.fork()
+    if child:
+        os.closerange(0, 256)
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    return how
+
+
+def _unshare() -> str:
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        # Root's own namespaces first: the new user namespace may be forbidden to ordinary users.
+        with suppress(UnavailableError):
+            libc("unshare", _ALL_BUT_PID)
+            return "as root"
+    libc("unshare", _ALL_BUT_PID | _NEWUSER)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{NOBODY} {user} 1"),
+        ("gid_map", f"{NOBODY} {group} 1"),
+    ):
+        # Refused to root without capabilities; what follows does not depend on it.
+        with suppress(OSError), open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return "in a user namespace"
+
+
+def _empty_root() -> None:
+    """Make an empty read-only file system the root, and let go of the old one."""
+    libc("mount", None, b"/", None, _REC_PRIVATE, None)
+    refused = UnavailableError("nothing to mount on")
+    for point in _MOUNT_POINTS:
+        try:
+            libc(
+                "mount",
+                b"empty",
+                point,
+                b"tmpfs",
+                _RDONLY_NOSUID_NODEV_NOEXEC,
+                b"size=4k,nr_inodes=2,mode=555",
+            )
+            break
+        except UnavailableError as error:
+            refused = error
+    else:
+        raise refused
+    os.chdir(point)
+    # Root may be on top of itself for a moment: pivot_root(2), "pivot_root(".", ".")".
+    libc("syscall", machine().pivot_root, b".", b".")
+    libc("umount2", b".", _DETACH)
+    os.chdir("/")
+
+
+def drop_privileges() -> str:
+    """Become nobody where that is possible, and give up every capability.
+
+    Returns:
+        Who this process is now.
+    """
+    if os.geteuid() == 0:
+        # Refused in a container that may not change its user; root without capabilities is left.
+        with suppress(OSError):
+            os.setgroups([])
+        with suppress(OSError):
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+    with suppress(UnavailableError):
+        header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION_3, 0))
+        libc("syscall", machine().capset, header, ctypes.create_string_buffer(24))
+    return f"user {os.geteuid()}"
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends."""
+    with suppress(UnavailableError):
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

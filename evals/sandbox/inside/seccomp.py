@@ -1,0 +1,92 @@
+"""The system calls that a program may make: those that compute, and no others.
+
+A list of what is allowed, not of what is forbidden: calls that kernels will yet get (as io_uring
+once was) are refused unheard of. Everything that a program needs is loaded before the filter is
+set, so there is no call on it that takes a path, makes a socket, a process or a descriptor, or
+sends a signal. What remains, by number in `kernel`:
+
+    read write readv writev close fstat lseek           on the three descriptors it was given
+    munmap brk mremap madvise                           memory, within RLIMIT_AS
+    rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack  its own handlers; it can send no signal
+    futex sched_yield nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time
+    times getrusage
+    getpid getppid gettid getuid geteuid getgid getegid
+    getrandom exit exit_group restart_syscall
+    mmap mprotect                                       unless the memory is to be executable
+
+A refused call fails with EPERM: an honest program that tries to open a file sees PermissionError.
+``fstat`` is allowed and ``newfstatat`` is not, because the latter also takes paths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Final
+
+from .kernel import PR_SET_SECCOMP, machine, prctl
+
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_RETURN: Final = 0x06  # BPF_RET | BPF_K
+
+_KILL: Final = 0x80000000
+_EPERM: Final = 0x00050000 | 1
+_ALLOW: Final = 0x7FFF0000
+
+# Offsets in struct seccomp_data. The low half of an argument is enough for the protection bits.
+_NUMBER: Final = 0
+_ARCHITECTURE: Final = 4
+_THIRD_ARGUMENT: Final = 16 + 2 * 8
+
+# x86_64 has a second table of calls for 32-bit pointers, from this number on.
+_X32: Final = 0x40000000
+_PROT_EXEC: Final = 4
+_MODE_FILTER: Final = 2
+
+
+def build() -> bytes:
+    """The filter for this machine, as an array of ``struct sock_filter``.
+
+    Raises:
+        UnavailableError: the numbers of this machine's calls are not known here.
+    """
+    here = machine()
+    code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        # A program may switch to the 32-bit table of calls, whose numbers mean other things.
+        (_EQUAL, 1, 0, here.audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    for number in here.allowed:
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
+    code += [
+        (_EQUAL, 2, 0, here.mmap),
+        (_EQUAL, 1, 0, here.mprotect),
+        (_RETURN, 0, 0, _EPERM),
+        (_LOAD, 0, 0, _THIRD_ARGUMENT),
+        (_ANY_BIT, 0, 1, _PROT_EXEC),
+        (_RETURN, 0, 0, _EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def install(code: bytes) -> None:
+    """Set the filter for this process, for good. Wants PR_SET_NO_NEW_PRIVS.
+
+    Raises:
+        UnavailableError: the kernel refuses; nothing is changed then.
+    """
+    memory = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.cast(memory, ctypes.c_void_p))
+    prctl(PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program))

@@ -1,0 +1,149 @@
+"""Attempts to get out of the sandbox: none leaves a trace, and the next program runs as ever."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
+from sandbox_outside import Outside, processes
+
+from grpo_guard.evals.sandbox.result import Limits, Run
+from grpo_guard.evals.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
+
+# All walls together, and the one that is wanted everywhere on its own.
+WALLS: dict[str, tuple[Layer, ...]] = {"all": LAYERS, "seccomp": ("seccomp",)}
+
+
+class Walled:
+    """A sandbox whose processes can be told from those of others by their command line."""
+
+    def __init__(self, layers: tuple[Layer, ...], **options: bool) -> None:
+        wall_seconds = 3 + random.SystemRandom().random()
+        self.sign = json.dumps({"wall_seconds": wall_seconds})[1:-1]
+        limits = Limits(cpu_seconds=1, wall_seconds=wall_seconds, memory_bytes=128 << 20)
+        self.sandbox = Sandbox(limits, layers=layers, preload=TOOLS, **options)
+
+    def attempt(
+        self, source: str, outside: Outside, prelude: str = PRELUDE
+    ) -> tuple[Run, list[str]]:
+        self.sandbox.require()
+        before = processes(self.sign)
+        with outside.watched():
+            told = "".join(f"{name} = {value!r}\n" for name, value in outside.names().items())
+            run = self.sandbox.run(told + prelude + source)
+            traces = outside.traces(run.stdout)
+        extra = set(processes(self.sign)) - set(before)
+        return run, traces + [f"process {pid}" for pid in extra]
+
+
+@pytest.fixture(scope="module", params=WALLS)
+def walled(request: pytest.FixtureRequest) -> Iterator[Walled]:
+    made = Walled(WALLS[request.param])
+    try:
+        made.sandbox.require()
+    except SandboxUnavailableError as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.sandbox.close()
+    assert processes(made.sign) == []
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Not pytest's own, which nobody but its user can reach: permissions are not under test."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_no_way_out(name: str, walled: Walled, folder: Path) -> None:
+    run, traces = walled.attempt(ATTEMPTS[name], Outside(folder))
+    assert traces == []
+    assert run.status in ("ok", "error", "killed"), run
+    assert walled.sandbox.run("print(6 * 7)").stdout == "42\n"
+
+
+@pytest.mark.parametrize("name", EXHAUSTION)
+def test_nothing_is_used_up(name: str, walled: Walled, folder: Path) -> None:
+    source, expected = EXHAUSTION[name]
+    run, traces = walled.attempt(source, Outside(folder), prelude="")
+    assert traces == []
+    assert run.status in expected, (run.status, run.stdout[:200])
+    assert len(run.stdout) <= walled.sandbox.limits.output_bytes
+    assert run.seconds < 60
+    assert walled.sandbox.run("print(6 * 7)").stdout == "42\n"
+
+
+CHANGED = "the file or the folder was changed"
+CONTROLS = {
+    "files-create": "marker-",
+    "files-unlink": "the file is gone",
+    "files-chmod": CHANGED,
+    "files-symbolic_link": CHANGED,
+    "secrets-read": "the secret was printed",
+    "network-tcp": "tcp was reached",
+    "network-udp": "udp was reached",
+    "network-unix": "unix was reached",
+    "network-names": "says so",
+    "secrets-look": "says so",
+    "processes-daemon": "process ",
+    "processes-command": CHANGED,
+    "processes-signal_parent": "signal ",
+}
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -> None:
+    """Else the tests above would say nothing."""
+    walled = Walled((), allow_weak=True)
+    outside = Outside(folder)
+    with walled.sandbox:
+        _, traces = walled.attempt(ATTEMPTS[name], outside)
+    for place in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/", ".", os.path.expanduser("~")):
+        Path(place, outside.marker).unlink(missing_ok=True)
+    assert any(CONTROLS[name] in trace for trace in traces), traces
+
+
+def test_a_process_that_stays_is_seen() -> None:
+    walled = Walled((), allow_weak=True)
+    with walled.sandbox:
+        walled.sandbox.require()
+        before = processes(walled.sign)
+        walled.sandbox.run(
+            "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(2)\n"
+            "time.sleep(0.5)"
+        )
+        assert len(processes(walled.sign)) > len(before)
+
+
+@pytest.mark.parametrize("layers", [(), ("landlock",), ("namespaces",), ("landlock", "namespaces")])
+def test_what_does_not_contain_is_refused(layers: tuple[Layer, ...]) -> None:
+    with pytest.raises(SandboxUnavailableError, match=r"programs could reach .*allow_weak"):
+        Sandbox(layers=layers).run("print(1)")
+
+
+def test_programs_in_any_order_see_nothing_of_each_other() -> None:
+    """The second of two programs finds neither the first's source nor its output in its memory."""
+    word = f"word-{random.SystemRandom().random()}"
+    search = f"""
+import ctypes, gc
+halves = {word[:9]!r}, {word[9:]!r}
+for thing in gc.get_objects():
+    for inner in (thing, *gc.get_referents(thing)):
+        if isinstance(inner, (str, bytes)) and str(inner).find(halves[0] + halves[1]) >= 0:
+            if len(str(inner)) < 60: print('ESCAPED')
+"""
+    with Sandbox() as sandbox:
+        for first, second in itertools.pairwise([f"x = {word!r}\nprint(x)", search, search]):
+            sandbox.run(first)
+            assert "ESCAPED" not in sandbox.run(second).stdout
