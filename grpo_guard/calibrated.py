@@ -72,8 +72,12 @@ class HonestScores:
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that this many completions can give."""
-        return 1 / (self.completions + 1)
+        """The smallest p-value that any verdict can get.
+
+        ``1 / (n + 1)``, or more where honest completions were judged as badly as can be: a rule
+        that rejected k of them gives every completion that it rejects ``(1 + k) / (n + 1)``.
+        """
+        return self.p_of(0.0)
 
     def p_value(self, verdict: Verdict) -> float:
         """The conformal p-value of a verdict that is no abstention."""
@@ -138,9 +142,9 @@ class Calibrated(CompletionVerifier):
         self.honest = honest
         if alpha is not None and alpha < honest.smallest_p:
             raise ValueError(
-                f"Calibrated.alpha: expected at least 1 / {honest.completions + 1} = "
-                f"{honest.smallest_p:.2g}, the smallest p-value that {honest.completions} honest "
-                f"completions give, got {alpha!r}"
+                f"Calibrated.alpha: expected at least {honest.smallest_p:.2g}, the smallest "
+                f"p-value that {honest.completions} honest completions give, of which "
+                f"{honest.rejected} were rejected, got {alpha!r}"
             )
         self.alpha = alpha
 

@@ -15,7 +15,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, normalised_shares, ruger
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Only
 
 
 class Ensemble(CompletionVerifier):
@@ -124,13 +124,23 @@ class AllOf(Ensemble):
         self.plain = alpha is None and shares is None
         self.shares = normalised_shares(shares, len(self.members), f"{kind}.shares")
         for member, share in zip(self.members, self.shares, strict=True):
-            least = getattr(member, "smallest_p", 0.0)
+            least = _smallest_p(member)
             if alpha is not None and least > alpha * share:
                 raise ValueError(
                     f"{kind}.alpha: expected {member.name}'s share, {alpha * share:.2g}, to be at "
                     f"least its smallest p-value, {least:.2g}; calibrate it on more honest "
                     f"completions, or give it a larger share, got alpha={alpha!r}"
                 )
+
+    @property
+    def smallest_p(self) -> float:
+        """The p-value below which some member's rejection never takes this ensemble's.
+
+        The largest over the members, not the smallest: an ensemble further up would otherwise be
+        content with one member that can reject, and acquit whatever the others reject.
+        """
+        each = zip(self.members, self.shares, strict=True)
+        return min(1.0, max(_smallest_p(member) / share for member, share in each))
 
     def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = super()._heard(index, batch)
@@ -169,6 +179,11 @@ class AnyOf(Ensemble):
         values = [v.p_value for v in _applicable(row)]
         return max(v for v in values if v is not None) if None not in values else None
 
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the members together can give."""
+        return max(_smallest_p(member) for member in self.members)
+
 
 class Vote(Ensemble):
     """Rejects when at least ``rejects`` members reject (default: more than half).
@@ -204,6 +219,12 @@ class Vote(Ensemble):
         values = [v.p_value for v in verdicts if v.p_value is not None]
         return ruger(values, self._needed(verdicts)) if len(values) == len(verdicts) else None
 
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the members together can give."""
+        n = len(self.members)
+        return ruger([_smallest_p(m) for m in self.members], self.rejects or n // 2 + 1)
+
     def _needed(self, verdicts: Sequence[Verdict]) -> int:
         # Members that are not applicable have left the electorate; never ask for more than it has.
         return min(self.rejects or len(verdicts) // 2 + 1, len(verdicts))
@@ -225,6 +246,13 @@ class Cascade(AllOf):
                 rows[i].append(verdict)
             left = [i for i in left if not rows[i][-1].rejected]
         return [self._combine(row) for row in rows]
+
+
+def _smallest_p(verifier: CompletionVerifier) -> float:
+    """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
+    while isinstance(verifier, Only):
+        verifier = verifier.member
+    return float(getattr(verifier, "smallest_p", 0.0))
 
 
 def _applicable(row: Sequence[Verdict]) -> list[Verdict]:

@@ -46,10 +46,12 @@ def calibrate(
         raise typer.Exit(2) from None
     rejected = sum(p < threshold for p in found)
     typer.echo(
-        f"{len(found)} of {len(completions)} got a p_yes; below {threshold:.6g}: {rejected}, "
+        f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "
         f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
     )
-    typer.echo(f"threshold: {threshold:.6g}")
+    # In all its digits: a sure judge's values differ in the seventh, and rounded up it would reject
+    # honest work beyond alpha.
+    typer.echo(f"threshold: {threshold!r}")
 
 
 def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
@@ -61,7 +63,7 @@ def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
     Raises:
         ValueError: too few values for so small an ``alpha``.
     """
-    k = math.floor(alpha * (len(p_yes) + 1))
+    k = min(math.floor(alpha * (len(p_yes) + 1)), len(p_yes))
     if k < 1:
         raise ValueError(
             f"alpha: expected at least 1 / {len(p_yes) + 1} with {len(p_yes)} honest completions, "

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AllOf, Calibrated, Cascade, Cause, CompletionVerifier, HonestScores
+from grpo_guard import (
+    AllOf,
+    AnyOf,
+    Calibrated,
+    Cascade,
+    Cause,
+    CompletionVerifier,
+    HonestScores,
+    Vote,
+    only,
+)
 from grpo_guard.calibrated import CalibrationFileError, read_calibration, write_calibration
 from grpo_guard.verdict import accept, reject
 
@@ -64,12 +74,14 @@ def test_a_level_decides_in_place_of_the_verifiers_own():
     verifier = Calibrated.on(Scores(), completions(*["0.01"] * 10 + ["0.5"] * 89), alpha=0.05)
     verdicts = verifier.verify(completions("0.02", "0.005"))
     assert [v.outcome.value for v in verdicts] == ["accept", "reject"]
-    with pytest.raises(ValueError, match=r"Calibrated\.alpha: expected at least 1 / 100 = 0\.01"):
+    with pytest.raises(
+        ValueError, match=r"Calibrated\.alpha: expected at least 0\.01, the smallest"
+    ):
         Calibrated(Scores(), verifier.honest, alpha=0.001)
 
 
 def test_what_the_author_broke_is_rejected_at_any_level():
-    verifier = Calibrated.on(Says(), completions(*"a" + "m" * 50), alpha=0.05)
+    verifier = Calibrated.on(Says(), completions(*"a" * 50, "m"), alpha=0.05)
     (verdict,) = verifier.verify(completions("m"))
     assert verdict.rejected
     assert verdict.cause is Cause.MALFORMED
@@ -110,6 +122,44 @@ def test_a_member_that_could_never_reject_is_refused():
     with pytest.raises(ValueError, match=r"expected rule's share, 0\.0005, to be at least"):
         AllOf(rule, Says("b"), alpha=0.001)
     assert AllOf(rule, Says("b"), alpha=0.1).verify(completions("r"))[0].rejected
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rule: only(rule, task="code"),
+        lambda rule: only(only(rule, task="code"), node="n"),
+        lambda rule: AllOf(rule, Says("p", at=1, p_value=0.5)),
+        lambda rule: Cascade(Says("p", at=1, p_value=0.5), rule),
+        lambda rule: Vote(rule, rejects=1),
+        lambda rule: AnyOf(rule, Says("p", at=1, p_value=0.001)),
+    ],
+)
+def test_nor_can_it_hide_behind_another_verifier(wrap):
+    # Its p-value, 1 / 101 at least, is above its share: each of its rejections would be acquitted.
+    rule = Calibrated.on(Says("rule"), completions(*"a" * 100))
+    with pytest.raises(ValueError, match=r"rule.*share, 0\.000\d+, to be at least its smallest"):
+        AllOf(wrap(rule), Says("b"), alpha=0.001)
+
+
+def test_nor_can_one_that_rejects_too_much_honest_work():
+    rule = Calibrated.on(Says("rule"), completions(*"a" * 990, *"r" * 10))
+    assert rule.smallest_p == pytest.approx(11 / 1001)
+    with pytest.raises(ValueError, match=r"share, 0\.005, to be at least"):
+        AllOf(rule, Says("b"), alpha=0.01)
+
+
+@given(st.integers(0, 3), st.integers(20, 60), st.sampled_from([0.1, 0.3, 0.6]), st.integers(1, 3))
+def test_a_budget_never_acquits_all_that_a_rule_rejects(honest_rejected, n, alpha, depth):
+    """Whatever is built, an ensemble that comes about rejects where its rule does."""
+    verifier = Calibrated.on(Says("rule", at=0), completions(*"a" * n, *"r" * honest_rejected))
+    try:
+        for _ in range(depth):
+            verifier = AllOf(verifier, Says("other", at=1, p_value=1.0))
+        guard = AllOf(Cascade(verifier), alpha=alpha)
+    except ValueError:
+        return
+    assert guard.verify(completions("ra"))[0].rejected
 
 
 def test_a_budget_is_not_lost_in_a_chain():

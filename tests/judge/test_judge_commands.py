@@ -147,6 +147,23 @@ def test_thresholds_reject_no_more_honest_work_than_asked(values, alpha):
     assert sum(value < threshold for value in values) <= alpha * (len(values) + 1)
 
 
+def test_a_sure_judges_threshold_is_printed_in_all_its_digits(server, tmp_path):
+    server.decide = lambda text: 1 - 1e-7 * (2 + float(text.split()[0]))
+    result = run(
+        "judge", "calibrate", "-c", config(tmp_path, server), honest_lines(tmp_path, 60),
+        "--alpha", 0.05,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    threshold = float(result.output.rsplit("threshold:", 1)[1])
+    assert 0.9999996 < threshold < 0.9999999
+
+
+def test_everything_may_be_rejected():
+    assert threshold_for([0.2, 0.4], 1.0) == 0.4
+    with pytest.raises(ValueError, match="expected at least 1 / 1 with 0"):
+        threshold_for([], 1.0)
+
+
 def test_thresholds_hold_for_completions_to_come():
     rng, rejected, trials = random.Random(8), 0, 3000
     for _ in range(trials):
