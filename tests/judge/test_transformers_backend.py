@@ -5,7 +5,6 @@ import math
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -33,10 +32,10 @@ from grpo_guard.verdict import Cause  # noqa: E402
 
 CHAT = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content | trim }}<|stop|>\n{% endfor %}"
-    "<|start|>assistant\n"
+    "{{ '<|start|>assistant\n' }}"
 )
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT
-FORGETFUL = "<|start|>{{ messages[-1].content }}"
+SHOUTING = "{% for m in messages %}<|start|>{{ m.content | upper }}{% endfor %}"
 
 
 def write_model(folder, *, chat=None, window=128):
@@ -145,8 +144,8 @@ def test_a_template_without_system_gets_its_words_with_the_user(tmp_path):
     assert reply.tokens_in == len(tokenizer(text)["input_ids"])
 
 
-def test_a_template_that_forgets_messages_is_refused(tmp_path):
-    folder = write_model(tmp_path, chat=FORGETFUL)
+def test_a_template_that_changes_what_messages_say_is_refused(tmp_path):
+    folder = write_model(tmp_path, chat=SHOUTING)
     with pytest.raises(JudgeSetupError, match="each message once"):
         ask(TransformersBackend(folder), request("fine?"))
 
@@ -262,4 +261,3 @@ def test_nothing_is_imported_before_it_is_needed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert Path(sys.executable).exists()

@@ -1,9 +1,45 @@
-"""The judge that ships: a small model, its rubric and its threshold."""
+"""The judge that ships: a model of one million parameters that reads the bundled task.
+
+It needs no key, no server and no download, answers on a CPU, and its error rates are measured
+(``docs/shipped-judge.md``). It knows nothing but that task: solutions of other problems, or in
+other words, it rejects.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from grpo_guard.judge.verifier import JudgeVerifier
 
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
+SETTINGS: Final = FOLDER / "judge.json"
+# Honest solutions of the task have at most some 400 characters. Of a longer text the judge would
+# be shown only head and tail, and prompts much longer than those it learnt from.
+MOST_CHARACTERS: Final = 1000
+
+
+def shipped_threshold() -> float:
+    """``p_yes`` from which it accepts, chosen on honest completions that it was not trained on."""
+    return float(json.loads(SETTINGS.read_text(encoding="utf-8"))["threshold"])
+
+
+def shipped_judge(**options: Any) -> JudgeVerifier:
+    """The judge as it is meant to be used; needs ``grpo-guard[torch]``.
+
+    Args:
+        options: Of `JudgeVerifier`, in place of the judge's own.
+    """
+    from grpo_guard.judge.backends.transformers import TransformersBackend
+    from grpo_guard.judge.verifier import JudgeVerifier
+
+    own: dict[str, Any] = {
+        "backend": TransformersBackend(FOLDER, batch_size=64, local_files_only=True),
+        "rubric": RUBRIC,
+        "threshold": shipped_threshold(),
+        "window": {"shown": MOST_CHARACTERS, "limit": MOST_CHARACTERS},
+    }
+    return JudgeVerifier(**own | options)
