@@ -158,7 +158,7 @@ async def _bare(url, key, requests, concurrency):
 def test_throughput_beside_a_bare_client_is_reported(server, rubric, record_property):
     """Both ask the same kind of questions, in turns; the figure is printed, not asserted."""
     url, key = server
-    n, ours, bare = 128, [], []
+    n, ours, bare = 96, [], []
     verifier = JudgeVerifier(backend(server), rubric=rubric)
     verifier.verify(batch(8))  # connections are made
     for turn in range(3):
