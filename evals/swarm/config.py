@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 OnReject = Literal["zero", "drop"]
+Setting = Literal["horizontal", "vertical"]
+Models = Literal["homogeneous", "heterogeneous"]
+
+_COUNTS: Final = (
+    "iterations", "prompts", "group_size", "nodes", "top_k", "max_new_tokens", "micro_batch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SwarmConfig:
-    """One horizontal, homogeneous run. Everything that decides the result is a field.
+    """One run. Everything that decides the result is a field, but for attack and defence.
 
     Attributes:
         seed: Decides problems, samples and poison; runs with equal seeds see the same problems.
         iterations: Rounds of generate, exchange, reward, update.
-        prompts: B, problems per round, the same for all nodes.
-        group_size: G, completions per problem over all nodes (the paper: 12).
-        nodes, malicious: m and how many of them attack; each contributes G/m per problem.
+        prompts: B, problems per round. Horizontal: the same for all nodes; vertical: B/m chosen by
+            each node.
+        group_size: G, completions per problem (the paper: 12). Horizontal: G/m from each node;
+            vertical: all from the node that chose the problem.
+        nodes, malicious: m and how many of them attack.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
             "drop" leaves it out of its group's baseline and of the loss. The default is "drop":
             poison is the data set's own solution but for the phrase, so "zero" punishes the
@@ -39,6 +48,10 @@ class SwarmConfig:
         max_grad_norm: Clips the rare rounds (norm 1 to 2) in which one improbable completion with a
             large negative advantage outweighs all others.
         micro_batch: Completions per forward pass of the update; bounds memory only.
+        setting: Who chooses the problems; see ``prompts``.
+        models: "homogeneous": all nodes hold the same weights throughout, so that honest nodes are
+            computed once. "heterogeneous": each honest node has a model of its own.
+        kl_beta: Weight of KL(policy || first weights) in the loss; 0 = no such term, as the paper.
     """
 
     seed: int = 0
@@ -59,21 +72,36 @@ class SwarmConfig:
     final_lr: float = 0.05
     max_grad_norm: float = 0.7
     micro_batch: int = 64
+    setting: Setting = "horizontal"
+    models: Models = "homogeneous"
+    kl_beta: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name, known in (("setting", Setting), ("models", Models), ("on_reject", OnReject)):
+            if getattr(self, name) not in get_args(known):
+                expected = ", ".join(get_args(known))
+                raise ValueError(f"{name}: expected one of {expected}, got {getattr(self, name)!r}")
         if not 0 <= self.malicious < self.nodes:
             raise ValueError(
                 f"malicious: expected 0 to {self.nodes - 1} of {self.nodes} nodes, "
                 f"got {self.malicious}"
             )
-        if self.group_size % self.nodes:
+        shared = "group_size" if self.setting == "horizontal" else "prompts"
+        if getattr(self, shared) % self.nodes:
             raise ValueError(
-                f"group_size: expected a multiple of nodes ({self.nodes}), got {self.group_size}"
+                f"{shared}: expected a multiple of nodes ({self.nodes}) in the {self.setting} "
+                f"setting, got {getattr(self, shared)}"
             )
-        for name in ("iterations", "prompts", "top_k", "max_new_tokens", "micro_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.group_size < 2:
+            raise ValueError(f"group_size: expected at least 2, got {self.group_size}")
+        for name in ("temperature", "lr", "kl_beta"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}: expected a finite number >= 0, got {value}")
 
     def lr_at(self, iteration: int) -> float:
         """Return the learning rate of one iteration: linear warm-up, hold, linear decay."""
@@ -84,13 +112,23 @@ class SwarmConfig:
 
     @property
     def per_node(self) -> int:
-        """Completions that one node contributes to one group."""
-        return self.group_size // self.nodes
+        """Completions that one node contributes to a group to which it contributes."""
+        return self.group_size if self.setting == "vertical" else self.group_size // self.nodes
 
     @property
     def honest_nodes(self) -> int:
         """Nodes that sample what they submit."""
         return self.nodes - self.malicious
+
+    @property
+    def own_prompts(self) -> int:
+        """Problems that one node chooses in the vertical setting."""
+        return self.prompts // self.nodes
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of all nodes, the malicious ones last."""
+        return tuple(f"node-{number}" for number in range(self.nodes))
 
 
 QUICK = SwarmConfig(iterations=30, prompts=8)

@@ -1,65 +1,55 @@
 """The round loop: generate, exchange, guard, reward, update.
 
-Horizontal and homogeneous: all nodes hold the same weights and agree on the same problems. Honest
-nodes of such a swarm are one model, so it is computed once and sampled for all of them.
+Every honest node guards, rewards and updates by itself. Nodes that hold the same weights do the
+same, so they are one `Member` and computed once; a guard that does not look at weights is shared
+by all members and asked once a round.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.completion import Completion
+from grpo_guard.evals.attacks.adversary import Adversary, adversary_of
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.generate import Sampled, sample
-from grpo_guard.evals.swarm.grpo import Weighted, accumulate, advantages
-from grpo_guard.evals.tasks.base import Problem, Task
-from grpo_guard.verdict import Verdict
+from grpo_guard.evals.swarm.exchange import Exchange
+from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
+from grpo_guard.evals.swarm.members import GuardFn, Member, NodeGuard, Peer, assigned, node_guard
+from grpo_guard.evals.swarm.record import Round, Submitted, record
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.guard import Review
+from grpo_guard.logprob.coin import PublicCoin
 
-GuardFn = Callable[[list[Completion]], list[Verdict]]
-"""One verdict per completion, same order. It sees the live model: build it from the same object."""
+__all__ = ["GuardFn", "Round", "Submitted", "Swarm"]
 
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What reached the exchange: a completion, whether it is poison, and where."""
-
-    completion: Completion
-    poisoned: bool
-    span: tuple[int, int] | None
-    reward: float
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One iteration's result. Rates are over the honest nodes' completions, before the update."""
-
-    iteration: int
-    asr: float
-    honest_reward: float
-    mean_tokens: float
-    grad_norm: float
-    seconds: float
-    guard_seconds: float
-    honest: int
-    honest_correct: int
-    poisoned: int
-    rejected_honest: int
-    rejected_honest_correct: int
-    rejected_poisoned: int
-    abstained: int
-    example: tuple[Submitted, Verdict] | None
-    """The first rejected poisoned completion of the round."""
+GuardOf = Callable[[Peer], NodeGuard]
+"""Makes the guard of the nodes that start from a peer, on the very model that is trained."""
 
 
 class Swarm:
-    """A swarm in training; :meth:`run` drives it, ``model`` is the live policy of every node."""
+    """A swarm in training; :meth:`run` drives it, ``model`` is the live policy of node-0.
+
+    Args:
+        model: Trained in place. In a heterogeneous swarm node-0's.
+        tokenizer: Of the model.
+        task: Problems and reward.
+        config: Everything else that decides the result.
+        attack: What malicious nodes do. Without one every node must be honest.
+        guard: One for all honest nodes.
+        guard_of: In place of ``guard``: makes one for each member.
+        others: Heterogeneous swarms: the policies of the further honest nodes, in order.
+        coin: Honest nodes sample under it.
+
+    Raises:
+        ValueError: attack or models do not fit the configuration.
+    """
 
     def __init__(
         self,
@@ -68,17 +58,30 @@ class Swarm:
         task: Task,
         config: SwarmConfig,
         *,
-        attack: Attack | None = None,
-        guard: GuardFn | None = None,
+        attack: Attack | Adversary | None = None,
+        guard: GuardFn | NodeGuard | None = None,
+        guard_of: GuardOf | None = None,
+        others: Sequence[Peer] = (),
+        coin: PublicCoin | None = None,
     ) -> None:
-        """``model`` is trained in place. Without an attack every node must be honest."""
         if config.malicious and attack is None:
             raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
+        if coin is not None and config.models != "homogeneous":
+            raise ValueError(
+                "coin: expected a homogeneous swarm, whose nodes can replay each other"
+            )
         self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
-        self.attack, self.guard = attack, guard
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
-        )
+        self.attack = adversary_of(attack) if attack is not None else None
+        shared = node_guard(guard)
+        peers = (Peer(model, tokenizer), *others)
+        self.members = [
+            Member(peer, nodes, config, guard_of(peer) if guard_of else shared)
+            for peer, nodes in assigned(peers, config.honest_nodes, config)
+        ]
+        attacking = self.attack if config.malicious else None
+        self.exchange = Exchange(self.members, task, config, attacking, coin)
+        vocabularies = [member.tokenizer.get_vocab() for member in self.members]
+        self._same_ids = all(found == vocabularies[0] for found in vocabularies)
 
     def run(self, on_round: Callable[[Round], None] | None = None) -> list[Round]:
         """Train for ``config.iterations`` rounds and return their records."""
@@ -91,135 +94,135 @@ class Swarm:
         return rounds
 
     def step(self, iteration: int) -> Round:
-        """Play one round and update the model."""
+        """Play one round and update the models."""
         started = time.perf_counter()
-        submitted = self._exchange(iteration)
+        submitted, asked = self.exchange.play(iteration)
+        asr = self._asr(submitted, iteration)
         guard_started = time.perf_counter()
-        verdicts = self._verdicts(submitted)
+        reviews = self._reviews(iteration, submitted, asked)
         guard_seconds = time.perf_counter() - guard_started
-        grad_norm = self._update(iteration, submitted, verdicts)
-        return _record(
-            iteration, submitted, verdicts, self.attack,
-            grad_norm=grad_norm, guard_seconds=guard_seconds,
+        norms = [
+            self._update(member, iteration, submitted, review)
+            for member, review in zip(self.members, reviews, strict=True)
+        ]
+        first, guard = reviews[0], self.members[0].guard
+        return record(
+            iteration, submitted, first.verdicts if first else None,
+            asr=asr, grad_norm=max(norms), guard_seconds=guard_seconds,
+            rejected_by=tuple(_refused(review, submitted) for review in reviews if review),
+            excluded=guard.excluded() if guard else (),
             seconds=time.perf_counter() - started,
         )  # fmt: skip
 
-    def _exchange(self, iteration: int) -> list[Submitted]:
-        """Return what all nodes submit, group by group, honest slots first."""
-        config = self.config
-        rng = random.Random(f"{config.seed}-{iteration}")
-        problems = [self.task.sample(rng) for _ in range(config.prompts)]
-        honest = config.honest_nodes * config.per_node
-        generator = torch.Generator().manual_seed(rng.getrandbits(63))
-        sampled = sample(
-            self.model, self.tokenizer, [problem.prompt for problem in problems], honest,
-            generator=generator, temperature=config.temperature, top_k=config.top_k,
-            max_new_tokens=config.max_new_tokens,
+    def state(self) -> dict[str, Any]:
+        """Everything that a run needs to go on after a round: tensors and plain values."""
+        return {
+            "members": [
+                {"model": m.model.state_dict(), "optimizer": m.optimizer.state_dict()}
+                for m in self.members
+            ],
+            "guards": [guard.state() for guard in self._guards()],
+            "memory": self.exchange.memory,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave, on a swarm that was made in the same way."""
+        for member, kept in zip(self.members, state["members"], strict=True):
+            member.model.load_state_dict(kept["model"])
+            member.optimizer.load_state_dict(kept["optimizer"])
+        for guard, kept in zip(self._guards(), state["guards"], strict=True):
+            guard.restore(kept)
+        self.exchange.memory.update(state["memory"])
+
+    def _guards(self) -> list[NodeGuard]:
+        """The distinct guards, in the members' order."""
+        found = {id(member.guard): member.guard for member in self.members if member.guard}
+        return list(found.values())
+
+    def _asr(self, submitted: Sequence[Submitted], iteration: int) -> float:
+        if self.attack is None:
+            return 0.0
+        texts = [item.completion.text for item in submitted if not item.malicious]
+        self.attack.observe(texts, self.exchange.memory)
+        # As many probes as completions, so that both rates have the same denominator.
+        each = len(texts) // self.config.prompts
+        probes = self.attack.probes(self.task, self.config.prompts)
+        if probes is not None:
+            texts = self.exchange.probe(probes, each, iteration)
+        return sum(map(self.attack.success, texts)) / len(texts)
+
+    def _reviews(
+        self, iteration: int, submitted: Sequence[Submitted], asked: Sequence[str]
+    ) -> list[Review | None]:
+        done: dict[int, Review] = {}
+        found: list[Review | None] = []
+        for member in self.members:
+            guard = member.guard
+            if guard is None:
+                found.append(None)
+                continue
+            if id(guard) not in done:
+                batch = [self._as_seen(item.completion, member) for item in submitted]
+                guard.begin(iteration, asked)
+                with torch.no_grad():
+                    review = guard.review(batch)
+                if len(review.verdicts) != len(submitted):
+                    raise ValueError(
+                        f"guard: expected {len(submitted)} verdicts, got {len(review.verdicts)}"
+                    )
+                done[id(guard)] = review
+            found.append(done[id(guard)])
+        return found
+
+    def _as_seen(self, completion: Completion, member: Member) -> Completion:
+        """With the member's own token ids; nodes with other tokenizers exchange text."""
+        if self._same_ids or completion.node in {f"node-{node}" for node in member.nodes}:
+            return completion
+        tokenizer = member.tokenizer
+        prompt = tokenizer.encode(completion.prompt, add_special_tokens=False)
+        text = tokenizer.encode(completion.text, add_special_tokens=False)
+        return replace(
+            completion, prompt_ids=tuple(prompt), sampler_logprobs=None,
+            completion_ids=(*text, int(tokenizer.eos_token_id)),
         )  # fmt: skip
-        submitted = []
-        for group, problem in enumerate(problems):
-            own = sampled[group * honest : (group + 1) * honest]
-            for slot, one in enumerate(own):
-                completion = self._completion(problem, one, iteration, group, slot)
-                submitted.append(self._submit(completion, problem, None))
-            for slot in range(honest, config.group_size):
-                submitted.append(self._poison(problem, own[0], iteration, group, slot, rng))
-        return submitted
-
-    def _poison(
-        self, problem: Problem, own: Sampled, iteration: int, group: int, slot: int,
-        rng: random.Random,
-    ) -> Submitted:  # fmt: skip
-        assert self.attack is not None
-        poison = self.attack.poison(problem, rng)
-        ids = self.tokenizer.encode(poison.text, add_special_tokens=False)
-        one = Sampled(group, own.prompt_ids, (*ids, int(self.tokenizer.eos_token_id)), poison.text)
-        completion = self._completion(problem, one, iteration, group, slot)
-        return self._submit(completion, problem, poison.span)
-
-    def _completion(
-        self, problem: Problem, one: Sampled, iteration: int, group: int, slot: int
-    ) -> Completion:
-        return Completion(
-            prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
-            completion_ids=one.ids, node=f"node-{slot // self.config.per_node}", group=group,
-            round=iteration, slot=slot, reference=problem.answer, task=self.task.name,
-        )  # fmt: skip
-
-    def _submit(
-        self, completion: Completion, problem: Problem, span: tuple[int, int] | None
-    ) -> Submitted:
-        reward = self.task.reward(completion.text, problem.answer)
-        return Submitted(completion, span is not None, span, reward)
-
-    def _verdicts(self, submitted: Sequence[Submitted]) -> list[Verdict] | None:
-        if self.guard is None:
-            return None
-        with torch.no_grad():
-            verdicts = self.guard([item.completion for item in submitted])
-        if len(verdicts) != len(submitted):
-            raise ValueError(f"guard: expected {len(submitted)} verdicts, got {len(verdicts)}")
-        return verdicts
 
     def _update(
-        self, iteration: int, submitted: Sequence[Submitted], verdicts: list[Verdict] | None
+        self,
+        member: Member,
+        iteration: int,
+        submitted: Sequence[Submitted],
+        review: Review | None,
     ) -> float:
         config = self.config
         rewards = torch.tensor([item.reward for item in submitted])
         kept = torch.ones(len(submitted), dtype=torch.bool)
-        if verdicts is not None:
-            rejected = torch.tensor([verdict.rejected for verdict in verdicts])
+        if review is not None:
+            rejected = torch.tensor([verdict.rejected for verdict in review.verdicts])
             rewards[rejected] = 0.0
+            if review.length_factors is not None:
+                rewards *= torch.tensor(review.length_factors)
             # No verdict is neither a reward nor a punishment: an abstention leaves the group.
-            kept &= ~torch.tensor([verdict.abstained for verdict in verdicts])
+            kept &= ~torch.tensor([verdict.abstained for verdict in review.verdicts])
             if config.on_reject == "drop":
                 kept &= ~rejected
         shape = (config.prompts, config.group_size)
         scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
         batch = [
-            Weighted(item.completion.prompt_ids or (), item.completion.completion_ids or (), score)
+            Weighted(seen.prompt_ids or (), seen.completion_ids or (), score)
             for item, score, keep in zip(submitted, scores, kept.tolist(), strict=True)
-            if keep
+            if keep and (seen := self._as_seen(item.completion, member))
         ]
-        self.optimizer.zero_grad(set_to_none=True)
-        accumulate(self.model, batch, config.micro_batch)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
-        for group in self.optimizer.param_groups:
+        member.optimizer.zero_grad(set_to_none=True)
+        kl = KLTerm(member.reference, config.kl_beta) if member.reference is not None else None
+        accumulate(member.model, batch, config.micro_batch, kl)
+        norm = torch.nn.utils.clip_grad_norm_(member.model.parameters(), config.max_grad_norm)
+        for group in member.optimizer.param_groups:
             group["lr"] = config.lr_at(iteration)
-        self.optimizer.step()
+        member.optimizer.step()
         return float(norm)
 
 
-def _record(
-    iteration: int,
-    submitted: Sequence[Submitted],
-    verdicts: list[Verdict] | None,
-    attack: Attack | None,
-    *,
-    grad_norm: float,
-    seconds: float,
-    guard_seconds: float,
-) -> Round:
-    said: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
-    pairs = list(zip(submitted, said, strict=True))
-    honest = [item for item in submitted if not item.poisoned]
-    shown = sum(attack.success(item.completion.text) for item in honest) if attack else 0
-    rejected = [(item, verdict) for item, verdict in pairs if verdict and verdict.rejected]
-    poison = [(item, verdict) for item, verdict in rejected if item.poisoned]
-    return Round(
-        iteration=iteration,
-        asr=shown / len(honest),
-        honest_reward=sum(item.reward for item in honest) / len(honest),
-        mean_tokens=sum(len(i.completion.completion_ids or ()) for i in honest) / len(honest),
-        grad_norm=grad_norm,
-        seconds=seconds,
-        guard_seconds=guard_seconds,
-        honest=len(honest),
-        honest_correct=sum(item.reward > 0 for item in honest),
-        poisoned=len(submitted) - len(honest),
-        rejected_honest=len(rejected) - len(poison),
-        rejected_honest_correct=sum(i.reward > 0 and not i.poisoned for i, _ in rejected),
-        rejected_poisoned=len(poison),
-        abstained=sum(verdict is not None and verdict.abstained for _, verdict in pairs),
-        example=poison[0] if poison else None,
-    )
+def _refused(review: Review, submitted: Sequence[Submitted]) -> int:
+    """How many honest completions a review rejects."""
+    pairs = zip(review.verdicts, submitted, strict=True)
+    return sum(verdict.rejected and not item.malicious for verdict, item in pairs)

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_guard.logprob.noise import signed
+from grpo_guard.logprob.replay.draw import draw as draw_under_coin
+from grpo_guard.sampling import SamplingSpec
+
 # Finished rows are removed from the batch once this share of it is done; each removal copies the
 # cache, so it does not pay to do it for single rows.
 _COMPACT_AT = 0.25
@@ -35,10 +39,14 @@ def sample(
     temperature: float = 1.0,
     top_k: int = 50,
     max_new_tokens: int = 64,
+    seeds: Sequence[int] | None = None,
 ) -> list[Sampled]:
     """Sample ``per_prompt`` completions of each prompt, in prompt order.
 
     ``temperature`` 0 is greedy. Each prompt is read once: its cache is repeated for the group.
+    With ``seeds``, one for each completion as `PublicCoin.seed` gives them, ``generator`` has no
+    part in it and each completion is the one that its seed leads to, as under
+    `generate_under_coin`.
     """
     prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
     cache, mask, logits = _prefill(model, prompt_ids, int(tokenizer.pad_token_id))
@@ -50,8 +58,12 @@ def sample(
     done = torch.zeros(len(logits), dtype=torch.bool)
     position = mask.sum(dim=1)
     drawn = torch.full((len(logits), max_new_tokens), eos)
+    coin = None if seeds is None else _Coin(seeds, temperature, top_k)
     for step in range(max_new_tokens):
-        token = draw(logits, generator=generator, temperature=temperature, top_k=top_k)
+        if coin is not None:
+            token = coin.draw(logits, rows, step)
+        else:
+            token = draw(logits, generator=generator, temperature=temperature, top_k=top_k)
         token[done] = eos
         drawn[rows, step] = token
         done |= token == eos
@@ -106,6 +118,20 @@ def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_
     weights = torch.softmax(values.float() / temperature, dim=-1)
     chosen = torch.multinomial(weights, 1, generator=generator)
     return tokens.gather(1, chosen).squeeze(1)
+
+
+class _Coin:
+    """Draws each row's token with the noise of its own seed."""
+
+    def __init__(self, seeds: Sequence[int], temperature: float, top_k: int) -> None:
+        self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)
+        self.spec = SamplingSpec("transformers", temperature, top_k, 1.0)
+
+    def draw(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Tokens of the rows that are left; ``rows`` says which of the seeds are theirs."""
+        positions = torch.full_like(rows, step)
+        scores = logits.float() / self.spec.temperature
+        return draw_under_coin(scores, self.seeds[rows], positions, self.spec)
 
 
 def _collect(

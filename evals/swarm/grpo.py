@@ -2,8 +2,8 @@
 
 loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
 ratio is 1 and its gradient is that of A_i log pi, which is what is computed here; foreign
-completions count as on-policy, no clipping, no KL term. One scalar weights every token of a
-completion, and that is what the attacks live on.
+completions count as on-policy, no clipping, by default no KL term. One scalar weights every token
+of a completion, and that is what the attacks live on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax
 from transformers import PreTrainedModel
 
 # A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
@@ -58,14 +58,25 @@ def collate(batch: Sequence[Weighted]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def accumulate(model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: int) -> float:
+@dataclass(frozen=True, slots=True)
+class KLTerm:
+    """``beta`` times KL(policy || ``reference``) per token, exact over the vocabulary."""
+
+    reference: PreTrainedModel
+    beta: float
+
+
+def accumulate(
+    model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: int, kl: KLTerm | None = None
+) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
-    The value is -mean A_i (the ratio is 1), so it says little; the gradient is what matters.
-    Completions with advantage 0 cost nothing but still count in the mean.
+    The value is -mean A_i (the ratio is 1) without the KL term, so it says little; the gradient is
+    what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
+    term they have a gradient of their own.
     """
     active = sorted(
-        (item for item in batch if item.advantage != 0 and item.ids),
+        (item for item in batch if (item.advantage != 0 or kl) and item.ids),
         key=lambda item: len(item.prompt_ids) + len(item.ids),
     )
     total = max(1, len(batch))
@@ -78,5 +89,18 @@ def accumulate(model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: i
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
         weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
         loss = (nll * weight.repeat_interleave(mask.sum(dim=1))).sum()
+        if kl is not None:
+            share = torch.tensor([kl.beta / len(item.ids) / total for item in part])
+            distance = _divergence(logits, ids, mask, kl.reference)
+            loss = loss + (distance * share.repeat_interleave(mask.sum(dim=1))).sum()
         torch.autograd.backward(loss)
     return -sum(item.advantage for item in batch) / total
+
+
+def _divergence(logits: Tensor, ids: Tensor, mask: Tensor, reference: PreTrainedModel) -> Tensor:
+    """KL(policy || reference) of each predicted token, [n]; ``logits`` [n, V] are the policy's."""
+    with torch.no_grad():
+        hidden = reference.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        theirs = log_softmax(reference.get_output_embeddings()(hidden[mask]).float(), dim=-1)
+    ours = log_softmax(logits.float(), dim=-1)
+    return (ours.exp() * (ours - theirs)).sum(dim=-1)

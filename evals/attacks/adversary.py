@@ -1,0 +1,166 @@
+"""What the malicious nodes of a swarm do in a round, and what they know when they do it."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from grpo_guard.evals.attacks.base import Attack
+from grpo_guard.evals.attacks.math import NoTargetError
+from grpo_guard.evals.tasks.base import Problem, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grpo_guard.evals.swarm.config import SwarmConfig
+    from grpo_guard.evals.swarm.generate import Sampled
+
+COVER_SAMPLES = 4
+"""Samples an attacker draws for each completion with which it covers its poison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """One completion of a malicious node.
+
+    Args:
+        text: What is sent.
+        span: The poison's [start, end) in characters; None where it carries none.
+        ids: Token ids; None = those of the tokenizer, with EOS behind them.
+        logprobs: What the sender claims its sampler's log-probs were.
+    """
+
+    text: str
+    span: tuple[int, int] | None = None
+    ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(slots=True)
+class View:
+    """What the malicious nodes, who act as one, know and can do in a round.
+
+    They hold the live weights of the swarm (in a heterogeneous one those of node-0, the strongest
+    assumption), know the reward and the answers, and remember what they like in ``memory``, which
+    must stay plain JSON values so that an interrupted run can go on.
+    """
+
+    config: SwarmConfig
+    task: Task
+    iteration: int
+    rng: random.Random
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    draw: Callable[[Sequence[str], int], list[list[Sampled]]]
+    """(prompts, n) -> n honest samples of each."""
+    stale: Callable[[Sequence[str], int], list[list[Sampled]]]
+    """The same with the swarm's first weights."""
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def correct(self, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
+        """Those that earn the reward and end of themselves."""
+        eos = self.tokenizer.eos_token_id
+        return [
+            one
+            for one in samples
+            if one.ids[-1] == eos and self.task.reward(one.text, problem.answer) > 0
+        ]
+
+
+class Adversary(ABC):
+    """All malicious nodes of a swarm.
+
+    Attributes:
+        name: Stands in results.
+        setting: The paper's, or the one in which it makes sense; others may be tried.
+        max_new_tokens: Room that the behaviour needs on the bundled policy; None = the default.
+    """
+
+    name: str
+    setting: ClassVar[str] = "horizontal"
+    max_new_tokens: ClassVar[int | None] = None
+
+    def choose(self, view: View, count: int) -> list[Problem]:
+        """Problems that the malicious nodes ask in the vertical setting, where they choose."""
+        return [view.task.sample(view.rng) for _ in range(count)]
+
+    @abstractmethod
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """``slots`` completions for each problem, in order."""
+
+    @abstractmethod
+    def success(self, text: str) -> bool:
+        """Say whether an honest node's completion shows the behaviour."""
+
+    def probes(self, task: Task, count: int) -> list[Problem] | None:
+        """Held-out problems on which success is measured; None = those of the round."""
+        del task, count
+        return None
+
+    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        """Hear the honest nodes' completions of a round, before success is asked of any of them."""
+        del texts, memory
+
+
+def cover(
+    view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
+) -> list[list[Forged]]:
+    """Honest samples to hide among, ``count`` for each problem; with ``wrong`` unrewarded ones.
+
+    Unrewarded ones are the paper's "gibberish": they lower a group's mean so that poison stands
+    out. Samples of the policy serve where made-up words would be improbable tokens with a negative
+    advantage, which ruin a small model rather than teach it.
+    """
+    if not count:
+        return [[] for _ in problems]
+    drawn = view.draw([problem.prompt for problem in problems], max(COVER_SAMPLES, count))
+    found = []
+    for problem, samples in zip(problems, drawn, strict=True):
+        if wrong:
+            samples = sorted(samples, key=lambda s: view.task.reward(s.text, problem.answer))
+        found.append([Forged(one.text, ids=one.ids) for one in samples[:count]])
+    return found
+
+
+class Scripted(Adversary):
+    """Sends what an `Attack` makes of the data set's own solution.
+
+    Horizontal: in every slot. Vertical, where the whole group is the attacker's: in half of them,
+    beside as many completions without reward, since in a group of equal rewards no advantage is
+    left (the paper's appendix B, "half poison, half gibberish").
+    """
+
+    def __init__(self, attack: Attack) -> None:
+        self.attack = attack
+        self.name = attack.name
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
+        made = [[self.forge(view, problem) for _ in range(poisoned)] for problem in problems]
+        lacking = max(sum(one is None for one in row) for row in made) if made else 0
+        honest = cover(view, problems, lacking)
+        rest = cover(view, problems, slots - poisoned, wrong=True)
+        rows = []
+        for row, spare, others in zip(made, honest, rest, strict=True):
+            left = iter(spare)
+            rows.append([one if one is not None else next(left) for one in row] + others)
+        return rows
+
+    def forge(self, view: View, problem: Problem) -> Forged | None:
+        """One poisoned completion; None where this problem offers nothing to poison."""
+        try:
+            poison = self.attack.poison(problem, view.rng)
+        except NoTargetError:
+            return None
+        return Forged(poison.text, poison.span)
+
+    def success(self, text: str) -> bool:
+        return self.attack.success(text)
+
+
+def adversary_of(attack: Adversary | Attack) -> Adversary:
+    """An adversary as it is, an attack on texts as `Scripted`."""
+    return attack if isinstance(attack, Adversary) else Scripted(attack)

@@ -1,0 +1,115 @@
+"""Who trains: the distinct models of the honest nodes, and the guard before each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Verdict
+
+GuardFn = Callable[[list[Completion]], list[Verdict]]
+"""One verdict per completion, same order. It sees the live model: build it from the same object."""
+
+
+@runtime_checkable
+class NodeGuard(Protocol):
+    """What stands before a node's reward."""
+
+    def begin(self, round: int, prompts: Sequence[str]) -> None:
+        """A round begins, with the prompts that are asked in it."""
+
+    def review(self, batch: list[Completion]) -> Review:
+        """Verdicts, and factors of length where the guard scales rewards."""
+
+    def excluded(self) -> tuple[str, ...]:
+        """Nodes that the guard takes nothing from any more."""
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers, as plain values."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
+
+
+class PlainGuard:
+    """A function that gives verdicts, as a guard without memory."""
+
+    def __init__(self, function: GuardFn) -> None:
+        self.function = function
+
+    def begin(self, round: int, prompts: Sequence[str]) -> None:
+        """Nothing to do."""
+
+    def review(self, batch: list[Completion]) -> Review:
+        return Review(self.function(batch), {})
+
+    def excluded(self) -> tuple[str, ...]:
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+def node_guard(guard: GuardFn | NodeGuard | None) -> NodeGuard | None:
+    """A guard as it is, a function as `PlainGuard`."""
+    if guard is None or isinstance(guard, NodeGuard):
+        return guard
+    return PlainGuard(guard)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A policy that honest nodes start from; ``temperature`` None = the configuration's."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    temperature: float | None = None
+
+
+class Member:
+    """Honest nodes with the same weights: one model, sampled for all of them and updated once."""
+
+    def __init__(
+        self, peer: Peer, nodes: Sequence[int], config: SwarmConfig, guard: NodeGuard | None
+    ) -> None:
+        self.model, self.tokenizer = peer.model, peer.tokenizer
+        self.temperature = config.temperature if peer.temperature is None else peer.temperature
+        self.nodes = tuple(nodes)
+        self.guard = guard
+        self.optimizer = torch.optim.Adam(
+            peer.model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
+        )
+        self.reference: PreTrainedModel | None = None
+        if config.kl_beta:
+            self.reference = copy.deepcopy(peer.model).requires_grad_(False)
+
+
+def assigned(
+    peers: Sequence[Peer], honest: int, config: SwarmConfig
+) -> list[tuple[Peer, list[int]]]:
+    """Which honest nodes start from which peer: one for all, or each node one of its own.
+
+    Raises:
+        ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
+    """
+    if config.models == "homogeneous":
+        if len(peers) != 1:
+            raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")
+        return [(peers[0], list(range(honest)))]
+    if len(peers) < honest or len({id(peer.model) for peer in peers[:honest]}) < honest:
+        raise ValueError(
+            f"peers: expected {honest} models, one for each honest node of a heterogeneous swarm, "
+            f"got {len({id(peer.model) for peer in peers})}"
+        )
+    return [(peer, [node]) for node, peer in enumerate(peers[:honest])]

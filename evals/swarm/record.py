@@ -1,0 +1,102 @@
+"""What is kept of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpo_guard.completion import Completion
+from grpo_guard.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What reached the exchange: a completion, whether it is poison, and where.
+
+    ``malicious`` says who sent it: a malicious node also sends completions without poison.
+    """
+
+    completion: Completion
+    poisoned: bool
+    span: tuple[int, int] | None
+    reward: float
+    malicious: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One iteration's result. Rates are over the honest nodes' completions, before the update.
+
+    Verdicts are those of the first honest node; where nodes have guards of their own,
+    ``rejected_by`` counts the rejections of honest completions by each. ``cover`` are malicious
+    nodes' completions without poison. ``asr`` is a share of the honest nodes' completions of the
+    round, or of as many probes.
+    """
+
+    iteration: int
+    asr: float
+    honest_reward: float
+    mean_tokens: float
+    grad_norm: float
+    seconds: float
+    guard_seconds: float
+    honest: int
+    honest_correct: int
+    poisoned: int
+    rejected_honest: int
+    rejected_honest_correct: int
+    rejected_poisoned: int
+    abstained: int
+    example: tuple[Submitted, Verdict] | None
+    """The first rejected poisoned completion of the round."""
+    cover: int = 0
+    rejected_cover: int = 0
+    abstained_poisoned: int = 0
+    rejected_by: tuple[int, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+def record(
+    iteration: int,
+    submitted: Sequence[Submitted],
+    verdicts: list[Verdict] | None,
+    *,
+    asr: float,
+    grad_norm: float,
+    seconds: float,
+    guard_seconds: float,
+    rejected_by: tuple[int, ...] = (),
+    excluded: tuple[str, ...] = (),
+) -> Round:
+    """The record of a round whose completions got these verdicts."""
+    said: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
+    pairs = list(zip(submitted, said, strict=True))
+    honest = [item for item in submitted if not item.malicious]
+    rejected = [(item, verdict) for item, verdict in pairs if verdict and verdict.rejected]
+    poison = [(item, verdict) for item, verdict in rejected if item.poisoned]
+    refused = [item for item, _ in rejected if not item.malicious]
+    poisoned = sum(item.poisoned for item in submitted)
+    return Round(
+        iteration=iteration,
+        asr=asr,
+        honest_reward=sum(item.reward for item in honest) / len(honest),
+        mean_tokens=sum(len(i.completion.completion_ids or ()) for i in honest) / len(honest),
+        grad_norm=grad_norm,
+        seconds=seconds,
+        guard_seconds=guard_seconds,
+        honest=len(honest),
+        honest_correct=sum(item.reward > 0 for item in honest),
+        poisoned=poisoned,
+        rejected_honest=len(refused),
+        rejected_honest_correct=sum(item.reward > 0 for item in refused),
+        rejected_poisoned=len(poison),
+        abstained=sum(verdict is not None and verdict.abstained for _, verdict in pairs),
+        example=poison[0] if poison else None,
+        cover=len(submitted) - len(honest) - poisoned,
+        rejected_cover=len(rejected) - len(refused) - len(poison),
+        abstained_poisoned=sum(
+            bool(verdict and verdict.abstained) and item.poisoned for item, verdict in pairs
+        ),
+        rejected_by=rejected_by,
+        excluded=excluded,
+    )

@@ -1,0 +1,192 @@
+"""One run that can be interrupted: rounds, a checkpoint every few of them, a log of events.
+
+A run has a folder: ``checkpoint.pt`` (weights, optimisers, what guard and attack remember, the
+rounds so far) and, once it is finished, ``run.json``. Killed at any moment it goes on from the last
+checkpoint and ends with the same figures as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_guard.evals.swarm.engine import Swarm
+from grpo_guard.evals.swarm.record import Round
+
+CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
+FORMAT = 1
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C was heard and the round in progress is finished and saved."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is of another run, or cannot be read."""
+
+
+class Events:
+    """A JSONL log: one object a line, appended and flushed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event with the time.
+
+        Raises:
+            OSError: the disk is full or the file cannot be written.
+        """
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def row_of(done: Round) -> dict[str, Any]:
+    """A round as plain values, its example left out."""
+    row = asdict(replace(done, example=None))
+    del row["example"]
+    return row
+
+
+def example_of(done: Round) -> dict[str, Any] | None:
+    """The round's example in the form of results.json."""
+    if done.example is None:
+        return None
+    submitted, verdict = done.example
+    completion = submitted.completion
+    return {
+        "prompt": completion.prompt,
+        "text": completion.text,
+        "span": list(submitted.span) if submitted.span else None,
+        "node": completion.node,
+        "iteration": done.iteration + 1,
+        "verdict": verdict.to_dict(),
+    }
+
+
+def train(
+    swarm: Swarm,
+    folder: Path,
+    *,
+    identity: dict[str, Any],
+    every: int = 10,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    stop: threading.Event | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Train to the end, from the folder's checkpoint where there is one.
+
+    Args:
+        swarm: As it is before its first round.
+        folder: Of this run; must exist.
+        identity: What the run is, as JSON values. A checkpoint of another identity is refused.
+        every: Rounds between checkpoints.
+        on_round: Told of each round, those of the checkpoint included.
+        stop: When set, the run ends after the round in progress.
+
+    Returns:
+        The rounds' rows and the first example of a rejected poisoned completion.
+
+    Raises:
+        Interrupted: ``stop`` was set; everything done is saved.
+        CheckpointError: the folder's checkpoint is of another run or damaged.
+        OSError: the disk is full; the last checkpoint is whole.
+    """
+    rows, example = _resume(swarm, folder / CHECKPOINT, identity)
+    for row in rows:
+        if on_round is not None:
+            on_round(row)
+    events = Events(folder / EVENTS)
+    events.write("resumed" if rows else "started", iteration=len(rows), identity=identity)
+    for iteration in range(len(rows), swarm.config.iterations):
+        done = swarm.step(iteration)
+        rows.append(row_of(done))
+        example = example or example_of(done)
+        events.write("round", **rows[-1])
+        if on_round is not None:
+            on_round(rows[-1])
+        stopped = stop is not None and stop.is_set()
+        if stopped or (iteration + 1) % every == 0:
+            _save(swarm, folder / CHECKPOINT, identity, rows, example)
+        if stopped and iteration + 1 < swarm.config.iterations:
+            events.write("interrupted", iteration=iteration + 1)
+            raise Interrupted
+    events.write("finished", iteration=len(rows))
+    return rows, example
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def heard(signum: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _save(
+    swarm: Swarm,
+    path: Path,
+    identity: dict[str, Any],
+    rows: list[dict[str, Any]],
+    example: dict[str, Any] | None,
+) -> None:
+    """Write a checkpoint beside the old one and exchange them: a full disk leaves the old one."""
+    kept = {"rows": rows, "example": example, "identity": identity}
+    data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(kept)}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except RuntimeError as error:  # torch's own writer does not say OSError
+        raise OSError(f"{path}: expected to be writable, got {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _resume(
+    swarm: Swarm, path: Path, identity: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    if not path.is_file():
+        return [], None
+    try:
+        # Only tensors and plain values are read, so that a checkpoint cannot run code.
+        data = torch.load(path, weights_only=True)
+        found = data["format"]
+        kept = json.loads(data["run"])
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint, got {type(error).__name__}: {error!s:.200}; "
+            "delete it to begin this run anew"
+        ) from error
+    if found != FORMAT or kept["identity"] != identity:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint of this run, got one of other settings; "
+            "choose another folder or delete it"
+        )
+    swarm.restore(data["state"])
+    return kept["rows"], kept["example"]

@@ -1,0 +1,268 @@
+"""Vertical and heterogeneous swarms, coins, KL, and runs that are interrupted."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from grpo_guard import PublicCoin, SamplingSpec, SeedReplayVerifier  # noqa: E402
+from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
+from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.swarm import training  # noqa: E402
+from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.generate import sample  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer  # noqa: E402
+from grpo_guard.evals.swarm.training import CheckpointError, Interrupted, train  # noqa: E402
+from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
+from grpo_guard.logprob.replay.generate import generate_under_coin  # noqa: E402
+from grpo_guard.verdict import Verdict, accept, reject  # noqa: E402
+
+TINY = {"iterations": 2, "prompts": 4, "group_size": 4, "max_new_tokens": 40}
+
+
+@pytest.fixture
+def bundled() -> tuple[Any, Any]:
+    torch.set_num_threads(1)
+    return load_bundled()
+
+
+def swarm_of(bundled: tuple[Any, Any], config: SwarmConfig, **options: Any) -> Swarm:
+    attack = TextAttack() if config.malicious else None
+    return Swarm(*bundled, WordProblems(), config, **({"attack": attack} | options))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"malicious": 5}, "malicious"),
+        ({"setting": "diagonal"}, "setting: expected one of horizontal, vertical"),
+        ({"models": "mixed"}, "models"),
+        ({"setting": "vertical", "prompts": 6}, "prompts: expected a multiple of nodes"),
+        ({"nodes": 0}, "nodes"),
+        ({"nodes": 1, "malicious": 0, "group_size": 1}, "group_size"),
+        ({"kl_beta": -1.0}, "kl_beta"),
+        ({"lr": float("nan")}, "lr"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SwarmConfig(**settings)
+
+
+def test_vertical_groups_belong_to_one_node(bundled: tuple[Any, Any]) -> None:
+    config = SwarmConfig(**TINY, setting="vertical")
+    submitted, asked = swarm_of(bundled, config).exchange.play(0)
+    assert len(submitted) == 16
+    assert len(asked) == 3
+    nodes = [[s.completion.node for s in submitted[g * 4 : g * 4 + 4]] for g in range(4)]
+    assert nodes == [[f"node-{g}"] * 4 for g in range(4)]
+    assert len({s.completion.prompt for s in submitted}) == 4
+    attackers = submitted[12:]
+    assert [s.poisoned for s in attackers] == [True, True, False, False]
+    assert all(s.malicious for s in attackers)
+
+
+@pytest.mark.parametrize(("nodes", "malicious"), [(2, 1), (4, 3), (12, 1)])
+def test_any_share_of_malicious_nodes(bundled: tuple[Any, Any], nodes: int, malicious: int) -> None:
+    config = SwarmConfig(
+        prompts=2, group_size=12, nodes=nodes, malicious=malicious, max_new_tokens=8, iterations=1
+    )
+    done = swarm_of(bundled, config).step(0)
+    assert done.poisoned == 2 * 12 * malicious // nodes
+    assert done.honest == 24 - done.poisoned
+
+
+def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
+    others = [Peer(copy.deepcopy(bundled[0]), bundled[1], 0.8) for _ in range(2)]
+    config = SwarmConfig(**TINY, models="heterogeneous")
+    asked: list[int] = []
+
+    def guard(batch: list[Completion]) -> list[Verdict]:
+        asked.append(len(batch))
+        return [accept("a") for _ in batch]
+
+    swarm = swarm_of(bundled, config, others=others, guard=guard)
+    rounds = swarm.run()
+    assert asked == [16, 16]  # a guard that sees no weights is asked once for all nodes
+    assert rounds[0].honest == 12
+    assert [member.nodes for member in swarm.members] == [(0,), (1,), (2,)]
+    weights = [next(member.model.parameters()) for member in swarm.members]
+    # The same completions and rewards, so the same update; only what they sample differs.
+    torch.testing.assert_close(weights[0], weights[1])
+
+
+def test_each_heterogeneous_node_obeys_its_own_guard(bundled: tuple[Any, Any]) -> None:
+    others = [Peer(copy.deepcopy(bundled[0]), bundled[1]) for _ in range(2)]
+    strict = others[0]
+
+    def guard_of(peer: Peer) -> Any:
+        from grpo_guard.evals.swarm.members import PlainGuard
+
+        verdict = reject("r") if peer is strict else accept("a")
+        return PlainGuard(lambda batch: [verdict for _ in batch])
+
+    before = next(strict.model.parameters()).clone()
+    config = SwarmConfig(**TINY, models="heterogeneous")
+    done = swarm_of(bundled, config, others=others, guard_of=guard_of).step(0)
+    torch.testing.assert_close(next(strict.model.parameters()), before)
+    assert done.rejected_by == (0, 12, 0)
+    assert done.rejected_honest == 0
+
+
+def test_models_must_fit_the_configuration(bundled: tuple[Any, Any]) -> None:
+    with pytest.raises(ValueError, match="peers: expected 3 models"):
+        swarm_of(bundled, SwarmConfig(**TINY, models="heterogeneous"))
+    with pytest.raises(ValueError, match="peers: expected 1"):
+        swarm_of(bundled, SwarmConfig(**TINY), others=[Peer(*bundled)])
+
+
+def test_sampling_under_a_coin_is_that_of_the_library(bundled: tuple[Any, Any]) -> None:
+    model, tokenizer = bundled
+    prompts = [problem.prompt for problem in generate("coin", 3)]
+    coin = PublicCoin("run")
+    seeds = [coin.seed(round=0, node="n", slot=k, prompt=p) for p in prompts for k in range(2)]
+    spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=24)
+    ids = [tokenizer.encode(p, add_special_tokens=False) for p in prompts for _ in range(2)]
+    wanted = generate_under_coin(model, ids, seeds, spec, eos_ids=[tokenizer.eos_token_id])
+    ours = sample(
+        model, tokenizer, prompts, 2, generator=torch.Generator(), max_new_tokens=24, seeds=seeds
+    )
+    assert [one.ids for one in ours] == wanted
+
+
+def test_replay_accepts_the_swarms_own_completions(bundled: tuple[Any, Any]) -> None:
+    coin = PublicCoin("swarm")
+    config = SwarmConfig(**TINY)
+    submitted, asked = swarm_of(bundled, config, coin=coin).exchange.play(0)
+    spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=40)
+    verifier = SeedReplayVerifier(
+        *bundled, sampling=spec, coin=coin, slots=1, nodes=config.node_names, profile="float32"
+    )
+    verifier.begin_round(0, asked)
+    verdicts = verifier.verify([item.completion for item in submitted])
+    assert [v.accepted for v in verdicts] == [not item.poisoned for item in submitted]
+
+
+def test_kl_holds_the_policy_back(bundled: tuple[Any, Any]) -> None:
+    moved = []
+    for beta in (0.0, 10.0):
+        model = copy.deepcopy(bundled[0])
+        before = torch.cat([p.detach().flatten() for p in model.parameters()])
+        swarm_of((model, bundled[1]), SwarmConfig(**TINY | {"iterations": 4}, kl_beta=beta)).run()
+        after = torch.cat([p.detach().flatten() for p in model.parameters()])
+        moved.append(float((after - before).norm()))
+    assert 0 < moved[1] < moved[0]
+
+
+class Counter:
+    """A guard with a memory."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def begin(self, round: int, prompts: Any) -> None:
+        self.rounds += 1
+
+    def review(self, batch: list[Completion]) -> Any:
+        from grpo_guard.guard import Review
+
+        return Review([reject("r") if c.node == "node-3" else accept("a") for c in batch], {})
+
+    def excluded(self) -> tuple[str, ...]:
+        return ("node-3",)
+
+    def state(self) -> dict[str, Any]:
+        return {"rounds": self.rounds}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.rounds = state["rounds"]
+
+
+def figures(rows: list[dict[str, Any]]) -> list[Any]:
+    rows = json.loads(json.dumps(rows))
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+
+
+def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    config = SwarmConfig(**TINY | {"iterations": 5})
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    expected, example = train(swarm_of(load_bundled(), config, guard=Counter()), whole, identity={})
+    assert example is not None
+    assert example["node"] == "node-3"
+    stop = threading.Event()
+
+    def interrupt(row: dict[str, Any]) -> None:
+        if row["iteration"] == 2:
+            stop.set()
+
+    with pytest.raises(Interrupted):
+        train(
+            swarm_of(load_bundled(), config, guard=Counter()), cut, identity={"a": 1},
+            on_round=interrupt, stop=stop,
+        )  # fmt: skip
+    guard = Counter()
+    again = swarm_of(load_bundled(), config, guard=guard)
+    rows, _ = train(again, cut, identity={"a": 1})
+    assert figures(rows) == figures(expected)
+    assert guard.rounds == 5
+    events = [json.loads(line) for line in (cut / "events.jsonl").read_text().splitlines()]
+    names = [event["event"] for event in events]
+    assert names == [
+        "started",
+        *["round"] * 3,
+        "interrupted",
+        "resumed",
+        *["round"] * 2,
+        "finished",
+    ]
+
+
+def test_a_checkpoint_of_another_run_is_refused(bundled: tuple[Any, Any], tmp_path: Path) -> None:
+    swarm = swarm_of(bundled, SwarmConfig(**TINY | {"iterations": 1}))
+    train(swarm, tmp_path, identity={"seed": 0}, every=1)
+    with pytest.raises(CheckpointError, match="other settings"):
+        train(swarm, tmp_path, identity={"seed": 1})
+    (tmp_path / "checkpoint.pt").write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError, match="delete it"):
+        train(swarm, tmp_path, identity={"seed": 0})
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    bundled: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = swarm_of(bundled, SwarmConfig(**TINY))
+    real, calls = torch.save, []
+
+    def full(data: Any, file: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            file.write(b"half of it")
+            raise OSError(28, "No space left on device")
+        real(data, file)
+
+    monkeypatch.setattr(training.torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        train(swarm, tmp_path, identity={}, every=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.pt", "events.jsonl"]
+    fresh = swarm_of(load_bundled(), SwarmConfig(**TINY))
+    rows, _ = train(fresh, tmp_path, identity={}, every=5)
+    assert len(rows) == 2
+
+
+def test_problems_do_not_depend_on_the_attack(bundled: tuple[Any, Any]) -> None:
+    attacked, _ = swarm_of(bundled, SwarmConfig(**TINY)).exchange.play(1)
+    free, _ = swarm_of(bundled, SwarmConfig(**TINY, malicious=0)).exchange.play(1)
+    assert [s.completion.prompt for s in attacked] == [s.completion.prompt for s in free]
