@@ -114,10 +114,21 @@ def test_peers_are_other_nodes_of_the_same_prompt_whatever_the_label():
     ]
     scores = {i: float(i) for i in range(6)}  # the last could not be scored
     found = peers_of(batch, scores)
-    assert found[0] == found[2] == [[1.0], [4.0], [5.0]]
-    assert found[1] == [[0.0, 2.0], [4.0], [5.0]]
+    assert found[0] == found[2] == [[1.0], [4.0, 5.0]]
+    assert found[1] == [[0.0, 2.0], [4.0, 5.0]]
     assert found[3] == []
-    assert found[4] == [[0.0, 2.0], [1.0], [5.0]]
+    assert found[4] == found[5] == [[0.0, 2.0], [1.0]]
+
+
+def test_who_leaves_out_its_name_has_no_more_votes_than_who_says_it():
+    batch = [Completion("a", "x", node=n) for n in ("n1", "n2", "n3", *[None] * 12)]
+    scores = {i: 9.0 if i >= 3 else 1.0 for i in range(len(batch))}
+    peers = peers_of(batch, scores)
+    assert peers[14] == [[1.0]] * 3
+    assert relative(9.0, peers[14], USUAL) == pytest.approx(9.0, abs=0.5)
+    # Where nobody has a name, each completion is taken for a node's.
+    nameless = [Completion("a", "x") for _ in batch]
+    assert len(peers_of(nameless, scores)[0]) == len(batch) - 1
 
 
 # --- prompt and tokens ---

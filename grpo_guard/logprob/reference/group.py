@@ -62,7 +62,8 @@ def peers_of(
     """Per place in the batch, the scores of each other node's completions of the same prompt.
 
     A group's label is its sender's word and is not read: with a label of its own, a node would
-    choose whom it is compared with. Completions without a node count as from a node each.
+    choose whom it is compared with. Completions without a node count as from a node each only where
+    nobody has one: beside others that do, whoever leaves its name out would have many votes.
 
     Args:
         batch: All completions.
@@ -70,8 +71,9 @@ def peers_of(
     """
     nodes = defaultdict[str, dict[Hashable, list[int]]](dict)
     prompts = _prompts(batch)
+    named = any(completion.node is not None for completion in batch)
     for i in scores:
-        node: Hashable = (i,) if batch[i].node is None else batch[i].node
+        node: Hashable = batch[i].node if named else i
         nodes[prompts[i]].setdefault(node, []).append(i)
     found = dict[int, list[list[float]]]()
     for members in nodes.values():
