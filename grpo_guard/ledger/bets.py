@@ -66,12 +66,13 @@ class Tally:
     """One node's judged completions of one round.
 
     Args:
-        judged: Accepted or rejected completions; abstentions say nothing.
+        judged: Accepted or rejected completions; abstentions say nothing. Of many answers to one
+            prompt each may count for a part.
         rejected: How many of them were rejected, 0 <= rejected <= judged. It counts for the node's
             peers, as part of what is usual.
-        held: Those that are held against the node itself, 0 <= held <= rejected. Where one odd
-            prompt can have all its answers rejected together, only a few of them are: fewer than
-            were rejected keeps the bet fair.
+        held: Those that are held against the node itself, 0 <= held <= rejected. One odd prompt can
+            have all its answers rejected together, so only a few of each are: fewer than were
+            rejected keeps the bet fair.
     """
 
     judged: float

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_guard.ledger.bets import Tolerance
 from grpo_guard.ledger.evidence import STRIDE, Comparison, Evidence, bar
+from grpo_guard.ledger.release import pardoned, pardons
 from grpo_guard.ledger.schema import transaction
 from grpo_guard.ledger.standing import Mark, State, updated
 from grpo_guard.ledger.store import closed_rounds, read_meta, write_meta
@@ -34,11 +36,12 @@ class Judging:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._fed: int | None = None
-        self._start()
+        self._pardons = 0
+        self._start(b"")
 
-    def _start(self) -> None:
-        self._work = Comparison(self._rules.tolerance, self._rules.hostile)
-        self._slots = Comparison(SLOT_TOLERANCE, self._rules.hostile)
+    def _start(self, salt: bytes) -> None:
+        self._work = Comparison(self._rules.tolerance, self._rules.hostile, salt=salt)
+        self._slots = Comparison(SLOT_TOLERANCE, self._rules.hostile, salt=salt)
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Judge every closed round that no process has judged yet.
@@ -47,16 +50,20 @@ class Judging:
             sqlite3.Error: the rest will be judged next time.
         """
         closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+        given = pardons(connection)
+        if given != self._pardons:
+            self._fed, self._pardons = None, given  # what was fed speaks against the pardoned
         if closed <= judged and self._fed is not None:
             return
         if self._fed is None or judged - self._fed > self._work.window:
-            self._start()
+            self._start(_salt(connection))
             # As many rounds as count, from one on which evidence may begin.
             first = max(0, judged + 1 - self._work.window) // STRIDE * STRIDE
             self._work.begin_at(first)
             self._slots.begin_at(first)
             self._fed = first - 1
         work, slots = closed_rounds(connection, self._fed, closed)
+        pardoned(connection, (work, slots))
         for clock in range(self._fed + 1, closed + 1):
             self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
             self._slots.add({str(n): t for n, t in slots.get(clock, {}).items()})
@@ -91,12 +98,12 @@ class Judging:
             str(node): Mark(State(state), level, renewed, since)
             for node, state, level, renewed, since in connection.execute(query, (kind,))
         }
-        nothing = Evidence(0.0, 0, rose=False)
+        nothing = Evidence(0.0, 0, 0, rose=False)
         for node in marks.keys() | evidence.keys():
             if node not in evidence and marks[node].state is State.CLEAR:
                 continue
             found = evidence.get(node, nothing)
-            bars = found.log_e / bar(found.peers, self._rules.alpha)
+            bars = found.log_e / bar(found.others, self._rules.alpha)
             mark = updated(
                 marks.get(node, Mark(since=clock)),
                 bars,
@@ -110,3 +117,12 @@ class Judging:
                 (int(node), kind, found.log_e, found.peers,
                  mark.state.value, mark.level, mark.renewed, mark.since),
             )  # fmt: skip
+
+
+def _salt(connection: sqlite3.Connection) -> bytes:
+    """The ledger's own secret, the same for all processes, or they would draw other peers."""
+    if not read_meta(connection, "salt"):
+        with transaction(connection):
+            if not read_meta(connection, "salt"):
+                write_meta(connection, "salt", 1 + secrets.randbits(62))
+    return read_meta(connection, "salt").to_bytes(8, "big")

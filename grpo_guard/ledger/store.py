@@ -5,8 +5,8 @@ recorded once is not counted again while its round is among the last `REMEMBERED
 and several ranks of one trainer may hand over the same completions.
 
 A round is closed when the second round after it begins, so that ranks may be a round apart. Its
-answers are then added up per node and forgotten. Work that comes later still counts in the totals
-of its node, but is no evidence.
+answers are then added up per node and forgotten. Work that comes later counts in the newest round:
+if it counted in none, whoever is late, or says so, would not be judged.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ OPEN_ROUNDS = 2
 MAX_NODES = 10_000
 MAX_REASONS = 24
 MAX_PHRASES = 200
-# Rejections of one node's answers to one prompt that are held against it, where most others did not
-# answer that prompt: one that a verifier misreads would otherwise count a dozen times.
+# Rejections of one node's answers to one prompt that are held against it: what a verifier misreads
+# in one of them it misreads in all, also where the others answered that prompt in other words.
 MAX_HELD = 3
+# Answers to one prompt that count; of more, each counts for a part. Otherwise three of hundreds
+# would be less than what is tolerated, and a node's whole group could be poison.
+MAX_JUDGED = 12
 
 Tallies = dict[int, Tally]
 
@@ -45,7 +48,8 @@ def write(connection: sqlite3.Connection, batch: Intake) -> None:
         if not new:
             return
         clock = _clock(connection, batch.round)
-        closed = read_meta(connection, "closed")
+        if clock <= read_meta(connection, "closed"):
+            (clock,) = connection.execute("SELECT max(clock) FROM clock").fetchone()
         connection.executemany(
             "INSERT INTO seen VALUES (?, ?)",
             [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
@@ -55,8 +59,7 @@ def write(connection: sqlite3.Connection, batch: Intake) -> None:
         _add(connection, "nameless", sum(e.node is None for e in new))
         _add(connection, "uncounted", sum(e.node is not None and e.node not in ids for e in new))
         _totals(connection, known, clock)
-        if clock > closed:
-            _cells(connection, known, clock)
+        _cells(connection, known, clock)
         _reasons(connection, known)
         _phrases(connection, known, clock)
 
@@ -149,16 +152,13 @@ def _clock(connection: sqlite3.Connection, round: int | None) -> int:
 def _close(connection: sqlite3.Connection, until: int) -> None:
     closed = read_meta(connection, "closed")
     for clock in range(closed + 1, until + 1):
-        query = "SELECT node, prompt, judged, rejected FROM cells WHERE clock = ?"
-        cells = connection.execute(query, (clock,)).fetchall()
-        answered = Counter(prompt for _, prompt, _, _ in cells)
-        nodes = len({node for node, _, _, _ in cells})
-        sums = defaultdict[int, list[int]](lambda: [0, 0, 0])
-        for node, prompt, judged, rejected in cells:
-            # Half of the nodes: a peer that copies a node's choice of prompts cannot lift the cap.
-            shared = answered[prompt] >= max(2, (nodes + 1) // 2)
-            held = rejected if shared else min(rejected, MAX_HELD)
-            for k, value in enumerate((judged, rejected, held)):
+        query = "SELECT node, judged, rejected FROM cells WHERE clock = ?"
+        sums = defaultdict[int, list[float]](lambda: [0, 0, 0])
+        for node, judged, rejected in connection.execute(query, (clock,)):
+            # As fair as so many of them drawn by lot, whose mean this is (Jensen's inequality).
+            part = min(1.0, MAX_JUDGED / judged)
+            held = min(rejected * part, MAX_HELD)
+            for k, value in enumerate((judged * part, rejected * part, held)):
                 sums[node][k] += value
         connection.executemany(
             "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?)",

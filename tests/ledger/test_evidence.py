@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.ledger.bets import Tally
-from grpo_guard.ledger.evidence import WINDOW, Comparison, bar, honest_peers
+from grpo_guard.ledger.evidence import MAX_PEERS, WINDOW, Comparison, bar, honest_peers
 
 NODES = tuple("abcd")
 
@@ -23,7 +23,7 @@ def first_found(rates, rounds, *, seed=0, nodes=NODES, judged=24):
             tallies[node] = Tally(judged, k, k)
         comparison.add(tallies)
         for node, evidence in comparison.evidence().items():
-            if evidence.log_e >= bar(evidence.peers, 1e-3):
+            if evidence.log_e >= bar(evidence.others, 1e-3):
                 found.setdefault(node, t)
     return found
 
@@ -92,7 +92,60 @@ def test_evidence_survives_the_window_and_memory_is_bounded():
 def test_the_share_of_honest_peers(peers, hostile):
     honest = honest_peers(peers, hostile)
     assert honest >= 1
-    assert honest >= peers * (1 - hostile) - 1e-6
+    assert honest >= peers * (1 - hostile) - 1 - 1e-6
+    assert honest >= peers * (1 - hostile) - 1e-6 or peers * hostile < 1
+    if hostile > 0 and peers > 1:
+        assert honest < peers
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5])
+def test_spotless_work_of_one_in_three_makes_nobody_look_bad(rate):
+    for seed in range(3):
+        assert not first_found(
+            lambda t, n: 0.0 if n == "c" else rate, 100, nodes=tuple("abc"), seed=seed
+        )
+
+
+def test_one_of_three_is_found():
+    found = first_found(lambda t, n: 1 / 12 if n == "c" else 0.001, 30, nodes=tuple("abc"))
+    assert set(found) == {"c"}
+
+
+def test_every_node_of_a_large_swarm_is_judged():
+    names = [f"{i:02}" for i in range(MAX_PEERS + 8)]
+    comparison = Comparison(salt=b"secret")
+    for t in range(40):
+        # The last ones stay away now and then: they are not among those that work most.
+        at_work = names if t % 10 else names[:-2]
+        comparison.add({n: Tally(24, 3 * (n == names[-1]), 3 * (n == names[-1])) for n in at_work})
+    found = comparison.evidence()
+    assert {e.peers for e in found.values()} == {MAX_PEERS}
+    assert {e.others for e in found.values()} == {len(names) - 1}
+    assert [n for n, e in found.items() if e.log_e > bar(e.others, 1e-3)] == [names[-1]]
+
+
+def test_who_the_peers_are_is_a_secret_and_stays_as_it_is():
+    def peers_of(salt, rounds=1):
+        comparison = Comparison(salt=salt)
+        for _ in range(rounds):
+            comparison.add({str(i): Tally(1, i == 0, i == 0) for i in range(100)})
+            comparison.evidence()
+        return comparison._accounts["0"].peers
+
+    assert peers_of(b"1") == peers_of(b"1", 5)
+    assert peers_of(b"1") != peers_of(b"2")
+
+
+def test_rounds_that_are_added_at_once_are_worth_the_same():
+    chance = random.Random(1)
+    one, other = Comparison(window=20), Comparison(window=20)
+    for t in range(60):
+        tallies = {n: Tally(24, k, k) for n in NODES if (k := chance.choice((0, 0, 0, 2))) or t % 7}
+        one.add(tallies)
+        other.add(tallies)
+        step_by_step = one.evidence()
+        if t % 9 == 0 or t == 59:
+            assert other.evidence() == step_by_step
 
 
 def test_the_level_sums_up_to_alpha_over_nodes_and_sizes():

@@ -169,6 +169,50 @@ def test_one_odd_prompt_of_ones_own_is_not_held_against_a_node_twelvefold(ledger
     assert ledger.state("mal") is State.CLEAR
 
 
+def test_an_odd_prompt_that_all_answer_is_not_held_against_one_node_twelvefold(ledger):
+    for t in range(100):
+        odd = {("mal", i) for i in range(12)} if t in (10, 50) else ()
+        ledger.record(*played(t, odd, prompts=2, each=12))
+        assert ledger.state("mal") is State.CLEAR
+
+
+def test_a_group_of_hundreds_does_not_hide_its_poison(ledger):
+    for t in range(30):
+        bad = {("mal", i) for i in range(240)} if t % 2 else ()
+        ledger.record(*played(t, bad, prompts=1, each=240, own_prompts=True))
+    assert {s.node for s in ledger.standings() if s.state is State.HARD} == {"mal"}
+
+
+def test_who_says_that_its_work_is_late_is_judged_with_the_newest(ledger):
+    for t in range(30):
+        batch, verdicts = played(t, one_in(6, chance=random.Random(t)))
+        ledger.record(batch[:72], verdicts[:72])
+        # A batch of one node alone, with rounds of its own choice.
+        late = [replace(c, round=max(0, t - 5)) for c in batch[72:]]
+        ledger.record(late, verdicts[72:])
+    assert counts(ledger)["mal"][0] == 30 * 24
+    assert {s.node for s in ledger.standings() if s.state is State.HARD} == {"mal"}
+
+
+def test_ranks_may_record_their_parts_in_any_order(tmp_path):
+    standings = []
+    for seed in (None, 1, 2):
+        chance, rounds = random.Random(0), []
+        ledger = EvidenceLedger(tmp_path / f"{seed}.sqlite")
+        for t in range(40):
+            batch, verdicts = played(t, one_in(12, chance=chance))
+            rounds += [(t, batch[k::3], verdicts[k::3]) for k in range(3)]
+        if seed is not None:  # ranks are up to one round apart
+            order = random.Random(seed)
+            rounds.sort(key=lambda part: part[0] + order.random() * 1.5)
+        for _, batch, verdicts in rounds:
+            ledger.record(batch, verdicts)
+        standings.append(
+            {s.node: (s.state, s.judged, s.rejected, s.log_e) for s in ledger.standings()}
+        )
+    assert standings[0] == standings[1] == standings[2]
+
+
 def test_empty_slots_are_evidence_of_their_own_kind(ledger):
     owed = dict.fromkeys(NODES, 24)
     for t in range(60):
