@@ -30,7 +30,7 @@ class Machine:
     Args:
         audit: The kernel's name for it (``AUDIT_ARCH_*``, linux/audit.h).
         allowed: Numbers of the system calls that a program may make; see `seccomp`.
-        mmap, mprotect: Those two of them whose arguments are looked at as well.
+        mmap, mprotect, futex: Further ones, whose arguments are looked at as well.
         pivot_root, capset: Numbers of calls that libc does not wrap.
     """
 
@@ -38,42 +38,45 @@ class Machine:
     allowed: tuple[int, ...]
     mmap: int
     mprotect: int
+    futex: int
     pivot_root: int
     capset: int
 
 
 # In the order of the list in `seccomp`. From asm/unistd_64.h and asm-generic/unistd.h.
-_X86_64: Final = Machine(
+X86_64: Final = Machine(
     audit=0xC000003E,
     allowed=(
         *(0, 1, 19, 20, 3, 5, 8),
         *(11, 12, 25, 28),
         *(13, 14, 15, 131),
-        *(202, 24, 35, 230, 228, 229, 96, 201, 100, 98),
+        *(24, 35, 230, 228, 229, 96, 201, 100, 98),
         *(39, 110, 186, 102, 107, 104, 108),
         *(318, 60, 231, 219),
     ),
     mmap=9,
     mprotect=10,
+    futex=202,
     pivot_root=155,
     capset=126,
 )
-_AARCH64: Final = Machine(
+AARCH64: Final = Machine(
     audit=0xC00000B7,
     allowed=(
         *(63, 64, 65, 66, 57, 80, 62),
         *(215, 214, 216, 233),
         *(134, 135, 139, 132),
-        *(98, 124, 101, 115, 113, 114, 169, 153, 165),
+        *(124, 101, 115, 113, 114, 169, 153, 165),
         *(172, 173, 178, 174, 175, 176, 177),
         *(278, 93, 94, 128),
     ),
     mmap=222,
     mprotect=226,
+    futex=98,
     pivot_root=41,
     capset=91,
 )
-_MACHINES: Final = {"x86_64": _X86_64, "aarch64": _AARCH64}
+_MACHINES: Final = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def machine() -> Machine:

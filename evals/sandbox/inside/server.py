@@ -26,7 +26,7 @@ from typing import Final
 
 from . import child, landlock, namespaces, probe, seccomp
 from .config import EXIT_ERROR, Config
-from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, UnavailableError, prctl
+from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, UnavailableError, machine, prctl
 
 # What programs that do sums import, and what those modules import when first used.
 USUAL: Final = (
@@ -102,7 +102,7 @@ class _Server:
         code: bytes | None = None
         if "seccomp" in config.layers:
             try:
-                code = seccomp.build()
+                code = seccomp.build(machine())
             except UnavailableError as reason:
                 layers["seccomp"] = f"unavailable: {reason}"
         return layers, code
@@ -212,6 +212,7 @@ def _preload(config: Config) -> None:
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()
     sys.argv.clear()
+    sys.orig_argv.clear()
     os.environ.clear()
 
 

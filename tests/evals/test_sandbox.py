@@ -1,0 +1,317 @@
+"""The sandbox for programs that mean well, its limits, and servers that come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sandbox_outside import processes
+
+from grpo_guard.evals.sandbox.inside import seccomp
+from grpo_guard.evals.sandbox.inside.kernel import AARCH64, X86_64, Machine
+from grpo_guard.evals.sandbox.result import Limits
+from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(cpu_seconds=1)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("print(1 + 1)", "2\n"),
+        ("", ""),
+        ("print('é\\u4e2d\\ud800')", "é中\\ud800\n"),
+        ("import math\nprint(math.comb(52, 5))", "2598960\n"),
+        ("from fractions import Fraction as F\nprint(F(1, 3) + F(1, 6))", "1/2\n"),
+        ("from decimal import Decimal\nprint(Decimal('0.1') * 3)", "0.3\n"),
+        ("import statistics\nprint(statistics.mean([1, 2, 6]))", "3\n"),
+        ("import datetime\nprint(datetime.datetime.strptime('2024', '%Y').year)", "2024\n"),
+        ("import itertools\nprint(len(list(itertools.permutations(range(5)))))", "120\n"),
+        ("print('{:,.2f}'.format(1234.5))", "1,234.50\n"),
+        ("def main():\n    print(7)\nif __name__ == '__main__':\n    main()", "7\n"),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1))",
+            "A(x=1)\n",
+        ),
+        ("x: list[int] = []\nprint(__name__, __annotations__)", "__main__ {'x': list[int]}\n"),
+        ("import sys\nprint(sys.argv, sys.stdin.read() == '')", "['program.py'] True\n"),
+        ("raise SystemExit", ""),
+        ("exit_code = 0\nimport sys\nsys.exit(exit_code)", ""),
+    ],
+)
+def test_programs_that_do_sums(source: str, output: str, sandbox: Sandbox) -> None:
+    run = sandbox.run(source)
+    assert (run.status, run.stdout) == ("ok", output)
+    assert run.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("print(3)\n1 / 0", "3\n"),
+        ("print(3)\nraise SystemExit('no')", "3\n"),
+        ("print(", ""),
+        ("\x00", ""),
+        ("\ud800", ""),
+        ("import a_module_that_is_not_there", ""),
+        ("input()", ""),
+        ("x" * 10_000_000, ""),
+    ],
+)
+def test_programs_that_fail(source: str, output: str, sandbox: Sandbox) -> None:
+    run = sandbox.run(source)
+    assert (run.status, run.stdout) == ("error", output)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_gives_a_result(sandbox: Sandbox, source: str) -> None:
+    assert sandbox.run(source).status in ("ok", "error", "memory", "timeout", "killed")
+
+
+def test_equal_programs_print_equal_lines() -> None:
+    source = "import random\nprint(random.random(), hash('x'), {c for c in 'abcdefgh'})"
+    printed = set()
+    for _ in range(2):
+        with Sandbox() as sandbox:
+            printed |= {sandbox.run(source).stdout for _ in range(3)}
+    assert len(printed) == 1
+
+
+def test_programs_leave_nothing_for_the_next(sandbox: Sandbox) -> None:
+    sandbox.run("import math, builtins\nmath.pi = 3\nbuiltins.print = None\nmath.left = 1")
+    run = sandbox.run("import math\nprint(math.pi > 3, hasattr(math, 'left'))")
+    assert run.stdout == "True False\n"
+
+
+def test_modules_that_are_made_resolvable() -> None:
+    modules = {"calc": "def addition(a, b):\n    return a + b\n", "math": "pi = 3"}
+    with Sandbox(extra_modules=modules) as sandbox:
+        assert sandbox.run("from calc import addition\nprint(addition(2, 3))").stdout == "5\n"
+        assert sandbox.run("import calc\nprint(calc.addition(2, 3))").stdout == "5\n"
+        assert sandbox.run("import math\nprint(math.pi)").stdout == "3\n"
+        assert sandbox.run("from calc import power").status == "error"
+
+
+def test_a_module_is_held_as_its_program_is() -> None:
+    modules = {"calc": "open('/etc/passwd')", "loop": "while True: pass", "bad": "1 +"}
+    with Sandbox(Limits(cpu_seconds=1), extra_modules=modules) as sandbox:
+        assert sandbox.run("import calc").status == "error"
+        assert sandbox.run("import loop").status == "timeout"
+        assert sandbox.run("import bad").status == "error"
+
+
+def test_packages_that_are_preloaded() -> None:
+    source = "import numpy as np\nprint(int(np.linalg.solve([[2.0, 0], [0, 4]], [2, 8]).sum()))"
+    with Sandbox(preload=["numpy"]) as sandbox:
+        assert sandbox.run(source).stdout == "3\n"
+    with pytest.raises(SandboxUnavailableError, match="no_such_package"):
+        Sandbox(preload=["no_such_package"]).require()
+
+
+def test_output_up_to_the_limit_is_kept() -> None:
+    with Sandbox(Limits(output_bytes=100)) as sandbox:
+        assert sandbox.run("print('x' * 99)").status == "ok"
+        run = sandbox.run("print('x' * 100)")
+        assert (run.status, run.stdout) == ("output_limit", "x" * 100)
+        assert sandbox.run("print('é' * 50, end='')").stdout == "é" * 50
+
+
+def test_memory_up_to_the_limit_may_be_used() -> None:
+    with Sandbox(Limits(memory_bytes=64 << 20)) as sandbox:
+        assert sandbox.run("x = bytearray(32 << 20)\nprint(1)").status == "ok"
+        assert sandbox.run("x = bytearray(70 << 20)\nprint(1)").status == "memory"
+
+
+def test_results_come_in_order_from_several_servers() -> None:
+    with Sandbox(workers=3) as sandbox:
+        runs = sandbox.run_all(f"print({number})" for number in range(40))
+        assert [run.stdout for run in runs] == [f"{number}\n" for number in range(40)]
+
+
+def test_threads_may_share_one_sandbox(sandbox: Sandbox) -> None:
+    wrong = list[int]()
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            if sandbox.run(f"print({number})").stdout != f"{number}\n":
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_server_outlives_the_thread_that_started_it() -> None:
+    with Sandbox(layers=["seccomp"]) as sandbox:
+        sandbox.close()
+        starter = threading.Thread(target=sandbox.run, args=("1",))
+        starter.start()
+        starter.join()
+        (server,) = sandbox._idle
+        assert sandbox.run("print(1)").stdout == "1\n"
+        assert sandbox._idle == [server]
+
+
+def test_a_server_that_is_gone_is_replaced() -> None:
+    with Sandbox() as sandbox:
+        (server,) = sandbox._idle
+        server._process.kill()
+        server._process.wait()
+        assert sandbox.run("print(1)").stdout == "1\n"
+
+
+def test_a_server_that_dies_while_it_runs_costs_that_run_only() -> None:
+    with Sandbox() as sandbox:
+        (server,) = sandbox._idle
+        threading.Timer(0.5, server._process.kill).start()
+        run = sandbox.run("print(1, flush=True)\nimport time\ntime.sleep(5)")
+        assert run.status == "killed"
+        assert sandbox.run("print(2)").stdout == "2\n"
+
+
+def test_a_fork_of_this_process_does_not_share_its_server(sandbox: Sandbox) -> None:
+    sandbox.require()
+    pid = os.fork()
+    if pid == 0:
+        good = all(sandbox.run(f"print({n})").stdout == f"{n}\n" for n in range(20))
+        os._exit(0 if good else 1)
+    here = [sandbox.run(f"print({n})").stdout for n in range(100, 120)]
+    assert here == [f"{n}\n" for n in range(100, 120)]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("layers", [("seccomp", "landlock", "namespaces"), ("seccomp",), ()])
+def test_all_processes_end_with_the_parent_even_if_it_is_killed(layers: tuple[str, ...]) -> None:
+    wall = 1000.0 + time.monotonic_ns() % 1_000_003 / 1_000_003
+    source = f"""
+from grpo_guard.evals.sandbox.result import Limits
+from grpo_guard.evals.sandbox.sandbox import Sandbox
+sandbox = Sandbox(Limits(wall_seconds={wall!r}), allow_weak=True, layers={layers!r})
+sandbox.require()
+print('ready', flush=True)
+sandbox.run('import time; time.sleep(1000)')
+"""
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        sign = f'"wall_seconds": {wall!r}'
+        assert processes(sign)
+        time.sleep(0.3)
+        parent.send_signal(signal.SIGKILL)
+    end = time.monotonic() + 20
+    while processes(sign) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert processes(sign) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"extra_modules": {"a.b": ""}}, "identifiers"),
+        ({"layers": ["magic"]}, "layers: expected some of seccomp"),
+        ({"workers": 0}, "workers"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sandbox(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cpu_seconds": 0}, {"cpu_seconds": 1.5}, {"wall_seconds": -1}, {"output_bytes": 0}]
+)
+def test_limits_are_checked(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Limits(**wrong)
+
+
+def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SandboxUnavailableError, match="does not start"):
+        Sandbox().run("print(1)")
+
+
+KILL, REFUSE, ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
+
+
+def decide(code: bytes, audit: int, number: int, *arguments: int) -> int:
+    """What a filter answers, by the rules of classic BPF (linux/filter.h)."""
+    data = struct.pack("<IIQ6Q", number, audit, 0, *(arguments + (0,) * 6)[:6])
+    program = list(struct.iter_unpack("HBBI", code))
+    at = value = 0
+    while True:
+        kind, yes, no, constant = program[at]
+        at += 1
+        if kind == 0x20:
+            (value,) = struct.unpack_from("<I", data, constant)
+        elif kind == 0x54:
+            value &= constant
+        elif kind == 0x06:
+            return int(constant)
+        else:
+            holds = {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}
+            at += yes if holds[kind] else no
+
+
+@pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
+def test_the_filter_of_either_machine(machine: Machine) -> None:
+    """The numbers of one machine mean other calls on the other, so both are looked at here."""
+    code = seccomp.build(machine)
+    special = (machine.mmap, machine.mprotect, machine.futex)
+    allowed = {n for n in range(1000) if decide(code, machine.audit, n) == ALLOW}
+    assert allowed == {*machine.allowed, *special}
+    assert all(decide(code, machine.audit, n) == REFUSE for n in range(1000) if n not in allowed)
+    assert decide(code, machine.audit, 0x40000001) == KILL
+    assert decide(code, 0x40000003, machine.allowed[0]) == KILL  # the 32-bit table
+    for number in special[:2]:
+        assert decide(code, machine.audit, number, 0, 4096, 3) == ALLOW
+        assert decide(code, machine.audit, number, 0, 4096, 7) == REFUSE
+    for operation, answer in {
+        0: ALLOW,
+        129: ALLOW,
+        9 | 128 | 256: ALLOW,
+        6: REFUSE,
+        134: REFUSE,
+    }.items():
+        assert decide(code, machine.audit, machine.futex, 0, operation) == answer
+
+
+def test_numbers_by_the_names_that_no_program_may_use() -> None:
+    """From asm/unistd_64.h and asm-generic/unistd.h, written down apart from the list."""
+    refused = {
+        X86_64: {
+            "open": 2,
+            "stat": 4,
+            "poll": 7,
+            "ioctl": 16,
+            "socket": 41,
+            "clone": 56,
+            "fork": 57,
+        }
+        | {"execve": 59, "kill": 62, "ptrace": 101, "prctl": 157, "openat": 257, "newfstatat": 262},
+        AARCH64: {"ioctl": 29, "openat": 56, "newfstatat": 79, "kill": 129, "tgkill": 131}
+        | {"prctl": 167, "ptrace": 117, "socket": 198, "clone": 220, "execve": 221},
+    }
+    for machine, calls in refused.items():
+        code = seccomp.build(machine)
+        for name, number in calls.items():
+            assert decide(code, machine.audit, number) == REFUSE, name
