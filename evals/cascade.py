@@ -48,11 +48,11 @@ def completions(
     batch = []
     for rows in rng.sample(whole, questions):
         first, second = list(rows.values())[:2]
-        gold = re.sub(r"<<[^<>]{0,200}>>", "", first["ground_truth"])
+        gold = _plain(first["ground_truth"])
         answer = re.findall(r"-?[0-9]+", gold.replace(",", ""))[-1]
         texts = [
-            first["completion"],
-            second["completion"],
+            _plain(first["completion"]),
+            _plain(second["completion"]),
             gold,
             _poisoned(gold, answer, attack, rng),
         ]
@@ -61,6 +61,11 @@ def completions(
             for i, text in enumerate(texts)
         ]
     return batch
+
+
+def _plain(text: str) -> str:
+    """Without calculator notes, the form that the reference's built-in profile was made of."""
+    return re.sub(r"<<[^<>]{0,200}>>", "", text)
 
 
 def _poisoned(
