@@ -11,6 +11,7 @@ written.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.delimiters import read_back
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
 from grpo_guard.verdict import Cause, Finding
@@ -102,6 +104,10 @@ class LogitMode(VerdictMode):
         self.least_mass = least_mass
 
     def read(self, reply: Reply, text: str) -> Ruling:
+        if reply.first_token is None and not reply.text:
+            # Some servers give no log-probabilities of an answer that ends at once, and a
+            # completion can make it do that.
+            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", "an empty answer"))
         if reply.first_token is None:
             raise JudgeSetupError(
                 "the judge's backend returned no log-probabilities, which mode 'logit' needs; "
@@ -167,16 +173,27 @@ class JsonMode(VerdictMode):
             where = ".".join(map(str, problem["loc"])) or "answer"
             message = f"the judge's answer is no verdict: {where}: {problem['msg']}"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
-        evidence = said.evidence.replace(MARK, " ")
+        if _repeats_a_field(reply.text):
+            message = "the judge's answer is no verdict: it has a field twice"
+            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
+        # The judge saw marks for spaces and look-alikes for brackets, and may quote either.
+        evidence, text = (read_back(t.replace(MARK, " ")) for t in (said.evidence, text))
         start = text.find(evidence) if evidence else -1
-        if said.verdict == "pass" and _squeezed(evidence) not in _squeezed(text):
-            # Who quotes what is not there has not read what is.
+        quoted = _squeezed(evidence)
+        if said.verdict == "pass" and not (quoted and quoted in _squeezed(text)):
+            # Who quotes nothing, or what is not there, has not read what is.
             message = "the judge accepts on words that the completion does not contain"
             return Ruling(None, Cause.MALFORMED, finding=Finding("false_evidence", message))
         span = (start, start + len(evidence)) if start >= 0 else None
         message = f"the judge's verdict is {said.verdict}, confidence {said.confidence:.2f}"
         passed = None if said.verdict == "unsure" else said.verdict == "pass"
         return Ruling(passed, finding=Finding("judge", message, char_span=span))
+
+
+def _repeats_a_field(text: str) -> bool:
+    """Whether a flat JSON object names a field twice; the last would silently win."""
+    pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
+    return len({name for name, _ in pairs}) < len(pairs)
 
 
 def _squeezed(text: str) -> str:
@@ -195,7 +212,10 @@ class CotMode(VerdictMode):
         "First criticise the completion step by step. Then end with one line of its own, "
         "which is either\nVERDICT: ACCEPT\nor\nVERDICT: REJECT"
     )
-    reminder = "The last line was no verdict. Answer with that line alone."
+    reminder = (
+        "The last line was no verdict. Criticise again, in five sentences at most, and end with "
+        "that line."
+    )
     _LINE = re.compile(r"VERDICT: (ACCEPT|REJECT)\.?")
 
     def __init__(self, max_tokens: int = 1024) -> None:

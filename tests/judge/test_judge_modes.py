@@ -95,6 +95,7 @@ def test_json():
         '{"own_answer": "' + "x" * 5000 + '", "evidence": "", "verdict": "pass", "confidence": 1}',
         "[" * 100_000,
         '{"own_answer": NaN}',
+        json.dumps(GOOD).replace('"verdict"', '"verdict": "fail", "verdict"'),
     ],
 )
 def test_json_that_is_no_verdict(answer):
@@ -106,6 +107,26 @@ def test_who_accepts_on_words_that_are_not_there_has_not_read():
     assert (invented.cause, invented.finding.kind) == (Cause.MALFORMED, "false_evidence")
     assert read_json(GOOD | {"evidence": "2  +\n2 = 4"}).passed  # spaces aside
     assert read_json(GOOD | {"evidence": "nothing", "verdict": "fail"}).passed is False
+
+
+@pytest.mark.parametrize("evidence", ["", " ", "\n\t", MARK])
+def test_who_accepts_without_quoting_anything_has_not_read_either(evidence):
+    empty = read_json(GOOD | {"evidence": evidence})
+    assert (empty.cause, empty.finding.kind) == (Cause.MALFORMED, "false_evidence")
+    assert read_json(GOOD | {"evidence": evidence, "verdict": "fail"}).passed is False
+
+
+def test_a_quotation_may_have_brackets_and_marks_as_the_judge_saw_them_or_as_they_were():
+    for quoted in ("if a <s> b", "if a ‹s› b"):
+        for text in ("if a <s> b: pass", "if a ‹s› b: pass"):
+            ruling = read_json(GOOD | {"evidence": quoted}, text)
+            assert ruling.passed
+            assert ruling.finding.char_span == (0, 10)
+    assert read_json(GOOD | {"evidence": f"a{MARK}b"}, f"so a{MARK}b").passed
+
+
+def test_an_answer_that_ends_at_once_is_no_verdict_whatever_the_server_says_of_it():
+    assert LogitMode().read(Reply("", finish_reason="stop"), "text").cause is Cause.MALFORMED
 
 
 @pytest.mark.parametrize(

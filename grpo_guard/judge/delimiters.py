@@ -1,0 +1,97 @@
+"""Untrusted text in which nothing is a delimiter: not ours, and no chat template's.
+
+A server that tokenises ``<|im_start|>`` inside a message as the special token would let a
+completion end its message. Some tokenizers fold look-alikes to ASCII first (NFKC), and to a model
+``</сompletion>`` with a Cyrillic letter reads like our tag; so do tags with invisible characters
+inside. Each is found here and its bracket put out of use. Every replacement is one character for
+one, so that places in the text stay what they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import chain
+
+_TAGS = ("completion", "task", "reference")
+# Blocks of letters that NFKC folds to ASCII: fonts, full width, circles, sub- and superscripts.
+_STYLED = chain(
+    range(0x1D2C, 0x1D6B), range(0x2070, 0x20A0), range(0x2100, 0x2150), range(0x24B6, 0x24EA),
+    range(0x1D400, 0x1D6A8), range(0x1F110, 0x1F18A), range(0xFF21, 0xFF5B),
+)  # fmt: skip
+# Letters that only look alike.
+_HOMOGLYPHS = {
+    "a": "аɑα", "c": "сϲᴄ", "e": "еҽ", "f": "ƒ", "i": "іıɪӏ", "k": "кκ", "l": "ӏ1ǀ", "m": "мᴍ",
+    "n": "ոпɴ", "o": "оοօ0ᴏ", "p": "рρ", "r": "гʀ", "s": "ѕꜱ", "t": "тτᴛ",
+}  # fmt: skip
+# Spaces, and what is not seen: default ignorables and combining marks.
+_UNSEEN = (
+    r"[\s\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+_LOOK_ALIKE = str.maketrans(
+    {"<": "‹", "＜": "‹", "﹤": "‹", ">": "›", "＞": "›", "﹥": "›"}
+    | {"[": "⟦", "［": "⟦", "﹇": "⟦", "]": "⟧"}
+)
+_READ_BACK = str.maketrans({"‹": "<", "›": ">", "⟦": "[", "⟧": "]"})
+
+
+def neutralised(text: str) -> str:
+    """Untrusted text in which our delimiters and chat-template tokens are none any more.
+
+    Of the same length, in time linear in it. Lone surrogates, which no JSON body can hold, become
+    question marks.
+    """
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    pattern = _ASCII if text.isascii() else _ANY
+    return pattern.sub(lambda match: match[0].translate(_LOOK_ALIKE), text)
+
+
+def read_back(text: str) -> str:
+    """Text with its brackets back, whoever replaced them, to compare what a judge quotes."""
+    return text.translate(_READ_BACK)
+
+
+def _letters() -> dict[str, str]:
+    """By ASCII letter: what looks or folds like it, itself included, in both cases."""
+    found = {chr(c): chr(c) for c in range(ord("a"), ord("z") + 1)}
+    for character in map(chr, _STYLED):
+        folded = unicodedata.normalize("NFKC", character).casefold()
+        if folded in found:
+            found[folded] += character
+    for letter, others in _HOMOGLYPHS.items():
+        found[letter] += others
+    return found
+
+
+def _pattern(unseen: str, letters: dict[str, str], less: str, square: str, bar: str) -> str:
+    def word(name: str) -> str:
+        return f"{unseen}{{0,3}}+".join(f"[{letters[letter]}]" for letter in name)
+
+    start = rf"{unseen}{{0,8}}+(?:[/／]{unseen}{{0,8}}+)?+"
+    tags = "|".join(word(name) for name in _TAGS)
+    turns = (
+        r"s|(?:bos|eos)(?:_token)?|(?:start|end)_of_turn|(?:beginning|end)_of_sentence|sop|eop|"
+        r"eoh|eoa|unused[0-9]{1,4}|reserved_[0-9]{1,4}|seed:[be]os"
+    )
+    names = (
+        "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|BOS|EOS|"
+        "gMASK|sMASK"
+    )
+    return (
+        rf"{less}(?={start}(?:{tags})(?!\w))"
+        rf"|{less}(?=\s{{0,3}}+/?\s{{0,3}}+(?:{turns})\s{{0,3}}+[>＞﹥])"
+        rf"|{less}(?={bar})|(?<={bar})[>＞﹥]"
+        rf"|{square}(?=/?(?:{names})[\]］])|{square}(?={bar}[a-z_]{{1,20}}{bar}[\]］])"
+        rf"|{square}(?=e~\[)|\](?=~!?b[\[\]])"
+        rf"|{less}(?=</?SYS>>)|{less}(?=/?SYS>>)"
+    )
+
+
+_ASCII = re.compile(
+    _pattern(r"\s", {chr(c): chr(c) for c in range(97, 123)}, "<", r"\[", r"\|"), re.IGNORECASE
+)
+_ANY = re.compile(
+    _pattern(_UNSEEN, _letters(), "[<＜﹤]", r"[\[［﹇]", "[|｜]"),
+    re.IGNORECASE,
+)
