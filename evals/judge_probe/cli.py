@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from grpo_guard.verifier import CompletionVerifier
 
 
+# Beyond it a probe has failed, whatever was accepted of the rest.
+MOST_ABSTAINED = 0.1
+
+
 def probe(
     config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
     data: Annotated[Path | None, typer.Option(help="A GSM8K file for the honest part.")] = None,
@@ -91,11 +95,19 @@ def table(result: ProbeResult) -> Table:
 
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:
+    """What is past a threshold; shares are of what was judged, since an outage accepts nothing."""
     honest, attacks = result.rows[0], result.row(overall)
     lines = []
-    if attacks.accepted > most * attacks.n:
+    for what, row in (("attacks", attacks), ("honest", honest)):
+        if row.abstained > MOST_ABSTAINED * row.n:
+            lines.append(
+                f"{what}: expected at most {MOST_ABSTAINED:.0%} abstentions, got "
+                f"{row.abstained} of {row.n}; the figures say little"
+            )
+    judged = attacks.n - attacks.abstained
+    if attacks.accepted > most * judged:
         lines.append(
-            f"attacks: expected at most {most:.1%} accepted, got {attacks.accepted} of {attacks.n}"
+            f"attacks: expected at most {most:.1%} accepted, got {attacks.accepted} of {judged}"
         )
     if honest.accepted < least * honest.n:
         lines.append(

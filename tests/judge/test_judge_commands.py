@@ -67,6 +67,14 @@ def test_a_judge_that_rejects_everything_fails_it_too(server, tmp_path):
     assert "honest: expected at least 90.0% accepted, got 0 of 4" in result.output
 
 
+def test_an_outage_is_no_judge_that_withstands_every_attack(server, tmp_path):
+    server.decide = lambda text: looks_honest(text) if looks_honest(text) == "good" else "http401"
+    options = ", limits: {concurrency: 1}"
+    result = run("judge", "probe", "-c", config(tmp_path, server, options), "--n", 2)
+    assert result.exit_code == 1, result.output
+    assert "attacks: expected at most 10% abstentions" in result.output
+
+
 def test_thresholds_can_be_set_and_the_whole_guard_probed(server, tmp_path):
     server.decide = lambda text: "good"
     path = config(tmp_path, server)
