@@ -12,9 +12,23 @@ from tenacity.wait import wait_base
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.breaker import CircuitBreaker
-from grpo_guard.judge.errors import BackendError, ContextTooLongError, JudgeSetupError
+from grpo_guard.judge.errors import (
+    BackendError,
+    ContextTooLongError,
+    DeclinedError,
+    JudgeSetupError,
+    one_line,
+)
 from grpo_guard.judge.limits import Limits, Spending
 from grpo_guard.verdict import Cause
+
+# Statuses by which servers, their content filters and the firewalls before them refuse a request
+# for what is in it; a wrong set-up gets them too.
+ABOUT_ONE_REQUEST = frozenset({400, 403, 406, 413, 415, 422, 451})
+# Seconds for the neutral question, and for which its outcome stands.
+TRIED_FOR = 10.0
+# Into which a batch that failed is split. Three splits of a batch of 512 leave single requests.
+PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +61,19 @@ class Asker:
         self._breaker = CircuitBreaker()
         self._spending = Spending(limits)
         self._broken: JudgeSetupError | None = None
+        self._neutral: Request | None = None
+        self._tried = asyncio.Lock()
+        self._worked: tuple[float, bool] | None = None
 
-    def begin(self) -> None:
-        """A new batch: what was set up wrongly may have been mended since."""
+    def begin(self, neutral: Request) -> None:
+        """A new batch: what was set up wrongly may have been mended since.
+
+        Args:
+            neutral: A question in which no stranger has a say. Whether it is answered tells a
+                provider that is down from a completion that it chokes on.
+        """
         self._broken = None
+        self._neutral = neutral
 
     async def ask(
         self, requests: Sequence[Request], *, deadline: float, attempts: int
@@ -91,9 +114,23 @@ class Asker:
             replies = await self._retrying(deadline, attempts)(attempt)
         except BackendError as error:
             # An answer that failed and was not asked for again is called by how it failed.
-            replies = [last or error] * len(part)
+            failure = last or error
+            if len(part) > 1 and made < attempts and _may_be_one_of_many(failure):
+                rest = await self._ask_pieces(part, deadline, attempts - made)
+                spent = (time.monotonic() - started) / len(part)
+                return [Answer(a.reply, a.requests + made, spent) for a in rest]
+            replies = [failure] * len(part)
         seconds = (time.monotonic() - started) / len(part) if made else 0.0
         return [Answer(reply, made, seconds) for reply in replies]
+
+    async def _ask_pieces(
+        self, part: Sequence[Request], deadline: float, attempts: int
+    ) -> list[Answer]:
+        """The rest of a batch must not pay for the one text that its engine fails on."""
+        size = -(-len(part) // PIECES)
+        pieces = [part[i : i + size] for i in range(0, len(part), size)]
+        answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in pieces))
+        return [answer for piece in answers for answer in piece]
 
     def _seconds_left(self, deadline: float) -> float:
         """How long a request may take, if it may be made at all."""
@@ -111,7 +148,8 @@ class Asker:
             raise BackendError(
                 "the provider failed again and again", cause=Cause.CIRCUIT_OPEN, retry=False
             )
-        return min(left, self._limits.request_timeout)
+        # The limit of one request says nothing of a batch of hundreds in an engine of our own.
+        return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)
 
     async def _ask_once(self, part: Sequence[Request], seconds: float) -> list[Reply]:
         try:
@@ -121,19 +159,54 @@ class Asker:
                 replies = await self._backend.ask(part, timeout=seconds)
             if len(replies) != len(part):
                 raise BackendError(f"expected {len(part)} replies, got {len(replies)}")
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # extensions panic with what is no Exception
             failure = as_backend_error(error, seconds)
-            if isinstance(failure, JudgeSetupError):
-                self._broken = failure
-            elif not isinstance(failure, ContextTooLongError) and (
-                failure.cause is not Cause.RATE_LIMITED
-            ):
-                self._breaker.failed()  # who says "too many" is up
-            raise failure from error
+            if failure.cause is Cause.TIMEOUT:
+                for request in part:
+                    self._spending.add(request, None)
+            raise await self._charged(failure) from error
         self._breaker.succeeded()
-        for reply in replies:
-            self._spending.add(reply)
+        for request, reply in zip(part, replies, strict=True):
+            self._spending.add(request, reply)
         return replies
+
+    async def _charged(self, failure: BackendError) -> BackendError:
+        """A failure, after it is known whether it is this request's alone or the provider's.
+
+        Otherwise one node could switch the judge off for everybody, with texts that the provider
+        refuses or fails on.
+        """
+        if isinstance(failure, JudgeSetupError):
+            if failure.status in ABOUT_ONE_REQUEST and await self._works():
+                return DeclinedError(str(failure), status=failure.status)
+            self._broken = failure
+        elif isinstance(failure, ContextTooLongError) or failure.cause is Cause.RATE_LIMITED:
+            pass  # who says "too many" is up
+        elif self._breaker.next_opens and await self._works():
+            self._breaker.succeeded()
+        else:
+            self._breaker.failed()
+        return failure
+
+    async def _works(self) -> bool:
+        """Whether the provider answers a question in which no stranger has a say."""
+        async with self._tried:
+            now = time.monotonic()
+            if self._neutral is None:
+                return False
+            if self._worked is None or now - self._worked[0] > TRIED_FOR:
+                seconds = min(TRIED_FOR, self._limits.request_timeout)
+                works, reply = True, None
+                try:
+                    async with asyncio.timeout(seconds):
+                        (reply,) = await self._backend.ask([self._neutral], timeout=seconds)
+                except Exception:
+                    works = False
+                self._spending.add(self._neutral, reply)
+                self._worked = (time.monotonic(), works)
+            return self._worked[1]
 
     def _retrying(self, deadline: float, attempts: int) -> tenacity.AsyncRetrying:
         return tenacity.AsyncRetrying(
@@ -158,7 +231,13 @@ class _AsToldOr(wait_base):
         return float(told) if told is not None else self._otherwise(retry_state)
 
 
-def as_backend_error(error: Exception, seconds: float) -> BackendError:
+def _may_be_one_of_many(error: BackendError) -> bool:
+    """Whether fewer at once may do better."""
+    causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
+    return error.cause in causes and not isinstance(error, JudgeSetupError)
+
+
+def as_backend_error(error: BaseException, seconds: float) -> BackendError:
     """Any failure of a backend, as one that has a cause.
 
     All exceptions are caught, since clients raise many: one that is reused across loops raises a
@@ -171,5 +250,7 @@ def as_backend_error(error: Exception, seconds: float) -> BackendError:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return BackendError("out of memory", cause=Cause.OUT_OF_MEMORY, retry=False)
     if isinstance(error, ImportError):
-        return JudgeSetupError(f"{type(error).__name__}: {error!s:.300}")
-    return BackendError(f"{type(error).__name__}: {error!s:.300}", retry=False, cause=Cause.FAULT)
+        return JudgeSetupError(f"{type(error).__name__}: {one_line(str(error))}")
+    return BackendError(
+        f"{type(error).__name__}: {one_line(str(error))}", retry=False, cause=Cause.FAULT
+    )

@@ -38,6 +38,11 @@ class CircuitBreaker:
         self._open_until = self._clock() + self._cooldown  # this caller is the probe
         return True
 
+    @property
+    def next_opens(self) -> bool:
+        """Whether one more failure opens it, or keeps it open."""
+        return self._in_a_row + 1 >= self._needed
+
     def succeeded(self) -> None:
         """The model answered, whatever it said."""
         self._in_a_row, self._open_until = 0, None

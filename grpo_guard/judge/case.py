@@ -8,15 +8,20 @@ from grpo_guard.completion import Completion
 from grpo_guard.judge.asking import Answer
 from grpo_guard.judge.backends.base import ChatMessage, Request
 from grpo_guard.judge.cache import cache_key
-from grpo_guard.judge.errors import BackendError, ContextTooLongError
+from grpo_guard.judge.errors import BackendError, ContextTooLongError, DeclinedError
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling, VerdictMode
-from grpo_guard.judge.prompt import Window, messages, neutralised
+from grpo_guard.judge.prompt import Window, messages, neutralised, prompt_text
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.verdict import Cause, Finding, Usage
 
-# Below this many characters it is the prompt that does not fit, and not the completion.
+# Fewer characters of a completion say nothing of it.
 _LEAST_SHOWN = 500
+# In UTF-8. What is shorter fits into any context that the rubric fits into.
+_LEAST_BYTES = 1000
+# The judge's own words are not sent back to it: they may quote the completion, and as the
+# assistant's they would be believed.
+_NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,14 @@ class Brief:
         mode: How it says its verdict.
         window: How much of a completion it is shown.
         datamark: See `messages`.
-        model: Name and revision, for the cache.
+        model: What tells models apart, for the cache: `Backend.identity`.
     """
 
     rubric: Rubric
     mode: VerdictMode
     window: Window
     datamark: bool
-    model: tuple[str, str]
+    model: str
 
     def messages(
         self, completion: Completion, secret: bytes, window: Window
@@ -50,13 +55,16 @@ class Brief:
         )
 
     def key(self, completion: Completion) -> str:
-        """Of the cache. The fence's id is made with a fixed secret here: it says nothing of what
-        is asked, and a new secret in each run would make every run ask everything anew."""
-        asked = self.messages(completion, b"", self.window)
+        """Of the cache: all that a ruling depends on but the secret, which only names the fence and
+        draws the excerpt; a new one in each run would make every run ask everything anew."""
         mode = self.mode
-        # The threshold turns p_yes into a ruling; the rest of the mode is in the messages.
-        settings = (mode.name, mode.max_tokens, mode.top_logprobs, repr(sorted(vars(mode).items())))
-        return cache_key(self.model, self.rubric.digest, settings, [dict(m) for m in asked])
+        return cache_key(
+            self.model,
+            (self.rubric.digest, type(mode).__qualname__, mode.name, mode.instructions),
+            (mode.max_tokens, mode.top_logprobs, repr(sorted(vars(mode).items()))),
+            (self.window.shown, self.datamark),
+            (prompt_text(completion), completion.reference, completion.text),
+        )
 
 
 @dataclass(slots=True)
@@ -101,6 +109,10 @@ class Case:
         reply, left = answer.reply, self.usage.requests < limits.attempts
         if isinstance(reply, ContextTooLongError):
             return self._shorten(reply, left)
+        if isinstance(reply, DeclinedError):
+            finding = Finding("refused", "the provider declined this completion, and no other")
+            self.ruling = Ruling(None, Cause.REFUSED, finding=finding)
+            return True
         if isinstance(reply, BackendError):
             self.failure = reply
             return True
@@ -117,8 +129,10 @@ class Case:
             return True
         reminder = self.brief.mode.reminder
         if self.ruling.cause is Cause.MALFORMED and reminder and left and not self._more:
-            said = {"role": "assistant", "content": neutralised(reply.text)[:4000]}
-            self._more = (said, {"role": "user", "content": reminder})
+            self._more = (
+                {"role": "assistant", "content": _NO_ANSWER},
+                {"role": "user", "content": reminder},
+            )
             return False
         return True
 
@@ -128,12 +142,19 @@ class Case:
         if left and shown >= _LEAST_SHOWN:
             self._window = replace(self._window, shown=shown)
             return False
-        if len(self.completion.text) >= 2 * _LEAST_SHOWN:
+        if self._fills_the_context():
             finding = Finding("overlong", f"does not fit into the judge's context: {error}")
             self.ruling = Ruling(None, Cause.OVERLONG, finding=finding)
         else:
             self.failure = error
         return True
+
+    def _fills_the_context(self) -> bool:
+        """Whether it is the completion that is too long, and not the prompt, which its author did
+        not choose."""
+        shown = len(self._window.cut(self.completion.text)[0].encode(errors="replace"))
+        given = prompt_text(self.completion) + (self.completion.reference or "")
+        return shown >= max(len(given.encode(errors="replace")), _LEAST_BYTES)
 
     def _pay(self, answer: Answer, limits: Limits) -> None:
         reply = answer.reply

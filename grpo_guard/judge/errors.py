@@ -5,6 +5,12 @@ from __future__ import annotations
 from grpo_guard.verdict import Cause
 
 
+def one_line(text: str, most: int = 300) -> str:
+    """A message from outside without line breaks and control characters: a server may quote a
+    completion in it, which must not write lines of its own into logs."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
+
+
 class BackendError(Exception):
     """A question got no answer, and the author of the completion is not to blame.
 
@@ -48,3 +54,10 @@ class ContextTooLongError(BackendError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.UNSUPPORTED, retry=False)
+
+
+class DeclinedError(BackendError):
+    """The provider refuses this request and takes others of the same form: its content is why."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message, retry=False, status=status)

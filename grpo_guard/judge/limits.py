@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.backends.base import Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,23 @@ class Spending:
         self.tokens_in = 0
         self.tokens_out = 0
 
-    def add(self, reply: Reply) -> None:
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
+    def add(self, request: Request, reply: Reply | None) -> None:
+        """Count a request.
+
+        Where the backend does not say what it took, or did not answer in time, that is estimated,
+        too high rather than too low: a limit that counts nothing would be none.
+
+        Args:
+            request: What was asked.
+            reply: None = no answer in time, which may cost what an answer does.
+        """
+        if reply is not None and reply.tokens_in:
+            self.tokens_in += reply.tokens_in
+            self.tokens_out += reply.tokens_out
+            return
+        characters = sum(len(message["content"]) for message in request.messages)
+        self.tokens_in += 1 + characters // 3
+        self.tokens_out += request.max_tokens
 
     def exhausted(self) -> str | None:
         """Which limit is reached; None while there is something left.

@@ -8,6 +8,7 @@ coroutines run on one daemon thread per process, and callers wait for their resu
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Coroutine
@@ -15,9 +16,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+logger = logging.getLogger("grpo_guard")
 
 # By process: after a fork the child finds its parent's entry, whose thread does not exist there.
 _loops: dict[int, LoopThread] = {}
+# Kept, so that no destructor touches the sockets that are still the parent's.
+_inherited: list[LoopThread] = []
 
 
 class LoopThread:
@@ -34,10 +38,15 @@ class LoopThread:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="grpo-guard-judge", daemon=True
+                    target=_serve, args=(self._loop,), name="grpo-guard-judge", daemon=True
                 )
                 self._thread.start()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs here. One that came through a fork has no thread."""
+        return self._thread is None or self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it.
@@ -59,4 +68,17 @@ class LoopThread:
 def background_loop() -> LoopThread:
     """The loop of this process, made on first use."""
     # setdefault is atomic; a lock would be inherited locked by a child forked at the wrong moment.
-    return _loops.setdefault(os.getpid(), LoopThread())
+    loop = _loops.setdefault(os.getpid(), LoopThread())
+    if not loop.usable:  # an ancestor had the same process id
+        _inherited.append(loop)
+        loop = _loops[os.getpid()] = LoopThread()
+    return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop for good: a SystemExit in one task must not leave all others waiting for ever."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException:
+            logger.exception("the judge's event loop was interrupted, and goes on")

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.judge.asking import Asker
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.build import build_backend
-from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.case import Brief, Case
-from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import background_loop
-from grpo_guard.judge.modes import LogitMode, Ruling, VerdictMode, mode_of
+from grpo_guard.judge.modes import LogitMode, VerdictMode, mode_of
 from grpo_guard.judge.prompt import Window
 from grpo_guard.judge.rubric import Rubric
+from grpo_guard.judge.session import Session
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
-logger = logging.getLogger("grpo_guard")
 OnUnsure = Literal["reject", "abstain"]
-# Asking, then once more in other words or with less text, twice.
-MOST_ROUNDS = 4
+# Sessions that came through a fork, kept so that no destructor touches the parent's connections.
+_inherited: list[object] = []
 
 
 class JudgeVerifier(CompletionVerifier):
@@ -91,7 +87,7 @@ class JudgeVerifier(CompletionVerifier):
         # The deadline is kept inside; this is for what hangs beyond it.
         self.timeout = self.limits.deadline + 60
         self._secret = secret or os.urandom(32)
-        self._session: _Session | None = None
+        self._session: tuple[asyncio.AbstractEventLoop, Session] | None = None
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self._judge(batch))
@@ -105,8 +101,8 @@ class JudgeVerifier(CompletionVerifier):
         Args:
             batch: Completions, in order. Screens run here too.
         """
-        cases = background_loop().run(self._cases(batch))[1]
-        rulings = [cases[i].ruling if i in cases else None for i in range(len(batch))]
+        cases = background_loop().run(self._settled(batch))[1]
+        rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]
         return [None if ruling is None else ruling.p_yes for ruling in rulings]
 
     def check(self) -> None:
@@ -118,28 +114,39 @@ class JudgeVerifier(CompletionVerifier):
         background_loop().run(self.backend.check())
 
     async def _judge(self, batch: Sequence[Completion]) -> list[Verdict]:
-        verdicts, cases = await self._cases(batch)
-        for i, case in cases.items():
-            verdicts[i] = self._verdict(case)
-        return [v for v in verdicts if v is not None]
+        before, cases = await self._settled(batch)
+        paid: set[str] = set()
+        verdicts = []
+        for i, first in enumerate(before):
+            if i not in cases:
+                assert first is not None
+                verdicts.append(first)
+                continue
+            key, case = cases[i]
+            # The same text again: its price was paid once.
+            usage = Usage(cache_hits=1) if key in paid else case.usage
+            paid.add(key)
+            verdict = self._verdict(case, usage)
+            if first is not None and verdict.accepted:
+                # Who can make a screen fail must not be rid of it.
+                verdict = replace(first, usage=usage, seconds=usage.latency)
+            verdicts.append(verdict)
+        return verdicts
 
-    async def _cases(
+    async def _settled(
         self, batch: Sequence[Completion]
-    ) -> tuple[list[Verdict | None], dict[int, Case]]:
-        """Verdicts that needed no model, and a settled case for each of the others."""
-        verdicts: list[Verdict | None] = await asyncio.to_thread(self._before, batch)
-        brief = self._brief()
-        cases = {
-            i: Case(completion, brief, self._secret)
-            for i, completion in enumerate(batch)
-            if verdicts[i] is None
-        }
+    ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
+        """For each completion what code said of it, and unless that decides a settled case."""
+        before, cases = await asyncio.to_thread(self._before, batch)
         if cases:
-            await self._settle(list(cases.values()))
-        return verdicts, cases
+            session = self._in_this_loop()
+            await session.settle(dict(cases.values()), self._brief(), self._secret)
+        return before, cases
 
-    def _before(self, batch: Sequence[Completion]) -> list[Verdict | None]:
-        """What needs no model: too long, or screened."""
+    def _before(
+        self, batch: Sequence[Completion]
+    ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
+        """What needs no model: too long, or screened; and the others' cases, one for equal ones."""
         verdicts: list[Verdict | None] = [None] * len(batch)
         for i, completion in enumerate(batch):
             if len(completion.text) > self.window.limit:
@@ -147,56 +154,30 @@ class JudgeVerifier(CompletionVerifier):
                 verdicts[i] = reject(self.name, Cause.OVERLONG, message)
         left = [i for i, verdict in enumerate(verdicts) if verdict is None]
         if self.screens is not None:
-            seen = supervised(self.screens, [batch[i] for i in left])
-            for i, verdict in zip(left, seen, strict=True):
-                if verdict.rejected:
-                    verdicts[i] = reject(
-                        self.name, Cause.SCREENED, findings=verdict.findings, members=(verdict,)
-                    )
-        return verdicts
+            screened = supervised(self.screens, [batch[i] for i in left])
+            for i, verdict in zip(left, screened, strict=True):
+                verdicts[i] = self._screened(verdict)
+        brief = self._brief()
+        distinct: dict[str, Case] = {}
+        cases = {}
+        for i in left:
+            first = verdicts[i]
+            if first is None or first.abstained:
+                key = brief.key(batch[i])
+                case = distinct.setdefault(key, Case(batch[i], brief, self._secret))
+                cases[i] = (key, case)
+        return verdicts, cases
 
-    async def _settle(self, cases: list[Case]) -> None:
-        """Find a ruling or a failure for each case; equal ones are asked once."""
-        session, limits = self._in_this_process(), self.limits
-        keys = {id(case): case.brief.key(case.completion) for case in cases}
-        first: dict[str, Case] = {}
-        for case in cases:
-            first.setdefault(keys[id(case)], case)
-        known = await session.look_up(list(first))
-        for key, ruling in known.items():
-            first[key].ruling = ruling
-            first[key].usage = Usage(cache_hits=1)
-        pending = [case for key, case in first.items() if key not in known]
-        try:
-            if pending:
-                await session.ready(self.backend)
-        except JudgeSetupError as error:
-            logger.error("judge: %s", error)
-            for case in pending:
-                case.failure = error
-            pending = []
-        deadline = time.monotonic() + limits.deadline
-        for _ in range(MOST_ROUNDS):
-            if not pending:
-                break
-            made = max(case.usage.requests for case in pending)
-            answers = await session.asker.ask(
-                [case.request() for case in pending],
-                deadline=deadline,
-                attempts=max(1, limits.attempts - made),
-            )
-            closed = [c.take(a, limits) for c, a in zip(pending, answers, strict=True)]
-            pending = [case for case, done in zip(pending, closed, strict=True) if not done]
-        new = {key: case.ruling for key, case in first.items() if key not in known and case.ruling}
-        await session.keep(new)
-        for case in cases:
-            source = first[keys[id(case)]]
-            if case is not source:  # the same text again: its price was paid once
-                case.ruling, case.failure = source.ruling, source.failure
-                case.usage = Usage(cache_hits=1)
+    def _screened(self, verdict: Verdict) -> Verdict | None:
+        """What a screen's verdict is for the judge; None = nothing."""
+        if verdict.rejected:
+            return reject(self.name, Cause.SCREENED, findings=verdict.findings, members=(verdict,))
+        if verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE:
+            return None
+        return replace(verdict, verifier=self.name, members=(verdict,))
 
-    def _verdict(self, case: Case) -> Verdict:
-        fields: dict[str, Any] = {"usage": case.usage, "seconds": case.usage.latency}
+    def _verdict(self, case: Case, usage: Usage) -> Verdict:
+        fields: dict[str, Any] = {"usage": usage, "seconds": usage.latency}
         if case.ruling is None:
             failure = case.failure
             cause = failure.cause if failure is not None else Cause.FAULT
@@ -216,47 +197,19 @@ class JudgeVerifier(CompletionVerifier):
         return (accept if ruling.passed else reject)(self.name, **fields)
 
     def _brief(self) -> Brief:
-        model = (self.backend.model, self.backend.revision)
-        return Brief(self.rubric, self.mode, self.window, self.datamark, model)
+        return Brief(self.rubric, self.mode, self.window, self.datamark, self.backend.identity)
 
-    def _in_this_process(self) -> _Session:
-        if self._session is None or self._session.pid != os.getpid():
-            self._session = _Session(self.backend, self.limits, self.cache)
-        return self._session
+    def _in_this_loop(self) -> Session:
+        """The session of the loop that runs: neither a fork's nor a dead loop's can be used."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session[0] is not loop:
+            if self._session is not None:
+                _inherited.append(self._session)
+            self._session = (loop, Session(self.backend, self.limits, self.cache))
+        return self._session[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_session": None}  # connections stay where they are
-
-
-class _Session:
-    """What a judge holds in one process: its counts, its limits' state, its cache's connection."""
-
-    def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
-        self.pid = os.getpid()
-        self.asker = Asker(backend, limits)
-        self._cache = None if cache is None else RulingCache(cache)
-        self._lock = asyncio.Lock()
-        self._checked = False
-
-    async def ready(self, backend: Backend) -> None:
-        """Ask whether the model is there, until it has been once; otherwise every completion of a
-        batch would find out by itself that the key is wrong."""
-        self.asker.begin()
-        async with self._lock:
-            if not self._checked:
-                await backend.check()
-                self._checked = True
-
-    async def look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
-        if self._cache is None:
-            return {}
-        async with self._lock:
-            return await asyncio.to_thread(self._cache.get, keys)
-
-    async def keep(self, rulings: Mapping[str, Ruling]) -> None:
-        if self._cache is not None:
-            async with self._lock:
-                await asyncio.to_thread(self._cache.put, rulings)
 
 
 def _mode(mode: str | VerdictMode, threshold: float | None) -> VerdictMode:

@@ -57,6 +57,10 @@ ANSWERS = {
 }
 
 
+# What a judge asks to tell a provider that is down from a completion that it chokes on.
+NEUTRAL = "1 + 1 = 2"
+
+
 class JudgeServer(http.server.ThreadingHTTPServer):
     """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
@@ -130,6 +134,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.server.delay)
         if word in ANSWERS:
             self.send(200, ANSWERS[word])
+        elif text == NEUTRAL and not self.server.behaviour:
+            self.send(200, ANSWERS["good"])
         elif isinstance(word, float):
             self.send(200, chat(logprobs=p_yes(word)))
         else:
@@ -152,6 +158,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def once500(self, nth):
         self.http500(nth) if nth == 1 else self.send(200, ANSWERS["good"])
+
+    def http400(self, nth):
+        self.send(400, {"error": {"message": "Content Exists Risk", "code": "invalid_request"}})
+
+    def http403(self, nth):
+        self.send(403, {"error": {"message": "blocked by the firewall"}})
 
     def http401(self, nth):
         self.send(401, {"error": {"message": "Incorrect API key provided: secret-key"}})

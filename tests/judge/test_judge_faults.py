@@ -1,5 +1,6 @@
 """Whatever the server does, each completion gets one verdict, in order, in time."""
 
+import json
 import logging
 import random
 import subprocess
@@ -9,11 +10,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import judge_server as judge_server_module
 import pytest
-from judge_server import MODEL, judge_server
+from judge_server import MODEL, chat, judge_server, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
 
@@ -224,3 +227,77 @@ def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
     )
     assert (overlong.outcome, overlong.cause) == (Outcome.REJECT, Cause.OVERLONG)
     assert server.requests == 1
+
+
+@pytest.mark.parametrize("word", ["http400", "http403"])
+def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
+    words = ["good", word, "bad", "good"] * 10
+    verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*words))
+    for word, verdict in zip(words, verdicts, strict=True):
+        assert verdict.outcome is (Outcome.ACCEPT if word == "good" else Outcome.REJECT)
+    assert {verdicts[i].cause for i in range(1, 40, 4)} == {Cause.REFUSED}
+    assert server.requests <= 42  # the neutral question is not asked for each
+
+
+def test_a_provider_that_refuses_everything_is_set_up_wrongly(server):
+    server.behaviour = "http400"
+    verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*["good"] * 50))
+    assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
+    assert "choose another mode" in verdicts[0].reason
+    assert server.requests < 8
+
+
+@pytest.mark.parametrize("word", ["http500", "reset", "notjson"])
+def test_one_nodes_texts_on_which_the_provider_fails_open_no_circuit_for_others(server, word):
+    # In a row, and before all others: without the neutral question the circuit would open.
+    words = [word] * 16 + ["good"] * 60
+    limits = {"concurrency": 4, "attempts": 2, "request_timeout": 5}
+    verdicts = judge(server, limits=limits).verify(completions(*words))
+    assert {v.cause for v in verdicts[:16]} == {Cause.PROVIDER}
+    assert all(v.accepted for v in verdicts[16:])
+
+
+def test_what_the_judge_said_is_not_sent_back_to_it(server):
+    server.behaviour = "schema"
+    judge(server, mode="json").verify(completions("good"))
+    first, second = server.bodies
+    assert second["messages"][:2] == first["messages"]
+    said = json.dumps(second["messages"][2:])
+    assert "verdict" not in said
+    assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "user"]
+
+
+def test_a_prompt_that_does_not_fit_is_not_charged_to_a_long_completion(server):
+    server.behaviour = "toolong"
+    batch = [Completion("Q " * 7000, "good " + "step after step, " * 200)]
+    (verdict,) = judge(server).verify(batch)
+    assert (verdict.outcome, verdict.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
+
+
+def test_a_budget_holds_where_the_server_does_not_say_what_it_took(server, monkeypatch):
+    monkeypatch.setitem(judge_server_module.ANSWERS, "silent", chat(logprobs=p_yes(0.9)))
+    judge_server_module.ANSWERS["silent"].pop("usage")
+    verdicts = judge(server, limits={"max_tokens": 3000, "concurrency": 1}).verify(
+        completions(*["silent"] * 40)
+    )
+    causes = Counter(v.cause for v in verdicts)
+    assert 0 < causes[Cause.JUDGED] < 12
+    assert causes[Cause.BUDGET] == 40 - causes[Cause.JUDGED]
+
+
+def test_no_secret_and_no_line_break_gets_into_a_message():
+    key = "secret-key-of-forty-characters-0123456789"
+    backend = OpenAIBackend("m", base_url="http://user:hush@127.0.0.1:9/v1?k=hush", api_key=key)
+    assert "hush" not in repr(backend)
+    for lead in range(200, 330, 7):
+        body = "x" * lead + key + "\n\x1b[31mINFO a line of its own"
+        failure = str(backend._failure(RuntimeError(body)))
+        assert key[:12] not in failure
+        assert "\n" not in failure
+        assert "\x1b" not in failure
+    with pytest.raises(JudgeSetupError) as raised:
+        JudgeVerifier(backend).check()
+    assert "hush" not in str(raised.value)
+    with pytest.raises(ValueError, match="expected a mapping with type") as wrong:
+        JudgeVerifier({"model": "m", "api_key": key})
+    assert key not in str(wrong.value)

@@ -2,21 +2,27 @@
 
 import asyncio
 import multiprocessing
+import os
 import pickle
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from judge_server import MODEL, judge_server
 
-from grpo_guard import Cause, Completion, Outcome, Vote
+from grpo_guard import Cause, Completion, CompletionVerifier, Outcome, Vote
+from grpo_guard.judge import loop
+from grpo_guard.judge.backends.base import Backend, Reply
+from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.breaker import CircuitBreaker
 from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.limits import Limits
-from grpo_guard.judge.loop import background_loop
+from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.judge.verifier import JudgeVerifier
+from grpo_guard.verdict import accept
 
 
 @pytest.fixture
@@ -98,6 +104,60 @@ def test_whatever_changes_the_question_asks_anew(server, tmp_path, change):
     assert server.requests >= 2
 
 
+def test_another_server_or_other_fields_ask_anew(server, tmp_path):
+    path = tmp_path / "judge.sqlite"
+    with judge_server() as other:
+        backends = [
+            OpenAIBackend(MODEL, base_url=url, extra_body=extra)
+            for url in (server.url, other.url)
+            for extra in ({}, {"seed": 1})
+        ]
+        for backend in [*backends, *backends]:
+            JudgeVerifier(backend, cache=path).verify(completions("good"))
+        assert (server.requests, other.requests) == (2, 2)
+
+
+def test_weights_that_changed_are_another_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    before = Fake(str(tmp_path)).identity
+    assert Fake(str(tmp_path)).identity == before
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    assert Fake(str(tmp_path)).identity != before
+    assert Fake("name").identity != Fake("other").identity
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"passed": "false", "p_yes": null, "finding": null}',
+        '{"passed": 1, "p_yes": null, "finding": null}',
+        '{"passed": true, "p_yes": 7, "finding": null}',
+        '{"passed": true, "p_yes": null, "finding": {"kind": "k", "message": "m"}}',
+        "[" * 100_000,
+        b"\xff\x00",
+        7,
+        None,
+    ],
+)
+def test_corrupted_rows_accept_nothing(server, tmp_path, row):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("bad"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rulings SET ruling = ?", (row,))
+    assert judge(server, cache=path).verify(completions("bad"))[0].rejected
+    assert server.requests == 2
+
+
+def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good"))
+    assert path.stat().st_mode & 0o077 == 0
+    path.chmod(0o666)
+    assert judge(server, cache=path).verify(completions("good"))[0].accepted
+    assert server.requests == 2
+    assert "nobody else can write" in caplog.text
+
+
 def test_several_processes_share_a_cache(tmp_path):
     context = multiprocessing.get_context("fork")
     path = str(tmp_path / "c.sqlite")
@@ -133,6 +193,136 @@ def test_rows_of_another_version_are_asked_anew(server, tmp_path):
         connection.execute("UPDATE rulings SET ruling = '{}'")
     assert judge(server, cache=path).verify(completions("good"))[0].accepted
     assert server.requests == 2
+
+
+class Fake(Backend):
+    """Answers yes, or does what the completion's word says; whole batches fail together."""
+
+    def __init__(self, model="fake", batch_size=1):
+        self.model, self.batch_size = model, batch_size
+        self.calls = []
+
+    async def ask(self, requests, *, timeout):
+        texts = [request.messages[1]["content"] for request in requests]
+        self.calls.append(len(requests))
+        for text in texts:
+            if "raises" in text:
+                raise ValueError("no such text")
+            if "panics" in text:
+                raise Panic("index out of bounds")
+            if "exits" in text:
+                raise SystemExit(3)
+            if "waits" in text:
+                await asyncio.sleep(3)
+        return [Reply("yes", first_token=(("yes", -0.01),), tokens_in=9) for _ in texts]
+
+
+class Panic(BaseException):
+    """As extensions written in Rust raise."""
+
+
+@pytest.mark.parametrize("word", ["raises", "panics", "exits"])
+def test_whatever_a_backend_raises_befalls_one_completion(word):
+    verifier = JudgeVerifier(Fake(), screens=None)
+    verdicts = verifier.verify(completions("good", word, "good"))
+    assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.ABSTAIN, Outcome.ACCEPT]
+    assert verdicts[1].cause is Cause.FAULT
+    assert verifier.verify(completions("good"))[0].accepted
+
+
+@pytest.mark.parametrize("size", [2, 50, 256, 512])
+def test_one_text_on_which_an_engine_fails_costs_the_rest_of_its_batch_nothing(size):
+    backend = Fake(batch_size=size)
+    words = ["good"] * size
+    words[size // 3] = "raises"
+    verdicts = JudgeVerifier(backend, screens=None).verify(completions(*words))
+    assert [v.accepted for v in verdicts] == [word == "good" for word in words]
+    assert max(v.usage.requests for v in verdicts) <= 4
+
+
+def test_a_slow_answer_does_not_hold_up_anothers_second_question(server):
+    server.decide = lambda text: "hang" if "hang" in text else "schema"
+    verifier = JudgeVerifier(
+        {"type": "openai", "model": MODEL, "base_url": server.url},
+        mode="json",
+        limits={"deadline": 4, "request_timeout": 4},
+    )
+    slow, quick = verifier.verify(completions("hang", "quick"))
+    assert slow.cause is Cause.TIMEOUT
+    assert (quick.cause, quick.usage.requests) == (Cause.MALFORMED, 2)
+    assert quick.seconds < 3
+
+
+def test_who_can_make_a_screen_fail_is_not_rid_of_it(server):
+    class Screen(CompletionVerifier):
+        name = "screen"
+
+        def verify(self, batch):
+            if any("boom" in completion.text for completion in batch):
+                raise RecursionError
+            return [accept(self.name)] * len(batch)
+
+    batch = completions("good", "good boom", "bad boom")
+    verdicts = judge(server, screens=Screen()).verify(batch)
+    assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.ABSTAIN, Outcome.REJECT]
+    assert verdicts[1].cause is Cause.FAULT
+    assert verdicts[1].usage.requests == 1
+
+
+def test_a_loop_that_came_through_a_fork_under_the_same_process_id_is_replaced(server):
+    verifier = judge(server)
+    assert verifier.verify(completions("good"))[0].accepted
+    dead = LoopThread()
+    dead._thread = threading.Thread(target=int)
+    dead._thread.start()
+    dead._thread.join()
+    loop._loops[os.getpid()], kept = dead, background_loop()
+    try:
+        assert background_loop() is not dead
+        assert verifier.verify(completions("good"))[0].accepted
+    finally:
+        loop._loops[os.getpid()] = kept
+
+
+def test_a_task_that_exits_stops_no_other():
+    async def leave():
+        raise SystemExit(1)
+
+    background_loop().submit(leave())
+    assert background_loop().submit(asyncio.sleep(0.05, "here")).result(timeout=10) == "here"
+
+
+def test_a_child_leaves_its_parents_connections_alone(server):
+    server.delay = 0.05
+    verifier = judge(server)
+    assert verifier.verify(completions("good"))[0].accepted
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        mine = pool.submit(verifier.verify, completions(*["good"] * 300))
+        worker = context.Process(target=_judge_in_worker, args=(verifier, results))
+        worker.start()
+        assert results.get(timeout=60) == ["accept", "reject"]
+        worker.join()
+        assert all(v.accepted and v.usage.requests == 1 for v in mine.result())
+
+
+def test_few_cases_are_at_work_at_once():
+    backend = Fake()
+    backend.concurrency = 2
+    started, most = set(), 0
+    verifier = JudgeVerifier(backend, screens=None)
+    asked = backend.ask
+
+    async def counting(requests, *, timeout):
+        nonlocal most
+        started.update(asyncio.all_tasks())
+        most = max(most, len(asyncio.all_tasks()))
+        return await asked(requests, timeout=timeout)
+
+    backend.ask = counting
+    assert all(v.accepted for v in verifier.verify(completions(*["good"] * 2000)))
+    assert most < 100
 
 
 def test_it_works_from_threads_and_from_a_running_loop(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,15 @@ class Backend(ABC):
     batch_size: int = 1
     concurrency: int = 64
 
+    @property
+    def identity(self) -> str:
+        """What tells this model from every other, for the cache.
+
+        Of a folder of weights also the files' sizes and times: a model that was trained further is
+        another one.
+        """
+        return repr((type(self).__qualname__, self.model, self.revision, _files(self.model)))
+
     @abstractmethod
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
         """One reply per request, in order, on the judge's own event loop.
@@ -91,3 +101,12 @@ class Backend(ABC):
 
     async def close(self) -> None:  # noqa: B027 (nothing to let go of is fine)
         """Let go of connections and weights; the next `ask` makes them anew."""
+
+
+def _files(path: str) -> list[tuple[str, int, int]]:
+    try:
+        with os.scandir(path) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries]
+    except (OSError, ValueError):
+        return []  # a name, and no folder
+    return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)

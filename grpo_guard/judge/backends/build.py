@@ -23,8 +23,10 @@ def build_backend(options: Mapping[str, Any]) -> Backend:
         ValueError: unknown type, or wrong options.
     """
     if not isinstance(options, Mapping) or "type" not in options:
+        # Not the values: a key may be among them.
+        got = ", ".join(map(str, options)) if isinstance(options, Mapping) else type(options)
         raise ValueError(
-            f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {options!r:.80}"
+            f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {got!s:.80}"
         )
     arguments = dict(options)
     kind = arguments.pop("type")

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
@@ -17,6 +18,8 @@ from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
     import openai
+
+_inherited: list[object] = []
 
 
 class OpenAIBackend(Backend):
@@ -62,7 +65,13 @@ class OpenAIBackend(Backend):
         self.extra_body = dict(extra_body or {})
         self._api_key = api_key
         self._api_key_env = api_key_env
-        self._client: tuple[int, openai.AsyncOpenAI] | None = None
+        self._client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
+        self._made_in = 0
+
+    @property
+    def identity(self) -> str:
+        # Two servers may call different models by one name; more fields may change its answers.
+        return repr((super().identity, self.base_url, sorted(self.extra_body.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
         replies = [self._ask_one(request, min(timeout, self.timeout)) for request in requests]
@@ -129,8 +138,12 @@ class OpenAIBackend(Backend):
             await held[1].close()
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The client of this process: connections must not cross a fork."""
-        if self._client is None or self._client[0] != os.getpid():
+        """The client of the running loop: connections must cross neither a fork nor loops."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            if self._client is not None and self._made_in != os.getpid():
+                # Its destructor would close connections that the parent still uses.
+                _inherited.append(self._client)
             try:
                 import openai
             except ImportError:
@@ -146,12 +159,16 @@ class OpenAIBackend(Backend):
             client = openai.AsyncOpenAI(
                 api_key=key or "none", base_url=self.base_url, max_retries=0, timeout=self.timeout
             )
-            self._client = (os.getpid(), client)
+            self._client, self._made_in = (loop, client), os.getpid()
         return self._client[1]
 
     @property
     def _where(self) -> str:
-        return self.base_url or "the hosted API"
+        if self.base_url is None:
+            return "the hosted API"
+        # Without a password or a key, which some put into the address.
+        parts = urlsplit(self.base_url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def _failure(self, error: Exception) -> BackendError | Reply:
         """The client's exception as ours, without the key that some messages quote."""
@@ -159,7 +176,8 @@ class OpenAIBackend(Backend):
 
     def _hide(self, text: str) -> str:
         key = self._api_key or os.environ.get(self._api_key_env)
-        return text.replace(key, "***") if key else text
+        text = text.replace(key, "***") if key else text
+        return text.replace(self.base_url, self._where) if self.base_url else text
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}

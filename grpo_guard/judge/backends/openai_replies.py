@@ -10,16 +10,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_guard.judge.backends.base import Reply
-from grpo_guard.judge.errors import BackendError, ContextTooLongError, JudgeSetupError
+from grpo_guard.judge.errors import (
+    BackendError,
+    ContextTooLongError,
+    JudgeSetupError,
+    one_line,
+)
 from grpo_guard.verdict import Cause
 
 # How servers say that the messages are too long, among their other reasons for a 400.
-_TOO_LONG = ("context length", "context_length", "maximum context", "too long", "max_model_len")
+_TOO_LONG = (
+    "context length", "context_length", "context size", "context window", "maximum context",
+    "too long", "too large", "max_model_len", "max_new_tokens", "maximum number of tokens",
+    "must have less than", "reduce the length", "longer than the model",
+)  # fmt: skip
 _LONGEST_WAIT = 3600.0
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
     403: "the key may not use this model; ask for access, or choose another",
     404: "there is no such model or path; correct model or base_url",
+    400: "the server does not take this request; choose another mode, or look at extra_body",
     405: "there is no such path; correct base_url",
     422: "the server does not take this request; choose another mode, or look at extra_body",
 }
@@ -54,13 +64,17 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
     listed = [(c.token, c.logprob) for c in first.top_logprobs or ()]
     if not any(token == first.token for token, _ in listed):
         listed.append((first.token, first.logprob))
-    # A server that lists one candidate twice must not double its probability.
-    return tuple({str(t): float(p) for t, p in listed if math.isfinite(p)}.items())
+    likeliest: dict[str, float] = {}
+    for token, logprob in listed:
+        if math.isfinite(logprob):
+            # A server that lists one candidate twice must not double its probability.
+            likeliest[str(token)] = max(float(logprob), likeliest.get(str(token), -math.inf))
+    return tuple(likeliest.items())
 
 
 def _count(usage: Any, name: str) -> int:
     value = getattr(usage, name, None)
-    return value if isinstance(value, int) else 0
+    return max(value, 0) if isinstance(value, int) else 0
 
 
 def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
@@ -75,11 +89,11 @@ def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> B
 
     if isinstance(error, BackendError):
         return error
-    said = hide(f"{error!s:.300}")
+    said = one_line(hide(str(error)))  # hidden first: a key that is cut in two is not found
     if isinstance(error, openai.APITimeoutError | TimeoutError):
         return BackendError(f"{where}: no answer in time", cause=Cause.TIMEOUT)
     if isinstance(error, openai.APIConnectionError):
-        reason = hide(f"{error.__cause__ or error!s:.200}")
+        reason = one_line(hide(str(error.__cause__ or error)), 200)
         return BackendError(f"{where}: connection failed: {reason}")
     if isinstance(error, openai.APIStatusError):
         return _of_status(error, said, where)
@@ -101,7 +115,7 @@ def _of_status(error: Any, said: str, where: str) -> BackendError | Reply:
         )
     if status == 400 and "content_filter" in (code or said):
         return Reply("", finish_reason="content_filter", refusal=True)
-    if status in (400, 413, 422) and any(words in said.lower() for words in _TOO_LONG):
+    if status == 413 or (status in (400, 422) and any(w in said.lower() for w in _TOO_LONG)):
         return ContextTooLongError(f"{where}: {said}")
     if status in (408, 409, 425) or status >= 500:
         wait = retry_after(error.response.headers)

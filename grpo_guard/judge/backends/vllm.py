@@ -10,11 +10,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.verdict import Cause
+
+if TYPE_CHECKING:
+    from grpo_guard.judge.backends.chat_ids import ChatEncoder
 
 
 class VLLMBackend(Backend):
@@ -45,6 +48,12 @@ class VLLMBackend(Backend):
         self.engine = dict(engine or {})
         self._lock = threading.Lock()
         self._llm: Any = None
+        self._encoder: ChatEncoder | None = None
+
+    @property
+    def identity(self) -> str:
+        # Quantised or cut off, the same weights give other answers.
+        return repr((super().identity, sorted(self.engine.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
         # A batch that has begun runs to its end whatever the timeout: the engine cannot be stopped
@@ -55,7 +64,7 @@ class VLLMBackend(Backend):
         await asyncio.to_thread(self._check)
 
     async def close(self) -> None:
-        self._llm = None
+        self._llm = self._encoder = None
 
     def _check(self) -> None:
         with self._lock:
@@ -70,8 +79,13 @@ class VLLMBackend(Backend):
         with self._lock:
             llm = self._loaded()
             longest = llm.llm_engine.model_config.max_model_len
-            tokenizer = llm.get_tokenizer()
-            prompts = [_ids(tokenizer, request) for request in requests]
+            if self._encoder is None:
+                from grpo_guard.judge.backends.chat_ids import ChatEncoder
+
+                # A template filled in as one string would make special tokens of those that a
+                # completion spells out.
+                self._encoder = ChatEncoder(llm.get_tokenizer())
+            prompts = [self._encoder.encode(request.messages) for request in requests]
             # The engine refuses a whole batch for one prompt that is too long, which would let one
             # author spoil everybody's verdict.
             fits = [
@@ -123,21 +137,11 @@ class VLLMBackend(Backend):
         return self._llm
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_llm")}
+        left_here = ("_lock", "_llm", "_encoder")
+        return {k: v for k, v in self.__dict__.items() if k not in left_here}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _llm=None)
-
-
-def _ids(tokenizer: Any, request: Request) -> list[int]:
-    """The chat as token ids. Our prompts hold no chat-template tokens: they were neutralised."""
-    encoded = tokenizer.apply_chat_template(
-        [dict(message) for message in request.messages],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-    )
-    return list(encoded["input_ids"])
+        self.__dict__.update(state, _lock=threading.Lock(), _llm=None, _encoder=None)
 
 
 def _sampling(request: Request) -> Any:

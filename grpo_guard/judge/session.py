@@ -1,0 +1,123 @@
+"""What a judge holds while it works, and how its cases are settled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from grpo_guard.completion import Completion
+from grpo_guard.judge.asking import Asker
+from grpo_guard.judge.backends.base import Backend, Request
+from grpo_guard.judge.cache import RulingCache
+from grpo_guard.judge.case import Brief, Case
+from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.limits import Limits
+from grpo_guard.judge.modes import Ruling
+from grpo_guard.verdict import Usage
+
+logger = logging.getLogger("grpo_guard")
+# Asking, then once more in other words or with less text, twice.
+MOST_ROUNDS = 4
+# Cases that are at work at once, for each request in flight: those between two requests wait
+# without holding one. The others hold neither a task nor a prompt, however many there are.
+AT_WORK = 8
+_NEUTRAL = Completion("What is 1 + 1?", "1 + 1 = 2", reference="2")
+
+
+class Session:
+    """Counts, limits' state, and the cache's connection, on one event loop.
+
+    Args:
+        backend: Whom to ask.
+        limits: Of all batches together, where they are of money.
+        cache: File of rulings that are known; None = none.
+    """
+
+    def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
+        self._backend = backend
+        self._limits = limits
+        self._asker = Asker(backend, limits)
+        self._cache = None if cache is None else RulingCache(cache)
+        self._cache_lock, self._check_lock = asyncio.Lock(), asyncio.Lock()
+        self._checked = False
+
+    async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
+        """Find a ruling or a failure for each case.
+
+        Args:
+            cases: By their keys.
+            brief: The same for all.
+            secret: See `Case`.
+        """
+        known = await self._look_up(list(cases))
+        for key, ruling in known.items():
+            cases[key].ruling = ruling
+            cases[key].usage = Usage(cache_hits=1)
+        pending = [case for key, case in cases.items() if key not in known]
+        if not pending:
+            return
+        neutral = Case(_NEUTRAL, brief, secret).request()
+        try:
+            await self._ready(neutral)
+        except JudgeSetupError as error:
+            logger.error("judge: %s", error)
+            for case in pending:
+                case.failure = error
+            return
+        try:
+            await self._close_all(pending)
+        finally:  # also when the caller gave up: what was paid for is kept
+            new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
+            await self._keep(new)
+
+    async def _ready(self, neutral: Request) -> None:
+        """Ask whether the model is there, until it has been once; otherwise every completion of a
+        batch would find out by itself that the key is wrong."""
+        self._asker.begin(neutral)
+        async with self._check_lock:
+            if not self._checked:
+                await self._backend.check()
+                self._checked = True
+
+    async def _close_all(self, cases: Sequence[Case]) -> None:
+        deadline = time.monotonic() + self._limits.deadline
+        if self._backend.batch_size > 1:
+            await self._close(cases, deadline)
+            return
+        # Each on its own: nobody waits for another's second round.
+        left = iter(cases)
+        flying = self._limits.concurrency or self._backend.concurrency
+
+        async def work() -> None:
+            for case in left:
+                await self._close([case], deadline)
+
+        await asyncio.gather(*(work() for _ in range(min(len(cases), AT_WORK * flying))))
+
+    async def _close(self, cases: Sequence[Case], deadline: float) -> None:
+        """Ask until each case is closed."""
+        pending, limits = cases, self._limits
+        for _ in range(MOST_ROUNDS):
+            made = max(case.usage.requests for case in pending)
+            answers = await self._asker.ask(
+                [case.request() for case in pending],
+                deadline=deadline,
+                attempts=max(1, limits.attempts - made),
+            )
+            closed = [c.take(a, limits) for c, a in zip(pending, answers, strict=True)]
+            pending = [case for case, done in zip(pending, closed, strict=True) if not done]
+            if not pending:
+                return
+
+    async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
+        if self._cache is None:
+            return {}
+        async with self._cache_lock:
+            return await asyncio.to_thread(self._cache.get, keys)
+
+    async def _keep(self, rulings: Mapping[str, Ruling]) -> None:
+        if self._cache is not None:
+            async with self._cache_lock:
+                await asyncio.to_thread(self._cache.put, rulings)
