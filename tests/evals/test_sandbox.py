@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import struct
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from sandbox_outside import processes
 
 from grpo_guard.evals.sandbox.inside import seccomp
-from grpo_guard.evals.sandbox.inside.kernel import AARCH64, X86_64, Machine
+from grpo_guard.evals.sandbox.inside.kernel import AARCH64, X86_64, Machine, machine
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
 
@@ -199,6 +200,44 @@ def test_a_fork_of_this_process_does_not_share_its_server(sandbox: Sandbox) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_sandbox_that_is_forgotten_ends_its_servers() -> None:
+    forgotten = Sandbox()
+    forgotten.require()
+    (server,) = forgotten._idle
+    del forgotten
+    gc.collect()
+    assert server._process.poll() is not None
+
+
+def test_runs_leave_no_descriptors_open(sandbox: Sandbox) -> None:
+    sandbox.run("1")
+    before = sorted(os.listdir("/proc/self/fd"))
+    for source in ["print(1)", "1 / 0", "print('x' * 10**6)", "import os; os.close(1)"] * 3:
+        sandbox.run(source)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_every_other_system_call_is_refused(sandbox: Sandbox) -> None:
+    """By number, so that calls are among them that nobody here has heard of."""
+    here = machine()
+    listed = [*here.allowed, here.mmap, here.mprotect, here.futex]
+    if here is X86_64:
+        # uretprobe and uprobe pass every filter since Linux 6.14. They serve a traced process's own
+        # breakpoints, and kill whoever calls them from anywhere else (kernel/seccomp.c).
+        listed += [335, 336]
+    source = f"""
+import ctypes
+call = ctypes.CDLL(None, use_errno=True).syscall
+for number in range(1024):
+    if number not in {listed!r}:
+        ctypes.set_errno(0)
+        if call(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1:
+            print(number)
+"""
+    run = sandbox.run(source)
+    assert (run.status, run.stdout) == ("ok", "")
+
+
 @pytest.mark.parametrize("layers", [("seccomp", "landlock", "namespaces"), ("seccomp",), ()])
 def test_all_processes_end_with_the_parent_even_if_it_is_killed(layers: tuple[str, ...]) -> None:
     wall = 1000.0 + time.monotonic_ns() % 1_000_003 / 1_000_003
@@ -272,19 +311,19 @@ def decide(code: bytes, audit: int, number: int, *arguments: int) -> int:
             at += yes if holds[kind] else no
 
 
-@pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
-def test_the_filter_of_either_machine(machine: Machine) -> None:
+@pytest.mark.parametrize("where", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
+def test_the_filter_of_either_machine(where: Machine) -> None:
     """The numbers of one machine mean other calls on the other, so both are looked at here."""
-    code = seccomp.build(machine)
-    special = (machine.mmap, machine.mprotect, machine.futex)
-    allowed = {n for n in range(1000) if decide(code, machine.audit, n) == ALLOW}
-    assert allowed == {*machine.allowed, *special}
-    assert all(decide(code, machine.audit, n) == REFUSE for n in range(1000) if n not in allowed)
-    assert decide(code, machine.audit, 0x40000001) == KILL
-    assert decide(code, 0x40000003, machine.allowed[0]) == KILL  # the 32-bit table
+    code = seccomp.build(where)
+    special = (where.mmap, where.mprotect, where.futex)
+    allowed = {n for n in range(1000) if decide(code, where.audit, n) == ALLOW}
+    assert allowed == {*where.allowed, *special}
+    assert all(decide(code, where.audit, n) == REFUSE for n in range(1000) if n not in allowed)
+    assert decide(code, where.audit, 0x40000001) == KILL
+    assert decide(code, 0x40000003, where.allowed[0]) == KILL  # the 32-bit table
     for number in special[:2]:
-        assert decide(code, machine.audit, number, 0, 4096, 3) == ALLOW
-        assert decide(code, machine.audit, number, 0, 4096, 7) == REFUSE
+        assert decide(code, where.audit, number, 0, 4096, 3) == ALLOW
+        assert decide(code, where.audit, number, 0, 4096, 7) == REFUSE
     for operation, answer in {
         0: ALLOW,
         129: ALLOW,
@@ -292,7 +331,7 @@ def test_the_filter_of_either_machine(machine: Machine) -> None:
         6: REFUSE,
         134: REFUSE,
     }.items():
-        assert decide(code, machine.audit, machine.futex, 0, operation) == answer
+        assert decide(code, where.audit, where.futex, 0, operation) == answer
 
 
 def test_numbers_by_the_names_that_no_program_may_use() -> None:
@@ -311,7 +350,7 @@ def test_numbers_by_the_names_that_no_program_may_use() -> None:
         AARCH64: {"ioctl": 29, "openat": 56, "newfstatat": 79, "kill": 129, "tgkill": 131}
         | {"prctl": 167, "ptrace": 117, "socket": 198, "clone": 220, "execve": 221},
     }
-    for machine, calls in refused.items():
-        code = seccomp.build(machine)
+    for where, calls in refused.items():
+        code = seccomp.build(where)
         for name, number in calls.items():
-            assert decide(code, machine.audit, number) == REFUSE, name
+            assert decide(code, where.audit, number) == REFUSE, name

@@ -57,6 +57,7 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         resource.RLIMIT_AS: baseline + config.memory_bytes,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_NOFILE: _DESCRIPTORS,
         # Counts per user and may be over already, which is no error here: then no fork succeeds.
         resource.RLIMIT_NPROC: 0,

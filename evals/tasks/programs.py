@@ -1,0 +1,127 @@
+"""Gold solutions as programs: the steps of a worked problem, one assignment each, then a print.
+
+What the paper's CODE setting asks of its models (arXiv 2511.09780, section 2.3 of our notes): a
+Python program inside ``<code>``, statements only, no comments, the last print gives the answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import islice
+from typing import Final
+
+CODE_OPEN: Final = "<code>"
+CODE_CLOSE: Final = "</code>"
+
+_NOTE: Final = re.compile(r"<<([^<>]{1,200})>>")
+_EXPRESSION: Final = re.compile(r"[-0-9+*/(). ]{1,120}")
+_LEADING_ZEROS: Final = re.compile(r"(?<![\d.])0+(?=\d)")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?|-?\.[0-9]{1,20}")
+_OPERATORS: Final = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+_MOST_STEPS: Final = 40
+
+
+def program_of(equations: Sequence[tuple[str, str]]) -> tuple[str, Fraction] | None:
+    """Return a program that works out ``equations`` in order, and what it prints.
+
+    A number that an earlier step gave is named there, so that the program shows where it is from.
+
+    Args:
+        equations: Left side and result of each, such as ``("48 / 2", "24")``.
+
+    Returns:
+        None where one cannot be read as + - * / of numbers, or divides by nothing.
+    """
+    if not 1 <= len(equations) <= _MOST_STEPS:
+        return None
+    lines, named = list[str](), dict[Fraction, str]()
+    values = dict[str, Fraction]()
+    for index, (left, stated) in enumerate(equations, 1):
+        tree = _parsed(left)
+        if tree is None or not _NUMBER.fullmatch(stated):
+            return None
+        tree = ast.fix_missing_locations(_Named(named).visit(tree))
+        try:
+            value = _value(tree, values)
+        except ZeroDivisionError:
+            return None
+        name = f"step{index}"
+        lines.append(f"{name} = {ast.unparse(tree)}")
+        values[name] = value
+        named[Fraction(stated)] = name
+    lines.append(f"print({name})")
+    return "\n".join(lines), value
+
+
+def notes_of(solution: str) -> list[tuple[str, str]]:
+    """Return the calculator notes of a GSM8K solution, ``<<48/2=24>>``, as pairs of texts."""
+    notes = islice(_NOTE.finditer(solution), _MOST_STEPS + 1)
+    pairs = (note[1].rpartition("=")[::2] for note in notes)
+    return [(left.strip(), stated.strip()) for left, stated in pairs]
+
+
+def in_tags(program: str) -> str:
+    """Return ``program`` as a completion."""
+    return f"{CODE_OPEN}\n{program}\n{CODE_CLOSE}"
+
+
+def _parsed(left: str) -> ast.expr | None:
+    if not _EXPRESSION.fullmatch(left):
+        return None
+    try:
+        tree = ast.parse(_LEADING_ZEROS.sub("", left.strip()), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError):
+        return None
+    return tree if _plain(tree) else None
+
+
+def _plain(tree: ast.expr) -> bool:
+    match tree:
+        case ast.Constant(value=int() | float()):
+            return True
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            return _plain(operand)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return isinstance(operator, _OPERATORS) and _plain(left) and _plain(right)
+    return False
+
+
+class _Named(ast.NodeTransformer):
+    """Puts the name of a step where its result stands."""
+
+    def __init__(self, named: dict[Fraction, str]) -> None:
+        self._named = named
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        name = self._named.get(_exact(node))
+        return ast.Name(name, ast.Load()) if name else node
+
+
+def _exact(node: ast.Constant) -> Fraction:
+    return Fraction(str(node.value))
+
+
+def _value(tree: ast.expr, values: dict[str, Fraction]) -> Fraction:
+    """Exactly; wants what `_plain` accepts, with names of ``values``."""
+    match tree:
+        case ast.Constant():
+            return _exact(tree)
+        case ast.Name(id=name):
+            return values[name]
+        case ast.UnaryOp(op=sign, operand=operand):
+            value = _value(operand, values)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(left=left, op=operator, right=right):
+            a, b = _value(left, values), _value(right, values)
+            match operator:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+            return a / b
+    raise AssertionError(f"unreachable: {ast.dump(tree)}")
