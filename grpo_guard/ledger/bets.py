@@ -17,6 +17,10 @@ maximised function is concave in p. No estimate of p is plugged in, so nothing h
 into one score per peer, so that any S is scored by a sum (`Bets.score`): with j counted h times,
 F is convex in N, hence ``F(sum of N) <= mean of F(h N_j)``. A peer that sent nothing in a round
 scores 0: the rest of S then bets a part of the stake, which is fair too, by Jensen's inequality.
+Against a peer that sent less than the node, only as large a part of the node's work is bet,
+c_j = N_j / n: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is no less than what the
+mean of the c_j takes. All of it against next to nothing could only lose, and a peer with one
+completion a round would shield everybody.
 
 Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for the form of the
 bet; Ville's inequality for the level.
@@ -112,7 +116,9 @@ class Bets:
         if not node.judged or not peer.judged:
             return np.zeros(len(ALTERNATIVES))
         odds = self._odds_for(honest)
-        won = node.held * odds.log_up - self._price(node.judged, peer.judged, honest)
+        part = min(1.0, peer.judged / node.judged)
+        price = self._price(min(node.judged, peer.judged), peer.judged, honest)
+        won = part * node.held * odds.log_up - price
         return np.asarray(won / honest + peer.rejected * odds.log_down)
 
     def _price(self, judged: float, of_peer: float, honest: int) -> Array:

@@ -106,6 +106,22 @@ def test_spotless_work_of_one_in_three_makes_nobody_look_bad(rate):
         )
 
 
+@pytest.mark.parametrize("work", [(96, 48, 24, 4), (24, 24, 1, 24), (24, 4, 24, 48)])
+@pytest.mark.parametrize("bad", [0, 3])
+def test_who_sends_less_shields_nobody(work, bad):
+    if work[bad] < 24:
+        return
+    chance, comparison, found = random.Random(0), Comparison(), set()
+    for _ in range(60):
+        tallies = {}
+        for i, (name, judged) in enumerate(zip(NODES, work, strict=True)):
+            k = sum(chance.random() < (1 / 12 if i == bad else 0.001) for _ in range(judged))
+            tallies[name] = Tally(judged, k, k)
+        comparison.add(tallies)
+        found |= {n for n, e in comparison.evidence().items() if e.log_e >= bar(e.others, 1e-3)}
+    assert found == {NODES[bad]}
+
+
 def test_one_of_three_is_found():
     found = first_found(lambda t, n: 1 / 12 if n == "c" else 0.001, 30, nodes=tuple("abc"))
     assert set(found) == {"c"}

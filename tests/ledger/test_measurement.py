@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grpo_guard.evals.ledger import PER_NODE, Scenario, first_rounds, rejections, three
+from grpo_guard.evals.ledger import PER_NODE, Scenario, first_rounds, rejections, steady, three
 from grpo_guard.ledger.bets import Tally
 from grpo_guard.ledger.evidence import Comparison
 
@@ -28,6 +28,21 @@ def test_what_it_leaves_out_does_not_matter():
         assert np.isfinite(direct).any()
         assert not np.isfinite(direct).all()
         assert np.array_equal(first_rounds(rejected, held, level), direct)
+
+
+def test_it_is_the_same_with_three_nodes():
+    scenario = Scenario("", steady(0.02, 0.02, 0.2), (2,), 30)
+    rejected, held = rejections(scenario, 8, np.random.default_rng(2))
+    found = first_rounds(rejected, held, 4.0)
+    for s in range(8):
+        comparison, first = Comparison(), {}
+        for t in range(30):
+            k = rejected[t, s]
+            comparison.add({str(i): Tally(PER_NODE, int(k[i]), int(k[i])) for i in range(3)})
+            for i, evidence in comparison.evidence().items():
+                if evidence.log_e >= 4.0:
+                    first.setdefault(int(i), t)
+        assert {i: t for i, t in enumerate(found[s]) if np.isfinite(t)} == first
 
 
 def test_rejections_come_at_the_rates_that_were_asked_for():
