@@ -17,7 +17,8 @@ from grpo_guard.judge.errors import (
     ContextTooLongError,
     DeclinedError,
     JudgeSetupError,
-    one_line,
+    as_backend_error,
+    may_be_one_of_many,
 )
 from grpo_guard.judge.limits import Limits, Spending
 from grpo_guard.verdict import Cause
@@ -25,8 +26,8 @@ from grpo_guard.verdict import Cause
 # Statuses by which servers, their content filters and the firewalls before them refuse a request
 # for what is in it; a wrong set-up gets them too.
 ABOUT_ONE_REQUEST = frozenset({400, 403, 406, 413, 415, 422, 451})
-# Seconds for the neutral question, and for which its outcome stands.
-TRIED_FOR = 10.0
+# Seconds for the neutral question.
+NEUTRAL_TIMEOUT = 10.0
 # Into which a batch that failed is split. Three splits of a batch of 512 leave single requests.
 PIECES = 8
 
@@ -62,8 +63,8 @@ class Asker:
         self._spending = Spending(limits)
         self._broken: JudgeSetupError | None = None
         self._neutral: Request | None = None
-        self._tried = asyncio.Lock()
-        self._worked: tuple[float, bool] | None = None
+        self._trying = asyncio.Lock()
+        self._tried: tuple[float, BackendError | None] | None = None
 
     def begin(self, neutral: Request) -> None:
         """A new batch: what was set up wrongly may have been mended since.
@@ -86,6 +87,8 @@ class Asker:
             attempts: For each request, >= 1.
         """
         size = max(1, self._backend.batch_size)
+        if len(requests) <= size:
+            return await self._ask_part(requests, deadline, attempts) if requests else []
         parts = [requests[i : i + size] for i in range(0, len(requests), size)]
         answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in parts))
         return [answer for part in answers for answer in part]
@@ -115,7 +118,7 @@ class Asker:
         except BackendError as error:
             # An answer that failed and was not asked for again is called by how it failed.
             failure = last or error
-            if len(part) > 1 and made < attempts and _may_be_one_of_many(failure):
+            if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
                 rest = await self._ask_pieces(part, deadline, attempts - made)
                 spent = (time.monotonic() - started) / len(part)
                 return [Answer(a.reply, a.requests + made, spent) for a in rest]
@@ -159,7 +162,7 @@ class Asker:
                 replies = await self._backend.ask(part, timeout=seconds)
             if len(replies) != len(part):
                 raise BackendError(f"expected {len(part)} replies, got {len(replies)}")
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # extensions panic with what is no Exception
             failure = as_backend_error(error, seconds)
@@ -178,35 +181,43 @@ class Asker:
         Otherwise one node could switch the judge off for everybody, with texts that the provider
         refuses or fails on.
         """
+        failed_at = time.monotonic()
         if isinstance(failure, JudgeSetupError):
-            if failure.status in ABOUT_ONE_REQUEST and await self._works():
-                return DeclinedError(str(failure), status=failure.status)
+            if failure.status in ABOUT_ONE_REQUEST:
+                problem = await self._problem_since(failed_at)
+                if problem is None:
+                    return DeclinedError(str(failure), status=failure.status)
+                if not isinstance(problem, JudgeSetupError):
+                    return failure  # cannot be told
             self._broken = failure
         elif isinstance(failure, ContextTooLongError) or failure.cause is Cause.RATE_LIMITED:
             pass  # who says "too many" is up
-        elif self._breaker.next_opens and await self._works():
+        elif self._breaker.next_opens and await self._problem_since(failed_at) is None:
             self._breaker.succeeded()
         else:
             self._breaker.failed()
         return failure
 
-    async def _works(self) -> bool:
-        """Whether the provider answers a question in which no stranger has a say."""
-        async with self._tried:
-            now = time.monotonic()
+    async def _problem_since(self, moment: float) -> BackendError | None:
+        """What keeps the provider from answering a question in which no stranger has a say.
+
+        Asked anew unless it was since then: before, an outage may not have begun, and honest work
+        would be rejected for it.
+        """
+        async with self._trying:
             if self._neutral is None:
-                return False
-            if self._worked is None or now - self._worked[0] > TRIED_FOR:
-                seconds = min(TRIED_FOR, self._limits.request_timeout)
-                works, reply = True, None
+                return BackendError("there is no neutral question")
+            if self._tried is None or self._tried[0] < moment:
+                began, reply, problem = time.monotonic(), None, None
+                seconds = min(NEUTRAL_TIMEOUT, self._limits.request_timeout)
                 try:
                     async with asyncio.timeout(seconds):
                         (reply,) = await self._backend.ask([self._neutral], timeout=seconds)
-                except Exception:
-                    works = False
+                except Exception as error:
+                    problem = as_backend_error(error, seconds)
                 self._spending.add(self._neutral, reply)
-                self._worked = (time.monotonic(), works)
-            return self._worked[1]
+                self._tried = (began, problem)
+            return self._tried[1]
 
     def _retrying(self, deadline: float, attempts: int) -> tenacity.AsyncRetrying:
         return tenacity.AsyncRetrying(
@@ -229,28 +240,3 @@ class _AsToldOr(wait_base):
         error = outcome.exception() if outcome is not None else None
         told = getattr(error, "retry_after", None)
         return float(told) if told is not None else self._otherwise(retry_state)
-
-
-def _may_be_one_of_many(error: BackendError) -> bool:
-    """Whether fewer at once may do better."""
-    causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
-    return error.cause in causes and not isinstance(error, JudgeSetupError)
-
-
-def as_backend_error(error: BaseException, seconds: float) -> BackendError:
-    """Any failure of a backend, as one that has a cause.
-
-    All exceptions are caught, since clients raise many: one that is reused across loops raises a
-    bare RuntimeError.
-    """
-    if isinstance(error, BackendError):
-        return error
-    if isinstance(error, TimeoutError):
-        return BackendError(f"no answer within {seconds:.3g} s", cause=Cause.TIMEOUT)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return BackendError("out of memory", cause=Cause.OUT_OF_MEMORY, retry=False)
-    if isinstance(error, ImportError):
-        return JudgeSetupError(f"{type(error).__name__}: {one_line(str(error))}")
-    return BackendError(
-        f"{type(error).__name__}: {one_line(str(error))}", retry=False, cause=Cause.FAULT
-    )

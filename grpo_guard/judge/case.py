@@ -127,6 +127,10 @@ class Case:
         except BackendError as error:  # the backend cannot do what the mode needs
             self.failure = error
             return True
+        except Exception as error:  # a mode of the user's own: one text must not fail the batch
+            reason = f"mode {self.brief.mode.name}: {type(error).__name__}"
+            self.failure = BackendError(reason, cause=Cause.FAULT, retry=False)
+            return True
         reminder = self.brief.mode.reminder
         if self.ruling.cause is Cause.MALFORMED and reminder and left and not self._more:
             self._more = (

@@ -61,3 +61,28 @@ class DeclinedError(BackendError):
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, retry=False, status=status)
+
+
+def may_be_one_of_many(error: BackendError) -> bool:
+    """Whether fewer at once may do better."""
+    causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
+    return error.cause in causes and not isinstance(error, JudgeSetupError)
+
+
+def as_backend_error(error: BaseException, seconds: float) -> BackendError:
+    """Any failure of a backend, as one that has a cause.
+
+    All exceptions are caught, since clients raise many: one that is reused across loops raises a
+    bare RuntimeError.
+    """
+    if isinstance(error, BackendError):
+        return error
+    if isinstance(error, TimeoutError):
+        return BackendError(f"no answer within {seconds:.3g} s", cause=Cause.TIMEOUT)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return BackendError("out of memory", cause=Cause.OUT_OF_MEMORY, retry=False)
+    if isinstance(error, ImportError):
+        return JudgeSetupError(f"{type(error).__name__}: {one_line(str(error))}")
+    return BackendError(
+        f"{type(error).__name__}: {one_line(str(error))}", retry=False, cause=Cause.FAULT
+    )

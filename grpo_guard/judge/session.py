@@ -94,7 +94,9 @@ class Session:
             for case in left:
                 await self._close([case], deadline)
 
-        await asyncio.gather(*(work() for _ in range(min(len(cases), AT_WORK * flying))))
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(len(cases), AT_WORK * flying)):
+                workers.create_task(work())
 
     async def _close(self, cases: Sequence[Case], deadline: float) -> None:
         """Ask until each case is closed."""

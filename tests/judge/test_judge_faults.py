@@ -12,12 +12,13 @@ from pathlib import Path
 
 import judge_server as judge_server_module
 import pytest
-from judge_server import MODEL, chat, judge_server, p_yes
+from judge_server import MODEL, NEUTRAL, chat, judge_server, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
 
 # What the author can cause rejects; what it cannot abstains.
@@ -88,7 +89,7 @@ def test_the_fault_matrix_over_a_thousand_completions(server):
         else:
             assert verdict.cause in causes | {Cause.CIRCUIT_OPEN, Cause.TIMEOUT}
         assert verdict.usage.requests <= 4
-    assert max(server.asked.values()) <= 4
+    assert max(n for text, n in server.asked.items() if text != NEUTRAL) <= 4
     healthy = [v.outcome is EXPECTED[w][0] for w, v in zip(words, verdicts, strict=True)]
     assert sum(healthy) > 900
 
@@ -236,7 +237,40 @@ def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
     for word, verdict in zip(words, verdicts, strict=True):
         assert verdict.outcome is (Outcome.ACCEPT if word == "good" else Outcome.REJECT)
     assert {verdicts[i].cause for i in range(1, 40, 4)} == {Cause.REFUSED}
-    assert server.requests <= 42  # the neutral question is not asked for each
+    assert server.requests - server.asked[NEUTRAL] == 40
+    assert 0 < server.asked[NEUTRAL] <= 10
+
+
+def test_an_outage_that_looks_like_a_refusal_rejects_no_honest_work(server):
+    # A firewall that begins to refuse everything, right after it refused one text alone.
+    verifier = judge(server, limits={"concurrency": 1})
+    assert verifier.verify(completions("http403"))[0].cause is Cause.REFUSED
+    server.behaviour = "http403"
+    assert {v.outcome for v in verifier.verify(completions(*["good"] * 5))} == {Outcome.ABSTAIN}
+    server.behaviour = None
+    assert verifier.verify(completions("good"))[0].accepted
+
+
+def test_a_refusal_of_which_nothing_can_be_told_abstains_alone(server, monkeypatch):
+    def refuses(handler, nth):
+        server.behaviour = "http500"  # for the neutral question
+        handler.send(400, {"error": {"message": "no"}})
+        threading.Timer(0.5, lambda: setattr(server, "behaviour", None)).start()
+
+    monkeypatch.setattr(judge_server_module._Handler, "refuses", refuses, raising=False)
+    refused, good = judge(server, limits={"concurrency": 1}).verify(completions("refuses", "good"))
+    assert refused.cause is Cause.PROVIDER
+    assert good.accepted
+
+
+def test_a_mode_that_cannot_read_one_answer_fails_there_alone(server):
+    class Odd(LogitMode):
+        def read(self, reply, text):
+            return super().read(reply, text) if "0" in text else 1 / 0
+
+    verdicts = judge(server, mode=Odd()).verify(completions("good", "good"))
+    assert [v.cause for v in verdicts] == [Cause.JUDGED, Cause.FAULT]
+    assert server.requests == 2
 
 
 def test_a_provider_that_refuses_everything_is_set_up_wrongly(server):

@@ -248,6 +248,18 @@ def test_filling_is_one_pass():
 
 def test_huge_hostile_text_is_neutralised_in_linear_time():
     with ThreadPoolExecutor(1) as pool:
-        for piece in ("<", "< ", "<|", "[/", "</", "<｜", "|>", "<\n/ "):
+        for piece in (
+            "<",
+            "< ",
+            "<|",
+            "[/",
+            "</",
+            "<｜",
+            "|>",
+            "<\n/ ",
+            "é<",
+            "＜\u200b",
+            "<с\u200bо",
+        ):
             text = piece * (1_000_000 // len(piece))
             assert pool.submit(neutralised, text).result(timeout=10) is not None

@@ -1,0 +1,163 @@
+"""Rulings that are known already: what is kept, for whom, and what is asked anew."""
+
+import multiprocessing
+import sqlite3
+
+import pytest
+from judge_server import MODEL, judge_server
+
+from grpo_guard import Completion
+from grpo_guard.judge.backends.base import Backend
+from grpo_guard.judge.backends.openai import OpenAIBackend
+from grpo_guard.judge.cache import RulingCache
+from grpo_guard.judge.modes import Ruling
+from grpo_guard.judge.verifier import JudgeVerifier
+
+
+@pytest.fixture
+def server():
+    with judge_server() as server:
+        yield server
+
+
+def judge(server, **options):
+    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
+    return JudgeVerifier(backend, limits={"deadline": 30, "request_timeout": 5}, **options)
+
+
+def completions(*words):
+    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
+
+
+class Named(Backend):
+    def __init__(self, model):
+        self.model = model
+
+    async def ask(self, requests, *, timeout):
+        raise NotImplementedError
+
+
+def test_a_second_run_asks_nothing(server, tmp_path):
+    path, batch = tmp_path / "judge.sqlite", completions(*["good", "bad"] * 20)
+    first = judge(server, cache=path).verify(batch)
+    asked = server.requests
+    assert asked == 40
+    second = judge(server, cache=path).verify(batch)  # another secret, another process' object
+    assert server.requests == asked
+    assert [v.outcome for v in second] == [v.outcome for v in first]
+    assert [v.findings for v in second] == [v.findings for v in first]
+    assert {v.usage.cache_hits for v in second} == {1}
+    content = path.read_bytes()
+    assert b"secret-key" not in content
+    assert b"text 3" not in content
+
+
+def test_only_judgements_are_remembered(server, tmp_path):
+    path = tmp_path / "judge.sqlite"
+    for _ in range(2):
+        judge(server, cache=path).verify(completions("confused", "refusal", "http429"))
+    assert all(count >= 2 for count in server.asked.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rubric": "code"}, {"threshold": 0.2}, {"mode": "cot"}, {"datamark": True}, {"window": True}],
+)
+def test_whatever_changes_the_question_asks_anew(server, tmp_path, change):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good"))
+    if "window" in change:
+        change = {"window": {"shown": 10, "limit": 1000}}
+    judge(server, cache=path, **change).verify(completions("good"))
+    assert server.requests >= 2
+
+
+def test_another_server_or_other_fields_ask_anew(server, tmp_path):
+    path = tmp_path / "judge.sqlite"
+    with judge_server() as other:
+        backends = [
+            OpenAIBackend(MODEL, base_url=url, extra_body=extra)
+            for url in (server.url, other.url)
+            for extra in ({}, {"seed": 1})
+        ]
+        for backend in [*backends, *backends]:
+            JudgeVerifier(backend, cache=path).verify(completions("good"))
+        assert (server.requests, other.requests) == (2, 2)
+
+
+def test_weights_that_changed_are_another_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    before = Named(str(tmp_path)).identity
+    assert Named(str(tmp_path)).identity == before
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    assert Named(str(tmp_path)).identity != before
+    assert Named("name").identity != Named("other").identity
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"passed": "false", "p_yes": null, "finding": null}',
+        '{"passed": 1, "p_yes": null, "finding": null}',
+        '{"passed": true, "p_yes": 7, "finding": null}',
+        '{"passed": true, "p_yes": null, "finding": {"kind": "k", "message": "m"}}',
+        "[" * 100_000,
+        b"\xff\x00",
+        7,
+        None,
+    ],
+)
+def test_corrupted_rows_accept_nothing(server, tmp_path, row):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("bad"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rulings SET ruling = ?", (row,))
+    assert judge(server, cache=path).verify(completions("bad"))[0].rejected
+    assert server.requests == 2
+
+
+def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good"))
+    assert path.stat().st_mode & 0o077 == 0
+    path.chmod(0o666)
+    assert judge(server, cache=path).verify(completions("good"))[0].accepted
+    assert server.requests == 2
+    assert "nobody else can write" in caplog.text
+
+
+def test_several_processes_share_a_cache(tmp_path):
+    context = multiprocessing.get_context("fork")
+    path = str(tmp_path / "c.sqlite")
+    writers = [context.Process(target=_write, args=(path, start)) for start in (0, 100, 200)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    cache = RulingCache(path)
+    assert len(cache.get([str(i) for i in range(300)])) == 300
+
+
+def _write(path, start):
+    cache = RulingCache(path)
+    for i in range(start, start + 100):
+        cache.put({str(i): Ruling(True, p_yes=0.5)})
+
+
+def test_a_broken_cache_costs_requests_and_no_verdict(server, tmp_path, caplog):
+    path = tmp_path / "judge.sqlite"
+    path.write_bytes(b"no database at all, but long enough to look at" * 100)
+    verifier = judge(server, cache=path)
+    for _ in range(2):
+        assert verifier.verify(completions("good"))[0].accepted
+    assert server.requests == 2
+    assert caplog.text.count("going on without it") == 1
+
+
+def test_rows_of_another_version_are_asked_anew(server, tmp_path):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rulings SET ruling = '{}'")
+    assert judge(server, cache=path).verify(completions("good"))[0].accepted
+    assert server.requests == 2
