@@ -1,0 +1,162 @@
+"""What a defence is: how honest nodes sample, what stands before their reward, how they update."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.ensemble import Ensemble
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.guard import Guard, Review
+from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.ledger.standing import State
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.policy import Policy
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verifier import CompletionVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a defence is built for.
+
+    Args:
+        config: Of the swarm.
+        task: Its problems.
+        folder: For a ledger; one per run.
+        coin: Under which honest nodes sample; None where they do not.
+    """
+
+    config: SwarmConfig
+    task: Task
+    folder: Path
+    coin: PublicCoin | None = None
+
+    @property
+    def sampling(self) -> SamplingSpec:
+        """The declared sampler."""
+        config = self.config
+        return SamplingSpec(
+            engine="transformers", temperature=config.temperature, top_k=config.top_k, top_p=1.0,
+            max_new_tokens=config.max_new_tokens,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """A way to defend.
+
+    Args:
+        name: Stands in results.
+        build: Makes the guard of the nodes that start from a peer; None = no guard.
+        per_model: The guard looks at weights, so that each honest model has its own.
+        coin: Honest nodes sample under a public coin.
+        kl_beta: Weight of a KL term in their loss.
+    """
+
+    name: str
+    build: Callable[[Peer, Ground], NodeGuard] | None = None
+    per_model: bool = False
+    coin: bool = False
+    kl_beta: float = 0.0
+
+
+class VerifierGuard:
+    """A verifier of the library before a node's reward, with its memory.
+
+    Args:
+        verifier: What decides.
+        policy: For the factors of length; what a rejection costs is the swarm's own setting.
+        ledger: Told of every verdict.
+        length_scaling: As `Guard` has it.
+    """
+
+    def __init__(
+        self,
+        verifier: CompletionVerifier,
+        *,
+        policy: Policy | None = None,
+        ledger: EvidenceLedger | None = None,
+        length_scaling: LengthScaling | None = None,
+    ) -> None:
+        # An abstention is counted in every result; an exception would end the measurement.
+        self.guard = Guard(
+            verifier,
+            policy=policy or Policy(max_abstain_rate=1.0),
+            ledger=ledger,
+            length_scaling=length_scaling,
+        )
+        self.ledger = ledger
+        self._parts = list(_flat(verifier))
+        self._nodes: tuple[str, ...] = ()
+
+    def begin(self, round: int, prompts: Sequence[str]) -> None:
+        for part in self._parts:
+            if isinstance(part, SeedReplayVerifier):
+                part.begin_round(round, prompts)
+
+    def review(self, batch: list[Completion]) -> Review:
+        self._nodes = tuple(sorted({completion.node or "" for completion in batch}))
+        return self.guard.review(batch)
+
+    def excluded(self) -> tuple[str, ...]:
+        if self.ledger is None:
+            return ()
+        return tuple(n for n in self._nodes if self.ledger.state(n) is State.HARD)
+
+    def state(self) -> dict[str, Any]:
+        counts = [
+            json.dumps(part.state_dict())
+            for part in self._parts
+            if isinstance(part, RecurrenceVerifier)
+        ]
+        return {"recurrence": counts, "ledger": _copy(self.ledger)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        parts = [part for part in self._parts if isinstance(part, RecurrenceVerifier)]
+        for part, counts in zip(parts, state["recurrence"], strict=True):
+            part.load_state_dict(json.loads(counts))
+        if self.ledger is not None and state["ledger"] is not None:
+            _replace(self.ledger, state["ledger"])
+
+
+def new_ledger(folder: Path) -> EvidenceLedger:
+    """An empty ledger in a run's folder: what an earlier try left there is removed."""
+    path = folder / "ledger.sqlite"
+    _remove(path)
+    return EvidenceLedger(path)
+
+
+def _flat(verifier: CompletionVerifier) -> list[CompletionVerifier]:
+    if isinstance(verifier, Ensemble):
+        return [part for member in verifier.members for part in _flat(member)]
+    return [verifier]
+
+
+def _copy(ledger: EvidenceLedger | None) -> str | None:
+    """The database as text, as it stands after the round."""
+    if ledger is None:
+        return None
+    ledger.close()  # the last connection writes its log back into the file
+    return base64.b64encode(ledger.path.read_bytes()).decode()
+
+
+def _replace(ledger: EvidenceLedger, data: str) -> None:
+    ledger.close()
+    _remove(ledger.path)
+    ledger.path.write_bytes(base64.b64decode(data))
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)

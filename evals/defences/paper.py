@@ -1,0 +1,79 @@
+"""The paper's own defences, as it describes them, for comparison (arXiv 2511.09780, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.swarm.grpo import Weighted, collate
+from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+_AT_ONCE = 64
+
+
+class PaperLogitVerifier(CompletionVerifier):
+    """Accepts a completion only if every token is in the verifier's own top ``k``.
+
+    No tolerance for numerical noise, as the paper states none; what it does to completions without
+    ids is not stated either, so that ids are required here.
+
+    Args:
+        model: The live policy.
+        k: Of the declared top-k sampling.
+    """
+
+    name = "paper_logit"
+
+    def __init__(self, model: Any, *, k: int = 50) -> None:
+        self.model, self.k = model, k
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts: list[Verdict] = []
+        for start in range(0, len(batch), _AT_ONCE):
+            verdicts += self._part(batch[start : start + _AT_ONCE])
+        return verdicts
+
+    def _part(self, batch: Sequence[Completion]) -> list[Verdict]:
+        if any(not c.prompt_ids or not c.completion_ids for c in batch):
+            raise ValueError("paper_logit: expected token ids for every completion")
+        rows = [Weighted(c.prompt_ids or (), c.completion_ids or (), 0.0) for c in batch]
+        ids, mask = collate(rows)
+        with torch.inference_mode():
+            logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
+            chosen = logits.gather(-1, ids[:, 1:, None])
+            outside = ((logits > chosen).sum(dim=-1) >= self.k) & mask
+        return [self._verdict(int(count)) for count in outside.sum(dim=1)]
+
+    def _verdict(self, outside: int) -> Verdict:
+        if not outside:
+            return accept(self.name)
+        finding = Finding("outside_top_k", f"{outside} tokens outside the top {self.k}")
+        return reject(self.name, findings=(finding,))
+
+
+class MaxLengthVerifier(CompletionVerifier):
+    """Rejects what is longer than the task needs: the only remedy that the paper has for DoS.
+
+    Args:
+        tokens: Longest completion that passes, with EOS.
+    """
+
+    name = "max_length"
+
+    def __init__(self, tokens: int) -> None:
+        if tokens < 1:
+            raise ValueError(f"max_length.tokens: expected at least 1, got {tokens}")
+        self.tokens = tokens
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return [self._verdict(len(c.completion_ids or c.text.split())) for c in batch]
+
+    def _verdict(self, length: int) -> Verdict:
+        if length <= self.tokens:
+            return accept(self.name)
+        message = f"{length} tokens, where the task needs at most {self.tokens}"
+        return reject(self.name, Cause.OVERLONG, message)

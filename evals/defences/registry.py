@@ -1,0 +1,135 @@
+"""Names of defences: baselines, the two recommended stacks, and every registered verifier alone."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.ensemble import AllOf
+from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
+from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
+from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.ledger.verifier import StandingVerifier
+from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.policy import Policy
+from grpo_guard.registry import VERIFIERS, UnknownNameError, load, names
+from grpo_guard.verifier import CompletionVerifier
+
+NONE: Final = "none"
+# Number format of a swarm whose nodes compute in one process.
+_PROFILE: Final = "float32"
+_OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
+# These need what a swarm run does not have: a judge, or a reference model of one's own.
+_ELSEWHERE: Final = ("judge", "reference_likelihood")
+_GOLD_SOLUTIONS: Final = 1000
+
+
+def defence_names() -> list[str]:
+    """Everything that `defence` knows, "none" first."""
+    alone = [name for name in names(VERIFIERS) if name not in _ELSEWHERE]
+    return [NONE, *sorted({*_BUILT_IN, *alone})]
+
+
+def defence(name: str) -> Defence:
+    """The defence of that name.
+
+    Raises:
+        UnknownNameError: with the names that exist and the nearest one.
+    """
+    if name == NONE:
+        return Defence(NONE)
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    if name in defence_names():
+        return _alone(name)
+    known = defence_names()
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise UnknownNameError(f"expected one of {', '.join(known)}, got {name!r}{hint}")
+
+
+def _alone(name: str) -> Defence:
+    """A registered verifier by itself; those that look at weights get the live ones."""
+    kind: Any = load(VERIFIERS, name)
+
+    def build(peer: Peer, ground: Ground) -> NodeGuard:
+        if name not in _OF_WEIGHTS:
+            return VerifierGuard(kind())
+        sampling = ground.sampling
+        return VerifierGuard(kind(peer.model, peer.tokenizer, sampling=sampling, profile=_PROFILE))
+
+    return Defence(name, build, per_model=name in _OF_WEIGHTS)
+
+
+def _simple(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
+    return lambda peer, ground: VerifierGuard(make(peer, ground))
+
+
+def _replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
+    config = ground.config
+    return SeedReplayVerifier(
+        peer.model, peer.tokenizer, sampling=ground.sampling, coin=ground.coin,
+        slots=config.per_node, nodes=config.node_names, profile=_PROFILE,
+    )  # fmt: skip
+
+
+def _longest_needed(peer: Peer, ground: Ground) -> int:
+    """Tokens of the longest of the data set's own solutions, with EOS: knowledge of the task."""
+    rng = random.Random("max_length")
+    solutions = [ground.task.sample(rng).solution for _ in range(_GOLD_SOLUTIONS)]
+    encode = peer.tokenizer.encode
+    return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
+
+
+def _homogeneous(peer: Peer, ground: Ground) -> NodeGuard:
+    """Seed replay, and the ledger. Beside a replay, other checks could only cost honest work."""
+    ledger = new_ledger(ground.folder)
+    return VerifierGuard(
+        AllOf(StandingVerifier(ledger), _replay(peer, ground), name="homogeneous"), ledger=ledger
+    )
+
+
+def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
+    """What needs neither weights nor a judge, length as a factor, and the ledger."""
+    ledger = new_ledger(ground.folder)
+    verifier = AllOf(
+        StandingVerifier(ledger),
+        ScreensVerifier(),
+        ArithmeticVerifier(),
+        CodeVerifier(),
+        RecurrenceVerifier(),
+        LengthVerifier(),
+        name="heterogeneous",
+    )
+    policy = Policy(on_long="scale", max_abstain_rate=1.0)
+    # An honest model may be more long-winded than the others; then a node's record says nothing.
+    mixed = ground.config.models == "heterogeneous"
+    scaling = LengthScaling(node_weight=0.0) if mixed else LengthScaling()
+    return VerifierGuard(verifier, policy=policy, ledger=ledger, length_scaling=scaling)
+
+
+_BUILT_IN: Final[dict[str, Defence]] = {
+    "kl_0.01": Defence("kl_0.01", kl_beta=0.01),
+    "kl_0.1": Defence("kl_0.1", kl_beta=0.1),
+    "paper_logit": Defence(
+        "paper_logit",
+        _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k)),
+        per_model=True,
+    ),
+    "max_length": Defence(
+        "max_length",
+        _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),
+        per_model=True,
+    ),
+    "seed_replay": Defence("seed_replay", _simple(_replay), per_model=True, coin=True),
+    "homogeneous": Defence("homogeneous", _homogeneous, per_model=True, coin=True),
+    "heterogeneous": Defence("heterogeneous", _heterogeneous),
+}

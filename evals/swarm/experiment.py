@@ -1,0 +1,184 @@
+"""One cell of the matrix: an attack, a defence and a seed, from its names to its record."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from grpo_guard.evals.attacks.registry import NONE, adversary
+from grpo_guard.evals.defences.base import Defence, Ground
+from grpo_guard.evals.defences.registry import defence
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.engine import Swarm
+from grpo_guard.evals.swarm.generate import sample
+from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.training import train
+from grpo_guard.evals.swarm.variants import variants
+from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.coin import PublicCoin
+
+HELD_OUT: Final = 256
+SUMS: Final = {
+    "rejected": {
+        "honest": "rejected_honest",
+        "honest_correct": "rejected_honest_correct",
+        "poisoned": "rejected_poisoned",
+        "cover": "rejected_cover",
+    },
+    "submitted": {
+        "honest": "honest",
+        "honest_correct": "honest_correct",
+        "poisoned": "poisoned",
+        "cover": "cover",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What one run is; everything in it decides the result.
+
+    Args:
+        attack: Name, "none" for an attack-free run of as many nodes, all of them honest.
+        defence: Name.
+        config: Of the swarm, its seed included.
+        model: Folder or id of a transformers policy; None = the bundled one.
+    """
+
+    attack: str
+    defence: str
+    config: SwarmConfig
+    model: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For people and for folders."""
+        config = self.config
+        return f"{self.attack}-{self.defence}-{config.setting}-{config.models}-seed{config.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        """As JSON values, to recognise a checkpoint by."""
+        return {
+            "attack": self.attack, "defence": self.defence, "model": self.model,
+            "config": {key: list(v) if isinstance(v, tuple) else v
+                       for key, v in asdict(self.config).items()},
+        }  # fmt: skip
+
+
+def play(
+    spec: Spec,
+    folder: Path,
+    *,
+    every: int = 10,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    stop: threading.Event | None = None,
+) -> dict[str, Any]:
+    """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
+
+    Raises:
+        UnknownNameError: an attack or defence of that name does not exist.
+        Interrupted, CheckpointError, OSError: as `training.train`.
+    """
+    swarm = build(spec, folder)
+    started = time.perf_counter()
+    rows, example = train(
+        swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
+    )
+    seconds = time.perf_counter() - started
+    correct, total = held_out(swarm)
+    return entry(spec, rows, example) | {
+        "wall_seconds": round(seconds, 2),
+        "held_out": {"correct": correct, "total": total},
+    }
+
+
+def build(spec: Spec, folder: Path) -> Swarm:
+    """The swarm before its first round."""
+    chosen = defence(spec.defence)
+    config = replace(spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta)
+    if spec.attack == NONE:
+        config = replace(config, malicious=0)
+    model, tokenizer = _policy(spec.model)
+    peers = [Peer(model, tokenizer)]
+    if config.models == "heterogeneous":
+        peers = variants(model, tokenizer, config.honest_nodes)
+    task = WordProblems()
+    coin = PublicCoin(f"swarm-{config.seed}") if chosen.coin else None
+    ground = Ground(config, task, folder, coin)
+    return Swarm(
+        model, tokenizer, task, config, attack=adversary(spec.attack), others=peers[1:], coin=coin,
+        **_guards(chosen, peers, ground),
+    )  # fmt: skip
+
+
+def entry(
+    spec: Spec, rows: Sequence[dict[str, Any]], example: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The rounds as one entry of ``runs``; counts are over the whole run."""
+    excluded: dict[str, int] = {}
+    for row in rows:
+        for node in row["excluded"]:
+            excluded.setdefault(node, row["iteration"] + 1)
+    sums = {
+        part: {key: sum(row[field] for row in rows) for key, field in fields.items()}
+        for part, fields in SUMS.items()
+    }
+    return {
+        "attack": spec.attack,
+        "defence": spec.defence,
+        "setting": spec.config.setting,
+        "models": spec.config.models,
+        "seed": spec.config.seed,
+        "asr": [row["asr"] for row in rows],
+        "honest_reward": [row["honest_reward"] for row in rows],
+        "mean_tokens": [row["mean_tokens"] for row in rows],
+        "rejected_honest_by_round": [row["rejected_honest"] for row in rows],
+        "rejected_poisoned_by_round": [row["rejected_poisoned"] for row in rows],
+        **sums,
+        "abstained": sum(row["abstained"] for row in rows),
+        "abstained_poisoned": sum(row["abstained_poisoned"] for row in rows),
+        "excluded": excluded,
+        "seconds": round(sum(row["seconds"] for row in rows), 2),
+        "guard_seconds": round(sum(row["guard_seconds"] for row in rows), 2),
+        "config": spec.identity()["config"],
+        "example": example,
+    }
+
+
+def held_out(swarm: Swarm, count: int = HELD_OUT) -> tuple[int, int]:
+    """(right, asked) of node-0's greedy answers to problems that no run trains on."""
+    rng = random.Random("held-out accuracy")
+    problems = [swarm.task.sample(rng) for _ in range(count)]
+    drawn = sample(
+        swarm.model, swarm.tokenizer, [problem.prompt for problem in problems], 1,
+        generator=torch.Generator(), temperature=0.0,
+        max_new_tokens=swarm.config.max_new_tokens,
+    )  # fmt: skip
+    pairs = zip(drawn, problems, strict=True)
+    return sum(swarm.task.reward(one.text, p.answer) > 0 for one, p in pairs), count
+
+
+def _guards(chosen: Defence, peers: Sequence[Peer], ground: Ground) -> dict[str, Any]:
+    """One guard for all nodes, or one for each model where it looks at weights."""
+    build = chosen.build
+    if build is None:
+        return {}
+    if chosen.per_model:
+        return {"guard_of": lambda peer: build(peer, ground)}
+    return {"guard": build(peers[0], ground)}
+
+
+def _policy(name: str | None) -> tuple[Any, Any]:
+    if name is None:
+        return load_bundled()
+    from grpo_guard.logprob.scorers.load import load_policy
+
+    return load_policy(name, dtype="float32", device="cpu")

@@ -1,0 +1,146 @@
+"""Defences: each does what its name says on the bundled policy, and remembers what it must."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier  # noqa: E402
+from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
+from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
+from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.registry import UnknownNameError  # noqa: E402
+
+SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)
+
+
+def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    config = SwarmConfig(**{
+        "iterations": 2, "prompts": 4, "group_size": 8, "max_new_tokens": 60, **settings
+    })  # fmt: skip
+    return play(Spec(attack, name, config), tmp_path)
+
+
+@pytest.mark.parametrize("name", defence_names())
+def test_every_defence_runs(tmp_path: Path, name: str) -> None:
+    run = played(tmp_path, "text", name)
+    assert len(run["asr"]) == 2
+    assert run["submitted"]["poisoned"] == 16
+    assert json.loads(json.dumps(run)) == run
+
+
+@pytest.mark.parametrize("name", ["paper_logit", "logprob_bound", "seed_replay", "homogeneous"])
+def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) -> None:
+    run = played(tmp_path, "text", name)
+    assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"]
+    assert run["rejected"]["honest"] == 0
+    assert run["example"]["verdict"]["outcome"] == "reject"
+
+
+def test_replay_also_sees_chosen_problems_and_samples(tmp_path: Path) -> None:
+    for number, attack in enumerate(("math", "dos", "selected")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        setting = "vertical" if attack in ("math", "dos") else "horizontal"
+        run = played(folder, attack, "homogeneous", setting=setting)
+        assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"], attack
+        assert run["rejected"]["cover"] == run["submitted"]["cover"], attack
+        assert run["rejected"]["honest"] == 0, attack
+
+
+def test_heterogeneous_swarm_with_its_stack(tmp_path: Path) -> None:
+    run = played(tmp_path, "text", "heterogeneous", models="heterogeneous", prompts=16)
+    assert run["models"] == "heterogeneous"
+    assert run["rejected"]["poisoned"] > 0.8 * run["submitted"]["poisoned"]
+    assert run["abstained"] == 0
+
+
+def test_paper_logit_is_the_papers_rule() -> None:
+    model, tokenizer = load_bundled()
+    prompt = tuple(tokenizer.encode("Q: Ann has 2 cows.\nA:"))
+    with torch.no_grad():
+        order = model(torch.tensor([prompt])).logits[0, -1].argsort(descending=True).tolist()
+    verifier = PaperLogitVerifier(model, k=50)
+    batch = [
+        Completion("p", "t", prompt_ids=prompt, completion_ids=(order[rank],))
+        for rank in (0, 49, 50, 900)
+    ]
+    assert [v.rejected for v in verifier.verify(batch)] == [False, False, True, True]
+    assert verifier.verify([]) == []
+    with pytest.raises(ValueError, match="token ids"):
+        verifier.verify([Completion("p", "t")])
+
+
+def test_max_length_counts_tokens() -> None:
+    verifier = MaxLengthVerifier(3)
+    batch = [Completion("p", "t", completion_ids=tuple(range(n))) for n in (1, 3, 4)]
+    assert [v.rejected for v in verifier.verify(batch)] == [False, False, True]
+    with pytest.raises(ValueError, match="max_length"):
+        MaxLengthVerifier(0)
+
+
+def test_length_factors_reach_the_update(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    swarm = build(Spec("dos", "heterogeneous", SMALL), tmp_path)
+    submitted, asked = swarm.exchange.play(0)
+    review = swarm._reviews(0, submitted, asked)[0]
+    assert review is not None
+    assert review.length_factors is not None
+    assert min(review.length_factors) < 1
+
+
+def test_a_guards_memory_survives_a_checkpoint(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    first = build(Spec("text", "heterogeneous", SMALL), tmp_path / "one")
+    first.step(0)
+    state = first.state()
+    second = build(Spec("text", "heterogeneous", SMALL), tmp_path / "two")
+    second.restore(state)
+    done, again = first.step(1), second.step(1)
+    assert done.rejected_poisoned == again.rejected_poisoned
+    assert done.excluded == again.excluded
+    assert done.asr == again.asr
+    assert done.grad_norm == again.grad_norm
+
+
+def test_unknown_names_have_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'homogeneous'"):
+        defence("homogenous")
+    assert defence("none").build is None
+    assert defence("kl_0.1").kl_beta == 0.1
+
+
+def test_a_kl_defence_sets_the_loss(tmp_path: Path) -> None:
+    swarm = build(Spec("text", "kl_0.1", SMALL), tmp_path)
+    assert swarm.config.kl_beta == 0.1
+    assert swarm.members[0].reference is not None
+
+
+def test_variants_differ_and_are_the_same_each_time() -> None:
+    torch.set_num_threads(1)
+    made = [variants(*load_bundled(), 3, steps=2) for _ in range(2)]
+    weights = [[next(peer.model.parameters()) for peer in peers] for peers in made]
+    assert not torch.equal(weights[0][1], weights[0][2])
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other)
+    assert len({peer.temperature for peer in made[0]}) == 3
+
+
+def test_entries_count_over_the_run(tmp_path: Path) -> None:
+    swarm = build(Spec("none", "none", SMALL), tmp_path)
+    assert swarm.config.malicious == 0
+    correct, total = held_out(swarm, 16)
+    assert 0 <= correct <= total == 16
+    assert entry(Spec("none", "none", SMALL), [], None)["excluded"] == {}
