@@ -1,12 +1,16 @@
-"""What a run costs: ``python -m grpo_guard.evals.sandbox.measure [RUNS]``, one line of JSON.
+"""What a run costs, and who earns the reward of maths solved in Python; prints JSON.
 
-Gold programs of generated problems, one after the other; processor time is that of this process and
-of all that it started. The comparison is an interpreter of its own for each program, not held by
-anything.
+    python -m grpo_guard.evals.sandbox.measure [--runs N] [--data GSM8K.jsonl --questions N]
+
+Cost: gold programs of generated problems, one after the other; processor time is that of this
+process and of all that it started. The comparison is an interpreter of its own for each program,
+not held by anything. Reward: of gold programs, and of the same under the paper's CODE attack with
+the attacker's library resolvable and without it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import resource
@@ -15,8 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
+from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.sandbox.sandbox import Sandbox
+from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.tasks import gsm8k, python_maths
 from grpo_guard.evals.tasks.python_maths import generated, program_in
 
 
@@ -62,5 +71,48 @@ def _timed(run: Callable[[str], bool], programs: Sequence[str]) -> dict[str, flo
     }
 
 
+def rewards(data: Path, count: int) -> dict[str, object]:
+    """Shares that earn the reward among ``count`` questions of ``data``, drawn by a fixed seed."""
+    questions = gsm8k.load(data)
+    with_program = python_maths.read(data)
+    rng = random.Random(0)
+    problems = rng.sample(with_program, min(count, len(with_program)))
+    attack = CodeAttack()
+    poisoned = [(problem, attack.poison(problem, rng).text) for problem in problems]
+    # Where no operation stands alone the attack adds a block of its own, which solves nothing.
+    rewritten = [(problem, text) for problem, text in poisoned if text.count("<code>") == 1]
+    plain = python_maths.PythonMaths()
+    resolving = python_maths.PythonMaths(extra_modules={"calc": python_maths.CALC})
+    honest = sum(plain.reward(p.solution, p.answer) for p in problems)
+    wrong = sum(plain.reward(p.solution, str(float(p.answer) + 1)) for p in problems)
+    return {
+        "questions_with_a_program": _share(len(with_program), len(questions)),
+        "gold": _share(int(honest), len(problems)),
+        "gold_for_a_wrong_answer": _share(int(wrong), len(problems)),
+        "attacked_library_resolves": _share(
+            int(sum(resolving.reward(text, p.answer) for p, text in rewritten)), len(rewritten)
+        ),
+        "attacked_library_missing": _share(
+            int(sum(plain.reward(text, p.answer) for p, text in rewritten)), len(rewritten)
+        ),
+    }
+
+
+def _share(hits: int, count: int) -> dict[str, object]:
+    return {"hits": hits, "n": count, "interval_95": asdict(wilson(hits, count))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a run costs, and who earns the reward.")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--questions", type=int, default=1000)
+    given = parser.parse_args()
+    result = {"cost": measure(given.runs)}
+    if given.data:
+        result["reward"] = rewards(given.data, given.questions)
+    print(json.dumps(result, indent=1))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))
+    main()

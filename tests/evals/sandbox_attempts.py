@@ -1,7 +1,9 @@
 """Programs that try to get out of the sandbox, each with an effect that would harm nothing.
 
 They stand in ``sandbox_attempts.txt``, each after a line ``=== KIND NAME``; those of the kind
-``exhaustion`` name the statuses that they may end with. The others run after `PRELUDE` and find
+``exhaustion`` name the statuses that they may end with. Those of the kind ``later`` were written
+when the sandbox was finished, and run once before anything else was looked at. All but
+``exhaustion`` run after `PRELUDE`, and find
 these names: MARKER (a word that must turn up nowhere), FOLDER (a folder that anybody may write to),
 VICTIM (a file in it), TCP and UDP (ports on 127.0.0.1), UNIX (a socket's path), PARENT (the test's
 process), and SECRET_START (how a text begins that must not be printed). Whatever works is printed

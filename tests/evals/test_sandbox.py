@@ -222,8 +222,8 @@ def test_every_other_system_call_is_refused(sandbox: Sandbox) -> None:
     here = machine()
     listed = [*here.allowed, here.mmap, here.mprotect, here.futex]
     if here is X86_64:
-        # uretprobe and uprobe pass every filter since Linux 6.14. They serve a traced process's own
-        # breakpoints, and kill whoever calls them from anywhere else (kernel/seccomp.c).
+        # uretprobe and uprobe pass every filter on recent kernels (kernel/seccomp.c). They serve
+        # breakpoints that the kernel set, and kill whoever calls them from anywhere else.
         listed += [335, 336]
     source = f"""
 import ctypes
