@@ -102,7 +102,7 @@ class EvidenceLedger:
             batch: The completions.
             verdicts: One for each, in order.
             round: Of the batch. None: the median of what the nodes claim; where nobody claims one,
-                every batch is a round.
+                batches are gathered until three nodes or more have 16 completions each on average.
 
         Raises:
             ValueError: not one verdict per completion.

@@ -33,6 +33,10 @@ MAX_HELD = 3
 # Answers to one prompt that count; of more, each counts for a part. Otherwise three of hundreds
 # would be less than what is tolerated, and a node's whole group could be poison.
 MAX_JUDGED = 12
+# Where nobody names rounds, one is full with the work of so many nodes, so much of each on average:
+# trainers that hand over single completions would else make a round of each, with nobody to
+# compare with. Beyond the most it is full in any case, or two nodes alone would fill it for ever.
+FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 
 Tallies = dict[int, Tally]
 
@@ -140,13 +144,21 @@ def _clock(connection: sqlite3.Connection, round: int | None) -> int:
         query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
             return int(row[0])
-    (last,) = connection.execute("SELECT max(clock) FROM clock").fetchone()
+    last, name = connection.execute("SELECT max(clock), round FROM clock").fetchone()
+    if round is None and name is None and last is not None and not _full(connection, int(last)):
+        return int(last)
     clock = 0 if last is None else int(last) + 1
     connection.execute("INSERT INTO clock VALUES (?, ?)", (clock, round))
     _close(connection, clock - OPEN_ROUNDS)
     connection.execute("DELETE FROM clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
     connection.execute("DELETE FROM seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
     return clock
+
+
+def _full(connection: sqlite3.Connection, clock: int) -> bool:
+    query = "SELECT count(DISTINCT node), coalesce(sum(judged), 0) FROM cells WHERE clock = ?"
+    nodes, judged = connection.execute(query, (clock,)).fetchone()
+    return bool(nodes >= FULL_NODES and judged >= FULL_EACH * nodes) or judged >= FULL_MOST
 
 
 def _close(connection: sqlite3.Connection, until: int) -> None:

@@ -119,6 +119,30 @@ def test_rounds_that_nobody_names(ledger):
     assert counts(ledger)["ann"] == (48, 0, 0)
 
 
+@pytest.mark.parametrize("size", [1, 7, 96, 192])
+def test_without_rounds_batches_of_any_size_are_gathered(ledger, size):
+    batch, verdicts = [], []
+    for t in range(12):
+        bad = one_in(3, chance=random.Random(t))
+        for c, v in zip(*played(t, bad), strict=True):
+            batch.append(replace(c, round=None))
+            verdicts.append(v)
+    order = list(range(len(batch)))
+    if size < 96:  # single completions come as they are ready
+        order.sort(key=lambda i: (i // 96, random.Random(i).random()))
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        ledger.record([batch[i] for i in part], [verdicts[i] for i in part])
+    assert {s.node for s in ledger.standings() if s.state is State.HARD} == {"mal"}
+
+
+def test_one_node_alone_makes_no_rounds_and_fills_no_disk(ledger, monkeypatch):
+    monkeypatch.setattr("grpo_guard.ledger.store.FULL_MOST", 50)
+    for t in range(120):
+        ledger.record([Completion(f"p {t}", "x", node="a")], [accept("says")])
+    assert ledger.standing("a").last_round == 2
+
+
 def test_an_abstention_is_no_evidence_and_may_be_judged_later(ledger):
     batch = [Completion("p", "x", node="a", round=0)]
     ledger.record(batch, [abstain("says", Cause.TIMEOUT)])
