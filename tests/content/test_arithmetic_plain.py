@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.content.arithmetic.characters import fold
-from grpo_guard.content.arithmetic.equations import equations
+from grpo_guard.content.arithmetic.equations import equations, wrong_equations
 from grpo_guard.content.arithmetic.plain import agreed, confirmed
 from tests.content.test_arithmetic_honest import LINES
 from tests.content.test_arithmetic_input import SOLUTIONS
@@ -23,15 +23,22 @@ PLAIN = [
     "5 boxes * 11 bolts = 55 bolts",
     "So he pays 1,200 + .5 * 10 = $1,205 in 2 days, and 4 - 3 = 1 more.",
 ]
+NOTED = [
+    "He eats 7 / 3 = <<7/3=2.3333333333333335>>2.33 a day, so 3 * 2.33 = <<3*2.33=6.99>>7 cows.",
+    "That is 12 x 5 = $<<12*5=60>>60 on the 2 days.\nThen 60 - 15 = $<<60-15=45.0>>45.0 is left.",
+]
 PIECES = (
     *"0123456789+-*/x=$.,;:'() %\n",
     *(" and ", ", which is ", " is ", " of ", " dozen", " times ", " hours", "1/2", "a ", " m "),
     *("-of-", "/day", " 12 ", " = "),
+    *("<<2+3=5>>5", "<<2*3=7>>", "<<", ">>", "<<7/3=2.3333333333333335>>", ">>8.", "2.33", "-"),
 )
 
 
 def same(text: str) -> None:
-    assert equations(text, fast=True) == equations(text, fast=False)
+    found = equations(text, fast=False)
+    assert equations(text, fast=True) == found
+    assert wrong_equations(text) == [equation for equation in found if not equation.right]
 
 
 @pytest.mark.parametrize("line", PLAIN)
@@ -64,13 +71,19 @@ def test_a_value_is_confirmed_only_where_it_is_exact() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from([*PLAIN, *LINES]),
+    st.sampled_from([*PLAIN, *NOTED, *LINES]),
     st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3), st.sampled_from(PIECES)), max_size=4),
 )
 def test_changed_lines_read_the_same(line: str, changes: list[tuple[int, int, str]]) -> None:
     for at, length, piece in changes:
         line = line[:at] + piece + line[at + length :]
     same(line)
+
+
+def test_a_note_is_taken_with_what_stands_behind_it() -> None:
+    same("10 * 0.5 = <<10*0.5=5.0>>5.0. Then 5 + 5 = <<5+5=10>>100 cows.")
+    same("He has <<2+3=5>>6 cows and 2 + 3 = <<2+3=5>> 5. Then 12 - 5 = <<12-5=7>>8 = 7 + 1.")
+    same("<<20-42=-22>>-22\n<<1/7=0.14285714285714285>>0.14\n0.14 * 7 = 1")
 
 
 @settings(max_examples=300, deadline=None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import Final
 
 from grpo_guard.content.arithmetic import leniency, measures
-from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.characters import fold, words_among
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
+from grpo_guard.content.arithmetic.glance import CHANGING, is_plain, is_plain_note, open_notes
 from grpo_guard.content.arithmetic.lines import segments
 from grpo_guard.content.arithmetic.links import Link, links
 from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
@@ -49,7 +51,7 @@ def equations(text: str, *, fast: bool = True) -> list[Equation]:
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
-    outer = _NOTE.sub(lambda m: " " * len(m.group()), folded) if notes else folded
+    outer = _NOTE.sub(_blanks, folded) if notes else folded
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
     places = [(*note.span(1), folded, confirmed_note) for note in notes]
@@ -66,8 +68,52 @@ def equations(text: str, *, fast: bool = True) -> list[Equation]:
             break  # nothing that follows could make it better
     checker.places = {equation.span for equation in checker.found}
     for note in notes:
-        checker.add_copy(folded, note)
+        checker.add_copy(checker.copied(folded, *note.span()))
     return sorted(checker.found, key=lambda equation: equation.span)
+
+
+def wrong_equations(text: str, words: frozenset[bytes] | None = None) -> list[Equation]:
+    """What `equations` finds wrong, in the same order.
+
+    Several times as fast: what is right at a glance is not put together at all.
+
+    Args:
+        text: The completion.
+        words: Those of the text, at least those of `CHANGING`, where that is known already.
+    """
+    folded = outer = fold(text)
+    checker = _Checker(text)
+    copies: list[Equation] = []
+    if "<<" in folded:
+        outer = _NOTE.sub(_blanks, folded)
+        for start, end in open_notes(folded):
+            if checker.wrong < MOST_WRONG and not is_plain_note(
+                folded, start, end, checker.remember
+            ):
+                for link in links(folded, start + 2, end - 2):
+                    checker.add(link)
+            copy = checker.copied(folded, start, end)
+            copies += [copy] if copy is not None else []
+    words = words_among(folded, CHANGING) if words is None else words
+    changing = not CHANGING.isdisjoint(words)
+    doubtful = [copy.span[0] for copy in copies]
+    for start, end in segments(outer):
+        if checker.wrong >= MOST_WRONG:
+            break
+        # A copy may be part of an equation around its note, which is to be known then.
+        noted = copies and bisect_left(doubtful, start) < bisect_left(doubtful, end)
+        if noted or not is_plain(text, outer, start, end, changing, checker.remember):
+            for link in links(outer, start, end):
+                checker.add(link)
+    checker.places = {equation.span for equation in checker.found} if copies else set()
+    for copy in copies:
+        checker.add_copy(copy)
+    wrong = [equation for equation in checker.found if not equation.right]
+    return sorted(wrong, key=lambda equation: equation.span)
+
+
+def _blanks(note: re.Match[str]) -> str:
+    return " " * len(note.group())
 
 
 class _Checker:
@@ -99,17 +145,22 @@ class _Checker:
             return
         self.head.append(exact)
         holds = exact == stated or self._holds(link, exact, stated)
-        if holds and exact != stated and len(self.rounded) < 1000:
+        if holds and exact != stated:
             shown = evaluate(Run(right.operands[:1]))
-            self.rounded[shown] = exact
-            if (right.operands[0].decimals or 0) >= FLOAT_DECIMALS:
-                self.floats[exact] = shown
+            self.remember(exact, shown, right.operands[0].decimals or 0)
         if holds or not leniency.excused(link, exact, stated, self.text):
             self.wrong += not holds
             written = self.text[left.start : left.end][:200]
             span = right.operands[0].span if right.is_number else (right.start, right.end)
             extent = (left.start, span[1])
             self.found.append(Equation(written, exact, stated, span, extent, holds))
+
+    def remember(self, exact: Rational, shown: Rational, decimals: int) -> None:
+        """Note what a rounded result stands for."""
+        if len(self.rounded) < 1000:
+            self.rounded[shown] = exact
+            if decimals >= FLOAT_DECIMALS:
+                self.floats[exact] = shown
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
@@ -187,29 +238,28 @@ class _Checker:
                 return True
         return evaluate(first) == exact or (rounded > 0 and states(first, exact, False))
 
-    def add_copy(self, folded: str, note: re.Match[str]) -> None:
-        """``<<16-3=13>>12``: the number behind a calculator note repeats its result."""
-        result = folded[note.start(1) : note.end(1)].rpartition("=")[2].strip()
-        behind = note.end() + len(result)
-        same = folded.startswith(result, note.end())
-        if same and folded[behind : behind + 1] not in _IN_NUMBERS:
-            return
-        copy = _COPY.match(folded, note.end())
+    def add_copy(self, copy: Equation | None) -> None:
+        # Not if it is part of an equation outside the note.
+        if copy is not None and copy.span not in self.places and self.wrong < MOST_WRONG:
+            self.wrong += 1
+            self.found.append(copy)
+
+    @staticmethod
+    def copied(folded: str, start: int, end: int) -> Equation | None:
+        """``<<16-3=13>>12``: a number behind a calculator note that does not repeat its result."""
+        result = folded[start + 2 : end - 2].rpartition("=")[2].strip()
+        same = folded.startswith(result, end)
+        if same and folded[end + len(result) : end + len(result) + 1] not in _IN_NUMBERS:
+            return None
+        copy = _COPY.match(folded, end)
         if copy is None or not result:
-            return
+            return None
         place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))
-        if place in self.places:
-            return  # part of an equation outside the note
-        if self.wrong >= MOST_WRONG:
-            return
         noted, stated = number(result), number(copy[1].rstrip(".,"))
         if noted is None or stated is None or rounds_to(noted[0], *stated):
-            return
+            return None
         if rounds_to(stated[0], *noted) or measures.converts(
             noted[0], stated[0], folded[place[1] : place[1] + 24]
         ):
-            return
-        self.wrong += 1
-        self.found.append(
-            Equation(result, noted[0], stated[0], place, (note.start(), place[1]), False)
-        )
+            return None
+        return Equation(result, noted[0], stated[0], place, (start, place[1]), False)

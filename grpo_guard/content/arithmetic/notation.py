@@ -67,10 +67,15 @@ _KEYS: Final = (
     f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
 _KEY: Final = re.compile(rf"(?i:{_KEYS})(?!\w)")
+# Words of which keys are made. Prose without any of them is read in one piece.
+_OF_KEYS: Final = frozenset(re.findall("[a-z]++", _KEYS))
 _BEHIND: Final = f"{_ASIDES}|equals|gives|makes|yields|totals".replace(" ", "[ ]")
 _TOKEN: Final = re.compile(
     rf"""
-    (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
+    # Blanks are taken along, or each of them would be a failed match of its own.
+    (?:[ ]++(?!\n))?+(?:
+    (?P<f>(?:[A-Z]?[a-z]{{2,}}+[ ])++)
+  | (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
   | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?[0-9.$(\\]))
@@ -91,6 +96,7 @@ _TOKEN: Final = re.compile(
   | (?P<h>(?<=[0-9])-[A-Za-z]{{2,20}}+(?:-[a-z]{{1,20}}+){{0,4}}+(?![0-9]))
   | (?P<p>\*\*|={{1,3}}(?![=>])|=>|[<>!:+*/-]=|->|\.\.\.|…)
   | (?P<s>\S|\n)
+    )|[ ]++
     """,
     re.VERBOSE,
 )
@@ -158,39 +164,50 @@ def scan(text: str, start: int, end: int) -> list[Token]:
     begin, stop = -1, 0  # of the words that are being joined to one token
     skip = 0
     for match in _TOKEN.finditer(text, start, end):
-        place = match.start()
-        if place < skip:
-            continue  # inside a key of several words
         group = match.lastgroup
-        piece = match.group()
-        if group == "w":
-            key = _key(text, place, end) if piece.lower() in _KEY_STARTS else None
-            if key is None and begin >= 0 and place == stop + 1 and text[stop] == " ":
-                stop = match.end()
-                continue
-            if begin >= 0:
-                tokens.append(Token(WORDS, text[begin:stop], begin, stop))
-            begin, stop = place, match.end()
-            if key is not None:
-                begin, skip = -1, key.end
-                tokens.append(key)
+        if group is None:
+            continue
+        place, stopped = match.span(group)
+        piece = match[group]
+        if group == "f" or group == "w":
+            words = [piece]
+            if group == "f":
+                piece = piece[:-1]
+                plain = place >= skip and _OF_KEYS.isdisjoint(piece.lower().split(" "))
+                words = [piece] if plain else piece.split(" ")
+            for word in words:
+                at, place = place, place + len(word) + 1
+                if at < skip:
+                    continue  # inside a key of several words
+                key = _key(text, at, end) if word.lower() in _KEY_STARTS else None
+                if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
+                    stop = at + len(word)
+                    continue
+                if begin >= 0:
+                    tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+                begin, stop = at, at + len(word)
+                if key is not None:
+                    begin, skip = -1, key.end
+                    tokens.append(key)
+            continue
+        if place < skip:
             continue
         if begin >= 0:
             tokens.append(Token(WORDS, text[begin:stop], begin, stop))
             begin = -1
         if group == "n":
-            tokens.append(Token(NUMBER, piece, place, match.end()))
+            tokens.append(Token(NUMBER, piece, place, stopped))
             continue
         if group == "h":
-            tokens.append(Token(WORDS, piece, place, match.end()))
+            tokens.append(Token(WORDS, piece, place, stopped))
             continue
         if group == "s" and piece in _DROPPED:
             continue
         read = _read(group, piece, text, place)
         if read is not None:
-            tokens.append(Token(read[0], read[1], place, match.end()))
+            tokens.append(Token(read[0], read[1], place, stopped))
             if read[1] == "^" and piece in _SUPERSCRIPTS:
-                tokens.append(Token(NUMBER, _SUPERSCRIPTS[piece], place, match.end()))
+                tokens.append(Token(NUMBER, _SUPERSCRIPTS[piece], place, stopped))
     if begin >= 0:
         tokens.append(Token(WORDS, text[begin:stop], begin, stop))
     return tokens

@@ -43,28 +43,27 @@ _PHRASE: Final = re.compile(
 _POWER: Final = re.compile(rf"(?<![\w.,]){_NUMBER} (?P<power>squared|cubed){_SAYS}")
 _LONGEST_NUMBER: Final = 25
 _REACH: Final = 100  # a phrase is shorter, and a search without an end would be quadratic
-_NUMBER_STARTS: Final = frozenset("$0123456789")
 # The words by their last letters: a text is searched for few and short things.
 _ENDINGS: Final = {
     ending: [f"{word} " for word in (*_FACTORS, *_VERBS) if f"{word} ".endswith(ending)]
     for ending in (" of ", "ice ", "ble ", "ple ", "een ", "ing ", "add ", "ply ", "ide ", "act ")
 }
+NUMBERS_AS_0: Final = str.maketrans("123456789$", "0" * 10)
 # In the same clause before the phrase, these and digits may make it a part of something larger.
 _LARGER: Final = re.compile(r"[0-9]|\b(?:of|and|plus|minus|times|than|by|to|from|root|half)\b")
 _CLAUSE: Final = re.compile(r"[^.,;:!?\n()]{0,80}\Z")
 
 
-def phrases(text: str, small: str) -> Iterator[Equation]:
+def phrases(text: str, small: str, plain: str) -> Iterator[Equation]:
     """Statements in set phrases, right or wrong; linear time.
 
     Args:
         text: As written.
         small: Folded and in small letters.
+        plain: The same with `NUMBERS_AS_0`, in which a number begins with 0.
     """
     for ending, words in _ENDINGS.items():
-        for at in _places(small, ending):
-            if small[at + len(ending) : at + len(ending) + 1] not in _NUMBER_STARTS:
-                continue
+        for at in _places(plain, f"{ending}0"):
             for word in words:
                 begin = at + len(ending) - len(word)
                 if begin >= 0 and small.startswith(word, begin):

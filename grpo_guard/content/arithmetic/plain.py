@@ -9,7 +9,6 @@ right; a test holds them against each other.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 from grpo_guard.content.arithmetic.equation import Equation
@@ -18,20 +17,24 @@ from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
 from grpo_guard.content.arithmetic.units import SCALES, SPOILING, STOPPING
 
-_NUM: Final = (
-    r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}|0|[1-9][0-9]{0,14}+)(?:\.[0-9]{1,8}+)?|\.[0-9]{1,8}+)"
+NUM: Final = (
+    r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}|0|[1-9][0-9]{0,14}+)(?:\.[0-9]{1,18}+)?"
+    r"|\.[0-9]{1,18}+)"
 )
 _SIGN: Final = r"(?:[ ]{0,2}[-+*/][ ]{0,2}\$?|[xX][ ]?\$?|[ ][xX][ ]\$?)"
 _NAME: Final = r"[A-Za-z]{2,20}+"
 _UNIT: Final = rf"(?:(?:[ ]{_NAME}(?:-{_NAME})?+){{1,7}}+(?:/{_NAME})?+|/{_NAME})?+"
-_LEFT: Final = rf"({_NUM}{_UNIT}(?:{_SIGN}{_NUM}{_UNIT}){{1,6}}+)"
-_EQUATION: Final = re.compile(
-    rf"(?<![\w.,'+*/^%(){{}}\[\]\\<>-])(?<![0-9]:){_LEFT}[ ]{{0,2}}=[ ]*+\$?[ ]*+({_NUM})"
+LEFT: Final = rf"{NUM}{_UNIT}(?:{_SIGN}{NUM}{_UNIT}){{1,6}}+"
+# No sign or digit in front of it.
+APART: Final = r"(?<![\w.,'+*/^%(){}\[\]\\<>-])"
+STATED: Final = (
+    rf"[ ]{{0,2}}=[ ]*+\$?[ ]*+({NUM})"
     # Behind it the text ends, or goes on with words: no sign, unit of one letter, or more digits.
     r"(?=[ ]*+\Z|(?:[ ]++|/)(?:[A-Za-z]{2}|a (?:day|week|month|year))"
     r"|[ ]?[.,;:](?:[ ]*+\Z|[ ]++[A-Za-z]))"
 )
-_NOTE: Final = re.compile(rf"({_NUM}(?:[-+*/]{_NUM}){{1,8}}+)=({_NUM})")
+_EQUATION: Final = re.compile(rf"{APART}(?<![0-9]:)({LEFT}){STATED}")
+PLAIN_NOTE: Final = re.compile(rf"({NUM}(?:[-+*/]{NUM}){{1,8}}+)=(-?{NUM})")
 # Lines of the usual tagged format may begin and end so.
 _HEAD: Final = "<think>"
 _TAIL: Final = re.compile(r"(?:</think>)?[ ]?<answer>[$0-9., ]{0,20}</answer>[ ]?\Z|</think>\Z")
@@ -44,11 +47,13 @@ _PROSE: Final = re.compile(
     r"|(?<=[ ])\([$A-Za-z0-9 ]{1,40}+\)(?=[ ][A-Za-z]))[A-Za-z0-9 ,;:=]*+)*+"
 )
 # The same without any number: most lines.
-_BARE: Final = re.compile(
+BARE: Final = (
     r"[A-Za-z ,;:]*+(?:(?:\.(?!\.)|(?<![A-Za-z])\$(?![A-Za-z])"
     r"|(?<=[A-Za-z])(?:'|-(?=[A-Za-z]{2})))[A-Za-z ,;:]*+)*+"
 )
-_LISTED: Final = re.compile(r"(?<![0-9])[.,;:]\$?[0-9]")
+_BARE: Final = re.compile(BARE)
+# A list, or a number in the middle of a word.
+_LISTED: Final = re.compile(r"(?<![0-9])[.,;:]\$?[0-9]|[A-Za-z][0-9]")
 _SHARE: Final = re.compile(r"[0-9][%/]")
 _WORD: Final = re.compile(r"[a-z]++")
 _DIGIT: Final = re.compile(r"[0-9]")
@@ -58,7 +63,7 @@ _CLAUSE_END: Final = re.compile(r"[.,;:]")
 _SIGNS: Final = vocabulary("plus minus times multiplied divided x percent sqrt")
 # Behind a number these change its value.
 _CHANGING: Final = _SIGNS | frozenset(word.lower() for word in SCALES) | SPOILING
-_BEHIND: Final = _CHANGING - {"times"}  # "6 times" is a count
+BEHIND: Final = _CHANGING - {"times"}  # "6 times" is a count
 _RELATING: Final = vocabulary(
     "is are was were be equal equals equaled equalled gives give makes make yields totals becomes "
     "comes adds add amounts results turns works get which approximately"
@@ -86,7 +91,7 @@ def confirmed(text: str, folded: str, start: int, end: int) -> list[Equation] | 
     while (match := _EQUATION.search(folded, at, end)) is not None:
         begin = match.start()
         between = folded[at:begin]
-        if not (_leads_on(between) if found else _leads_in(between)):
+        if not (_leads_on(between) if found else leads_in(between)):
             return None
         equation = _equation(text, match)
         if equation is None:
@@ -95,7 +100,7 @@ def confirmed(text: str, folded: str, start: int, end: int) -> list[Equation] | 
         at = match.end()
     if not found:
         return found if _states_nothing(folded[start:end]) else None
-    return found if _leads_out(folded[at:end]) else None
+    return found if leads_out(folded[at:end]) else None
 
 
 def _states_nothing(line: str) -> bool:
@@ -109,7 +114,7 @@ def _states_nothing(line: str) -> bool:
 
 def confirmed_note(text: str, folded: str, start: int, end: int) -> list[Equation] | None:
     """The same for the inside of a calculator note: nothing but signs and numbers."""
-    match = _NOTE.fullmatch(folded, start, end)
+    match = PLAIN_NOTE.fullmatch(folded, start, end)
     equation = None if match is None else _equation(text, match)
     return None if equation is None else [equation]
 
@@ -123,15 +128,14 @@ def _equation(text: str, match: re.Match[str]) -> Equation | None:
     return Equation(text[start : match.end(1)][:200], value, value, span, (start, span[1]), True)
 
 
-def _leads_in(prose: str) -> bool:
+def leads_in(prose: str) -> bool:
     """Whether what stands before the first equation leaves it as it is."""
     if not prose:
         return True
     bare = _BARE.fullmatch(prose) is not None
     if not bare and _PROSE.fullmatch(prose) is None:
         return False
-    last = prose.rstrip(" $.,;:=").rpartition(" ")[2].lower()
-    if last in _SIGNS:
+    if ends_with_sign(prose):
         return False
     if bare or _DIGIT.search(prose) is None:
         return True
@@ -139,9 +143,19 @@ def _leads_in(prose: str) -> bool:
         return False
     # Half of what, a third of which: a share takes part in more than a bare number does.
     share = _SHARE.search(prose) is not None
+    last = _last_word(prose)
     if share and last in ("of", "the", "those", "these"):
         return False
     return (_BINDING if share else _SIGNS).isdisjoint(_WORD.findall(prose.lower()))
+
+
+def ends_with_sign(prose: str) -> bool:
+    """Whether an operator in words ends it."""
+    return _last_word(prose) in _SIGNS
+
+
+def _last_word(prose: str) -> str:
+    return prose.rstrip(" $.,;:=").rpartition(" ")[2].lower()
 
 
 def _is_joined(prose: str) -> bool:
@@ -150,12 +164,12 @@ def _is_joined(prose: str) -> bool:
     return _JOINED.search(near) is not None or not _WORD.search(near.lower())
 
 
-def _leads_out(prose: str) -> bool:
+def leads_out(prose: str) -> bool:
     """Whether what stands behind the last equation relates its result to no number."""
     if not prose or prose == ".":
         return True
     if _BARE.fullmatch(prose) is not None:
-        return _leaves_alone(prose)
+        return leaves_alone(prose)
     return (_is_remark(prose) and _DIGIT.search(prose) is None) or _leads_on(prose)
 
 
@@ -165,14 +179,14 @@ def _is_remark(prose: str) -> bool:
         return False
     if _SHARE.search(prose) is not None or _LISTED.search(prose) is not None:
         return False
-    return _leaves_alone(prose)
+    return leaves_alone(prose)
 
 
-def _leaves_alone(prose: str) -> bool:
+def leaves_alone(prose: str) -> bool:
     """Whether no word of the first clause changes the number before it."""
     clause = _CLAUSE_END.split(prose, 1)[0].lower()
     # Two spaces part the words: what follows them is no longer a unit of several words.
-    return "  " not in clause and _BEHIND.isdisjoint(_WORD.findall(clause))
+    return "  " not in clause and BEHIND.isdisjoint(_WORD.findall(clause))
 
 
 def _leads_on(prose: str) -> bool:
@@ -198,11 +212,22 @@ def _leads_on(prose: str) -> bool:
     return following is None or not any(d in dimensions for d, _ in sizes_of(following.group()))
 
 
-@lru_cache(maxsize=8192)
 def agreed(left: str, stated: str) -> Rational | None:
     """The value of both sides of a plain equation if they are equal, and else None."""
+    read = number(stated) if holds(left, stated) else None
+    return None if read is None else read[0]
+
+
+def holds(left: str, stated: str) -> bool:
+    """Whether both sides of a plain equation are equal."""
+    sides = compared(left, stated)
+    return sides is not None and sides[0] >= 0 and sides[0] == sides[1]
+
+
+def compared(left: str, stated: str) -> tuple[int, int, int] | None:
+    """Both sides of a plain equation and what both were multiplied by; None if it has no sense."""
     if units := _UNIT_WORD.findall(left):
-        if not _NO_UNITS.isdisjoint(word.strip("/-").lower() for word in units):
+        if not _NO_UNITS.isdisjoint([word.strip("/-").lower() for word in units]):
             return None
         left = _UNIT_WORD.sub("", left)
     pieces = _PIECE.findall(left)
@@ -221,10 +246,7 @@ def agreed(left: str, stated: str) -> Rational | None:
     total, below = total * bottom + sign * top * below, below * bottom
     over, under = _ratio(stated)
     # Two bars may be a date, and a negative difference of two numbers a range of pages.
-    if below == 0 or total < 0 or slashes > 1 or total * under != over * below:
-        return None
-    read = number(stated)
-    return None if read is None else read[0]
+    return None if below == 0 or slashes > 1 else (total * under, over * below, below * under)
 
 
 def _ratio(written: str) -> tuple[int, int]:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.content.arithmetic.characters import fold, lowered
+from grpo_guard.content.arithmetic.characters import fold, lowered, words_among
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import divide
 from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
-from grpo_guard.content.arithmetic.phrases import phrases
+from grpo_guard.content.arithmetic.phrases import NUMBERS_AS_0, phrases
 
 _SMALL: Final = {
     name: value
@@ -75,6 +75,9 @@ _SAID: Final = re.compile(
     r"(?:make|makes|equal|equals|give|gives|total|totals|is|are|=)[ ]"
     rf"(?:(?:{'|'.join(sorted(_PASSED))})[ ]){{0,4}}\$?(?:[0-9]|{_NUMERAL})"
 )
+# Without a number in words, only these join two numbers to a statement.
+_JOINTS: Final = (" and 0", " by 0", " times 0", " plus 0", " minus 0")
+NUMERALS: Final = frozenset(word.encode() for word in _NUMERALS)
 _LONGEST_NUMERAL: Final = 12
 _MAX_UNIT_WORDS: Final = 4
 _MAX_OPERANDS: Final = 30
@@ -91,18 +94,25 @@ class _Sum:
     units: int = 0
 
 
-def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
+def statements(
+    text: str, found: Sequence[Equation], words: frozenset[bytes] | None = None
+) -> list[Equation]:
     """Statements in words, right or wrong; those that overlap an equation of ``found`` are not.
 
     Args:
         text: The completion; linear time.
         found: What was already read as equations.
+        words: Those of the text, at least those of `NUMERALS`, where that is known already.
     """
     folded = fold(text)
     small = lowered(folded)
+    plain = small.translate(NUMBERS_AS_0)
     taken = {equation.span for equation in found}
-    result = [phrase for phrase in phrases(text, small) if phrase.span not in taken]
+    result = [phrase for phrase in phrases(text, small, plain) if phrase.span not in taken]
     taken |= {phrase.span for phrase in result}
+    words = words_among(folded, NUMERALS) if words is None else words
+    if NUMERALS.isdisjoint(words) and not any(joint in plain for joint in _JOINTS):
+        return result
     end = -1
     for joined in _JOINED.finditer(small):
         if joined.start() < end or not _worded(small, joined):

@@ -184,6 +184,8 @@ _HEADING = re.compile(r"^####[ \t]+[^\W\d]", re.MULTILINE)
 
 
 def _tagged(text: str) -> Iterator[Answer]:
+    if "wer" not in text.lower():  # these letters have no other forms that a tag could take
+        return
     opened = iter(_TAG_OPEN.finditer(text))
     ahead, last, end = next(opened, None), None, 0
     for closed in _TAG_CLOSE.finditer(text):
@@ -213,9 +215,12 @@ def _boxes(text: str) -> Iterator[Answer]:
 
 def _hashed(text: str) -> Iterator[Answer]:
     found = _HASHES.search(text)
-    if found is None or _HEADING.search(text, 0, found.start()):
+    if found is None:
+        return
+    first = found.start()
+    if text.find("####", 0, first) >= 0 and _HEADING.search(text, 0, first):
         return  # headings of the fourth level before it: Markdown, not GSM8K's mark
-    answers = [Answer(match[1], *match.span()) for match in islice(_HASHES.finditer(text), _MOST)]
+    answers = [Answer(m[1], *m.span()) for m in islice(_HASHES.finditer(text, first), _MOST)]
     if len(answers) > 1 and [a.content for a in answers[:2]] == ["1", "2"]:
         return  # numbered headings
     yield from answers

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from grpo_guard.content.screens import hidden_markup, judges, languages, orders, spelt
-from grpo_guard.content.screens.template_tokens import BROKEN_GATES, ROLE_GATES
+from grpo_guard.content.screens.template_tokens import ROLE_GATES, may_be_broken
 from grpo_guard.content.screens.view import byte_classes
 
 # Typography and symbols of honest work. No screen has a rule about them, none is a letter or a
@@ -36,7 +36,8 @@ _RUNS = byte_classes(b" ", (_SMALL + _CAPITALS + _DIGITS + b"+/_-", b"x"))
 _BANNERS = byte_classes(b".", (b"-=#*_~<>{+", b"b"))
 _HEADS = (b"#", b"*", b"_", b"[", b"<")
 _NAMED = re.compile(rb"<[\s/A-Za-z|]|<<[\s/Ss]|\[[\s/|A-Za-z]")
-_BROKEN = tuple(gate.encode() for gate in BROKEN_GATES if gate.isascii())
+_LONG_RUN = re.compile(rb"[A-Za-z0-9+/_-]{16,}+")
+_NO_LETTERS = bytes(set(range(256)) - set(_SMALL + _CAPITALS))
 
 
 class Suspects(NamedTuple):
@@ -62,17 +63,18 @@ def suspects(text: str) -> Suspects | None:
         return None
     found = _GATES.intersection(data.translate(_LETTERS).split())
     words = frozenset([_NAME_OF[word] for word in found])
-    return Suspects(frozenset(_names(len(text), data, blanks, words)), words)
+    return Suspects(frozenset(_names(text, data, blanks, words)), words)
 
 
-def _names(length: int, data: bytes, blanks: bytes, words: frozenset[str]) -> Iterator[str]:
+def _names(text: str, data: bytes, blanks: bytes, words: frozenset[str]) -> Iterator[str]:
+    runs = data.translate(_RUNS)
     if b" " * 12 in blanks:
         yield "blank_run"
     if b"x" * 65 in blanks:
         yield "overlong_token"
-    if length <= judges.LONGEST_OPENING or b"x" * 2 not in data.translate(_RUNS):
+    if len(text) <= judges.LONGEST_OPENING or b"x" * 2 not in runs:
         yield "master_key"
-    if _may_hold_tokens(data) or _any_of(ROLE_GATES, words):
+    if _may_hold_tokens(text, data) or _any_of(ROLE_GATES, words):
         yield "template_token"
     if (
         (b"<" in data and b"<!--" in data)
@@ -80,7 +82,7 @@ def _names(length: int, data: bytes, blanks: bytes, words: frozenset[str]) -> It
         or _any_of(hidden_markup.GATES, words)
     ):
         yield "hidden_markup"
-    if _may_be_encoded(data, blanks, words):
+    if _may_be_encoded(data, blanks, runs, words):
         yield "encoded"
     if (b"[" in data and b"[[" in data) or (words and _may_judge(data, words)):
         yield "judge_delimiter"
@@ -94,16 +96,13 @@ def _any_of(gates: frozenset[str], words: frozenset[str]) -> bool:
     return not words.isdisjoint(gates)
 
 
-def _may_hold_tokens(data: bytes) -> bool:
+def _may_hold_tokens(text: str, data: bytes) -> bool:
     # Spelt out: this runs for every text, and a loop costs more than what it looks for.
     if not (
         b"<" in data or b"[" in data or b"|" in data or b">" in data or b"]" in data or b"&" in data
     ):
         return False
-    if _NAMED.search(data):
-        return True
-    lower = data.lower()
-    return any(gate in lower for gate in _BROKEN)
+    return _NAMED.search(data) is not None or may_be_broken(text, text.lower())
 
 
 def _may_judge(data: bytes, words: frozenset[str]) -> bool:
@@ -119,16 +118,30 @@ def _may_judge(data: bytes, words: frozenset[str]) -> bool:
     return colon and (b'"' in data or b"'" in data) and _any_of(judges.KEY_GATES, words)
 
 
-def _may_be_encoded(data: bytes, blanks: bytes, words: frozenset[str]) -> bool:
+def _may_be_encoded(data: bytes, blanks: bytes, runs: bytes, words: frozenset[str]) -> bool:
     """Whether there is a run that could be a payload, or a piece of an escape."""
-    if b"x" * 16 in data.translate(_RUNS) or data.count(b"%") >= 6:
+    if b"x" * 16 in runs and _has_letters_in_a_run(data):
         return True
-    if b"x" * 20 in blanks and any(
-        spelt.may_be_base85(word) for word in data.split() if len(word) >= 20
-    ):
+    if data.count(b"%") >= 6 or (b"x" * 20 in blanks and _has_base85(data, blanks)):
         return True
     if b"\\" in data and (b"\\x" in data or b"\\u" in data):
         return True
     if b"&" in data and b"&#" in data:
         return True
     return spelt.may_be_spelt(data, words)
+
+
+def _has_letters_in_a_run(data: bytes) -> bool:
+    """Digits alone are a quotient that weak models write out, and no payload."""
+    return any(match[0].translate(None, _NO_LETTERS) for match in _LONG_RUN.finditer(data))
+
+
+def _has_base85(data: bytes, blanks: bytes) -> bool:
+    at = blanks.find(b"x" * 20)
+    while at >= 0:
+        end = blanks.find(b" ", at)
+        end = len(blanks) if end < 0 else end
+        if spelt.may_be_base85(data[at:end]):
+            return True
+        at = blanks.find(b"x" * 20, end)
+    return False

@@ -27,6 +27,7 @@ _ESCAPES = re.compile(
 )
 _GZIP = re.compile(r"\bH4sI[A-Za-z0-9+/]{20,}")
 _QUOTED = re.compile(r"(?:=[0-9A-F]{2}){6,}")
+_QUOTED_RUN = re.compile(rb"(?:=[0-9A-F]{2}){6}")
 _MORSE = re.compile(r"(?:(?<![^ /|\n])[.\-·−–•]{1,6}[ /|]{1,3}){9,}[.\-·−–•]{1,6}(?![^\s])")
 _DOT = re.compile(r"[.·•]")
 _DASH = re.compile(r"[\-−–]")
@@ -51,6 +52,9 @@ _NUMBER_BYTES = byte_classes(b".", (_DIGITS + b",;: \t", b"n"))
 # Dots and dashes of typography are of several bytes.
 _HEX_BYTES = byte_classes(b".", (_DIGITS + b"abcdefABCDEFx,;: \t", b"n"))
 _MORSE_BYTES = byte_classes(b".", (b".- /|" + bytes(range(128, 256)), b"m"))
+_NUMBER_OR_MORSE_BYTES = byte_classes(
+    b".", (_DIGITS + b",;: \t.-/|" + bytes(range(128, 256)), b"n")
+)
 _CASE_BYTES = byte_classes(b" ", (_SMALL + _DIGITS, b"a"), (_SMALL.upper(), b"A"))
 _QUOTED_BYTES = byte_classes(b".", (_DIGITS + b"=ABCDEF", b"q"))
 # A task about codes is answered in them.
@@ -94,11 +98,13 @@ def may_be_spelt(data: bytes, words: Set[str]) -> bool:
 
     Runs without a blank show themselves otherwise.
     """
+    # Numbers and Morse both need a run without letters, and most texts end here.
+    classes = data.translate(_NUMBER_OR_MORSE_BYTES)
+    coded = b"n" * 4 in classes[::4] and b"n" * 19 in classes
     return (
         not _TURNED_WORDS.isdisjoint(words)
-        or _has_numbers(data, words)
+        or (coded and (_has_numbers(data, words) or _has_morse(data, words)))
         or _has_hexadecimals(data, words)
-        or _has_morse(data, words)
         or _has_escapes(data, words)
         or _has_quoted(data, words)
         or _has_letters_apart(data, words)
@@ -134,7 +140,9 @@ def _has_inner_capitals(data: bytes, words: Set[str]) -> bool:
 
 
 def _has_quoted(data: bytes, words: Set[str]) -> bool:
-    return data.count(b"=") >= 6 and b"q" * 18 in data.translate(_QUOTED_BYTES)
+    if data.count(b"=") < 6 or b"q" * 18 not in data.translate(_QUOTED_BYTES):
+        return False
+    return _QUOTED_RUN.search(data) is not None
 
 
 def _has_escapes(data: bytes, words: Set[str]) -> bool:

@@ -46,8 +46,11 @@ _BROKEN = re.compile(
     r"\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:>|＞|&gt;)",
     re.IGNORECASE,
 )
-BROKEN_GATES = ("im_", "im ", "im\n", "im▁", "_id", "of_", "of▁", "endoftext", "python_tag",
-                 "｜", "|", "\\|")  # fmt: skip
+# By the character that each of them has.
+_BROKEN_GATES = {"_": ("im_", "_id", "of_", "python_tag"), "▁": ("im▁", "▁id", "of▁")}
+# Blanks within the name need a closer look: "him " has them too.
+_SPACED_GATES = ("im ", "im\n", "im\t", "im\r")
+_SPACED = re.compile(r"im[_▁\s]{1,3}(?:start|end|sep|middle)", re.IGNORECASE)
 # Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
 ROLE_GATES = frozenset({"instruction", "response", "input", "user", "assistant", "system"})
@@ -86,11 +89,21 @@ class TemplateTokens:
             yield Finding("template_token", message, char_span=(start, end))
 
 
+def may_be_broken(text: str, lower: str) -> bool:
+    """Whether a text with brackets or bars may hold the name of a token, whatever is around it."""
+    if "|" in lower or "｜" in lower or "endoftext" in lower:
+        return True
+    for mark, gates in _BROKEN_GATES.items():
+        if mark in lower and any(gate in lower for gate in gates):
+            return True
+    return any(gate in lower for gate in _SPACED_GATES) and _SPACED.search(text) is not None
+
+
 def _may_be_broken(view: View) -> bool:
-    text, lower = view.text, view.lower
+    text = view.text
     if not any(mark in text for mark in ("<", ">", "|", "[", "]", "&", "＜", "＞", "｜")):
         return False
-    return any(gate in lower for gate in BROKEN_GATES)
+    return may_be_broken(text, view.lower)
 
 
 def _first(pattern: re.Pattern[str], text: str, limit: int = 64) -> Iterator[re.Match[str]]:
