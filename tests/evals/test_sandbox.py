@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_outside import processes
 
-from grpo_guard.evals.sandbox.inside import seccomp
-from grpo_guard.evals.sandbox.inside.kernel import AARCH64, X86_64, Machine, machine
+from grpo_guard.evals.sandbox.inside.kernel import machine
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
 
@@ -221,7 +220,7 @@ def test_every_other_system_call_is_refused(sandbox: Sandbox) -> None:
     """By number, so that calls are among them that nobody here has heard of."""
     here = machine()
     listed = [*here.allowed, here.mmap, here.mprotect, here.futex]
-    if here is X86_64:
+    if platform.machine() == "x86_64":
         # uretprobe and uprobe pass every filter on recent kernels (kernel/seccomp.c). They serve
         # breakpoints that the kernel set, and kill whoever calls them from anywhere else.
         listed += [335, 336]
@@ -289,68 +288,24 @@ def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
         Sandbox().run("print(1)")
 
 
-KILL, REFUSE, ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
-
-
-def decide(code: bytes, audit: int, number: int, *arguments: int) -> int:
-    """What a filter answers, by the rules of classic BPF (linux/filter.h)."""
-    data = struct.pack("<IIQ6Q", number, audit, 0, *(arguments + (0,) * 6)[:6])
-    program = list(struct.iter_unpack("HBBI", code))
-    at = value = 0
-    while True:
-        kind, yes, no, constant = program[at]
-        at += 1
-        if kind == 0x20:
-            (value,) = struct.unpack_from("<I", data, constant)
-        elif kind == 0x54:
-            value &= constant
-        elif kind == 0x06:
-            return int(constant)
-        else:
-            holds = {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}
-            at += yes if holds[kind] else no
-
-
-@pytest.mark.parametrize("where", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
-def test_the_filter_of_either_machine(where: Machine) -> None:
-    """The numbers of one machine mean other calls on the other, so both are looked at here."""
-    code = seccomp.build(where)
-    special = (where.mmap, where.mprotect, where.futex)
-    allowed = {n for n in range(1000) if decide(code, where.audit, n) == ALLOW}
-    assert allowed == {*where.allowed, *special}
-    assert all(decide(code, where.audit, n) == REFUSE for n in range(1000) if n not in allowed)
-    assert decide(code, where.audit, 0x40000001) == KILL
-    assert decide(code, 0x40000003, where.allowed[0]) == KILL  # the 32-bit table
-    for number in special[:2]:
-        assert decide(code, where.audit, number, 0, 4096, 3) == ALLOW
-        assert decide(code, where.audit, number, 0, 4096, 7) == REFUSE
-    for operation, answer in {
-        0: ALLOW,
-        129: ALLOW,
-        9 | 128 | 256: ALLOW,
-        6: REFUSE,
-        134: REFUSE,
-    }.items():
-        assert decide(code, where.audit, where.futex, 0, operation) == answer
-
-
-def test_numbers_by_the_names_that_no_program_may_use() -> None:
-    """From asm/unistd_64.h and asm-generic/unistd.h, written down apart from the list."""
-    refused = {
-        X86_64: {
-            "open": 2,
-            "stat": 4,
-            "poll": 7,
-            "ioctl": 16,
-            "socket": 41,
-            "clone": 56,
-            "fork": 57,
-        }
-        | {"execve": 59, "kill": 62, "ptrace": 101, "prctl": 157, "openat": 257, "newfstatat": 262},
-        AARCH64: {"ioctl": 29, "openat": 56, "newfstatat": 79, "kill": 129, "tgkill": 131}
-        | {"prctl": 167, "ptrace": 117, "socket": 198, "clone": 220, "execve": 221},
-    }
-    for where, calls in refused.items():
-        code = seccomp.build(where)
-        for name, number in calls.items():
-            assert decide(code, where.audit, number) == REFUSE, name
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of prctl below is x86_64's")
+def test_a_kernel_without_filters_is_refused_unless_weakness_is_accepted() -> None:
+    source = """
+import struct
+from grpo_guard.evals.sandbox.inside import kernel, seccomp
+from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
+code = [(32, 0, 0, 0), (21, 0, 3, 157), (32, 0, 0, 16), (21, 0, 1, 22), (6, 0, 0, 0x50016)]
+code.append((6, 0, 0, 0x7fff0000))  # prctl(PR_SET_SECCOMP) fails, all else is as ever
+kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+seccomp.install(b"".join(struct.pack("HBBI", *step) for step in code))
+try:
+    Sandbox().run("print(1)")
+except SandboxUnavailableError as error:
+    print(error)
+print(Sandbox(allow_weak=True).run("print(1 + 1)").stdout)
+"""
+    command = [sys.executable, "-c", source]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "programs could reach" in told
+    assert "seccomp: unavailable: the kernel refuses the filter" in told
+    assert told.endswith("\n2\n\n")

@@ -74,8 +74,6 @@ class _Server:
         gc.collect()
         gc.freeze()
         open_ways = self._probe()
-        if self._filter is not None:
-            layers["seccomp"] = f"{len(self._filter) // 8} instructions"
         _say(control, {"layers": layers, "open": open_ways})
 
     def _shut(self, config: Config) -> tuple[dict[str, str], bytes | None]:
@@ -100,11 +98,22 @@ class _Server:
                 prctl(option, value)
         attempt("landlock", landlock.restrict)
         code: bytes | None = None
-        if "seccomp" in config.layers:
-            try:
-                code = seccomp.build(machine())
-            except UnavailableError as reason:
-                layers["seccomp"] = f"unavailable: {reason}"
+
+        def try_filter() -> str:
+            nonlocal code
+            built = seccomp.build(machine())
+
+            def install() -> int:
+                seccomp.install(built)
+                return 0
+
+            # In a child, because it is for good and the server still has to fork.
+            if self._code_of(install):
+                raise UnavailableError("the kernel refuses the filter")
+            code = built
+            return f"{len(built) // 8} instructions"
+
+        attempt("seccomp", try_filter)
         return layers, code
 
     def _probe(self) -> list[str]:
@@ -114,12 +123,15 @@ class _Server:
             child.lock(self._config, self._baseline, self._filter)
             return probe.open_ways()
 
-        pid = self._fork(look)
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        code = self._code_of(look)
         if code < 0 or code >= 1 << len(probe.WAYS):
             raise RuntimeError(f"a locked child could not be made (exit code {code})")
         return [name for index, name in enumerate(probe.WAYS) if code & 1 << index]
+
+    def _code_of(self, work: Callable[[], int]) -> int:
+        """Do ``work`` in a child; its exit code."""
+        _, status = os.waitpid(self._fork(work), 0)
+        return os.waitstatus_to_exitcode(status)
 
     def _fork(self, work: Callable[[], int]) -> int:
         pid = os.fork()
