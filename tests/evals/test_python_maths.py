@@ -55,6 +55,7 @@ def code(program: str) -> str:
     return f"<code>\n{program}\n</code>"
 
 
+@contained
 def test_equal_states_draw_equal_problems(task: PythonMaths) -> None:
     assert task.sample(random.Random(1)) == task.sample(random.Random(1))
     assert task.sample(random.Random(1)) != task.sample(random.Random(2))
