@@ -74,6 +74,7 @@ class ChosenProblems(Scripted):
     """Asks only problems that suit its attack, and measures success on held-out ones of them."""
 
     setting = "vertical"
+    only = "vertical"
     attack_type: Callable[[], TwoPlusTwoAttack | TextualAttack] = TwoPlusTwoAttack
 
     def __init__(self) -> None:

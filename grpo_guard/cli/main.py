@@ -41,6 +41,7 @@ def main(
 
 _eval = importlib.import_module("grpo_guard.evals.cli").app
 _eval.command("report")(importlib.import_module("grpo_guard.evals.report_cli").report)
+_eval.command("swarm")(importlib.import_module("grpo_guard.evals.swarm_cli").swarm)
 
 app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
 app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)

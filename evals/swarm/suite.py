@@ -1,0 +1,206 @@
+"""Plays a plan, run by run, so that it can be stopped and taken up again; writes results.json."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.evals.results import parse_results, write_json
+from grpo_guard.evals.series import summarise
+from grpo_guard.evals.swarm.experiment import Spec, play
+from grpo_guard.evals.swarm.summary import further_rows
+from grpo_guard.evals.swarm.training import (
+    CHECKPOINT,
+    CheckpointError,
+    Interrupted,
+    stop_on_interrupt,
+)
+from grpo_guard.evals.versions import versions
+
+Tell = Callable[[Spec, dict[str, Any]], None]
+"""Told of each round: its run and its row."""
+
+_RUN = "run.json"
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def play_all(
+    specs: Sequence[Spec],
+    out: Path,
+    *,
+    command: str,
+    tell: Tell,
+    every: int = 10,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Play what is not finished yet; return the content of ``out/results.json``.
+
+    results.json is written after each run, so that whatever is finished counts.
+
+    Raises:
+        Interrupted: Ctrl-C was heard; all runs in progress are saved.
+        CheckpointError: ``out`` holds a run of the same name with other settings.
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    finished = {spec.label: run for spec in specs if (run := _finished(spec, out)) is not None}
+    todo = [spec for spec in specs if spec.label not in finished]
+    results = _write(specs, finished, out, command) if finished else {}
+    playing = _in_processes(todo, out, every, workers, tell) if workers > 1 else None
+    for spec, run in playing or _in_turn(todo, out, every, tell):
+        write_json(_folder(spec, out) / _RUN, {"identity": spec.identity(), "run": run})
+        (_folder(spec, out) / CHECKPOINT).unlink(missing_ok=True)
+        finished[spec.label] = run
+        results = _write(specs, finished, out, command)
+    return results
+
+
+def _in_turn(
+    specs: Sequence[Spec], out: Path, every: int, tell: Tell
+) -> Iterator[tuple[Spec, dict[str, Any]]]:
+    with stop_on_interrupt() as stop:
+        for spec in specs:
+            folder = _folder(spec, out)
+            folder.mkdir(parents=True, exist_ok=True)
+
+            def told(row: dict[str, Any], spec: Spec = spec) -> None:
+                tell(spec, row)
+
+            yield spec, play(spec, folder, every=every, on_round=told, stop=stop)
+            if stop.is_set():
+                raise Interrupted
+
+
+def _in_processes(
+    specs: Sequence[Spec], out: Path, every: int, workers: int, tell: Tell
+) -> Iterator[tuple[Spec, dict[str, Any]]]:
+    context = mp.get_context("spawn")
+    stop, rows = context.Event(), context.Queue()
+    with (
+        _one_thread(),
+        ProcessPoolExecutor(workers, context, _prepare, (stop, rows)) as pool,
+        _told(rows, {spec.label: spec for spec in specs}, tell),
+    ):
+        waiting: dict[Future[dict[str, Any]], Spec] = {}
+        for spec in specs:
+            _folder(spec, out).mkdir(parents=True, exist_ok=True)
+            waiting[pool.submit(_work, spec, _folder(spec, out), every)] = spec
+        try:
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        except KeyboardInterrupt:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise Interrupted from None
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+_shared: dict[str, Any] = {}
+
+
+def _prepare(stop: Any, rows: Any) -> None:
+    """In a new process: Ctrl-C reaches the parent alone, which then asks all of them to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shared.update(stop=stop, rows=rows)
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+
+
+def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:
+    def told(row: dict[str, Any]) -> None:
+        _shared["rows"].put((spec.label, row))
+
+    return play(spec, folder, every=every, on_round=told, stop=_shared["stop"])
+
+
+@contextmanager
+def _told(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
+    """Hand on what the processes report, from a thread."""
+    ended = threading.Event()
+
+    def listen() -> None:
+        while not (ended.is_set() and rows.empty()):
+            try:
+                label, row = rows.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            tell(specs[label], row)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(5)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Child processes read these on import; several of them share the cores already."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _folder(spec: Spec, out: Path) -> Path:
+    return out / "runs" / spec.label
+
+
+def _finished(spec: Spec, out: Path) -> dict[str, Any] | None:
+    path = _folder(spec, out) / _RUN
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        identity, run = data["identity"], data["run"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: expected a finished run, got {error}; delete it") from None
+    if identity != spec.identity():
+        raise CheckpointError(
+            f"{path}: expected a run of these settings, got one of others; choose another folder"
+        )
+    return dict(run)
+
+
+def _write(
+    specs: Sequence[Spec], finished: dict[str, dict[str, Any]], out: Path, command: str
+) -> dict[str, Any]:
+    runs = [finished[spec.label] for spec in specs if spec.label in finished]
+    data: dict[str, Any] = {
+        "config": {
+            "command": command,
+            "task": "word_problems",
+            "model": specs[0].model or "bundled",
+            "planned_runs": len(specs),
+            "finished_runs": len(runs),
+        },
+        "versions": versions(),
+        "runs": runs,
+    }
+    data["summary"] = summarise(parse_results(data)) + further_rows(runs)
+    write_json(out / "results.json", data)
+    return data

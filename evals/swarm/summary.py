@@ -1,0 +1,79 @@
+"""Figures of swarm runs beside those that every report has: lengths, accuracy, cost, exclusion."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_guard.evals.series import NONE, WINDOW
+from grpo_guard.evals.stats import bootstrap_mean, wilson
+
+Run = dict[str, Any]
+
+
+def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Rows for ``summary`` of results.json, one per (attack, defence, setting, models, metric).
+
+    Means over seeds have a bootstrap interval, shares of completions Wilson's; ``n`` is the number
+    of seeds or of completions.
+    """
+    free = {
+        (run["setting"], run["models"], run["seed"]): run
+        for run in runs
+        if run["attack"] == NONE and run["defence"] == NONE
+    }
+    pools: dict[tuple[str, str, str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        pools[run["attack"], run["defence"], run["setting"], run["models"]].append(run)
+    rows: list[dict[str, Any]] = []
+    for (attack, defence, setting, models), pool in pools.items():
+        where = {"attack": attack, "defence": defence, "setting": setting, "models": models}
+        for metric, values in _per_seed(pool, free).items():
+            if values:
+                found = bootstrap_mean(values, resamples=2000)
+                rows.append(
+                    {**where, "metric": metric, "mean": found.value, "low": found.low,
+                     "high": found.high, "n": len(values)}
+                )  # fmt: skip
+        rows.append({**where, **_accuracy(pool)})
+    return rows
+
+
+def _per_seed(pool: Sequence[Run], free: dict[Any, Run]) -> dict[str, list[float]]:
+    """One value per seed; metrics that do not apply stay empty."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in pool:
+        attacked = run["attack"] != NONE
+        if attacked:
+            found["asr_highest"].append(max(run["asr"]))
+        found["mean_tokens_end"].append(_end(run["mean_tokens"]))
+        beside = free.get((run["setting"], run["models"], run["seed"]))
+        if beside is not None and beside is not run:
+            found["length_ratio_end"].append(_end(run["mean_tokens"]) / _end(beside["mean_tokens"]))
+            found["length_ratio_highest"].append(_highest_ratio(run, beside))
+        if run["defence"] != NONE and run["seconds"]:
+            found["guard_share_of_time"].append(run["guard_seconds"] / run["seconds"])
+        if attacked and run["excluded"]:
+            found["first_exclusion_round"].append(float(min(run["excluded"].values())))
+    return found
+
+
+def _accuracy(pool: Sequence[Run]) -> dict[str, Any]:
+    correct = sum(run["held_out"]["correct"] for run in pool)
+    total = sum(run["held_out"]["total"] for run in pool)
+    found = wilson(correct, total)
+    return {"metric": "held_out_accuracy", "mean": found.value, "low": found.low,
+            "high": found.high, "n": total}  # fmt: skip
+
+
+def _end(values: Sequence[float]) -> float:
+    tail = values[-WINDOW:]
+    return sum(tail) / len(tail)
+
+
+def _highest_ratio(run: Run, beside: Run) -> float:
+    """Highest ratio of the means over `WINDOW` rounds; single rounds are too noisy to compare."""
+    ours, theirs = run["mean_tokens"], beside["mean_tokens"]
+    ends = range(min(WINDOW, len(ours)), min(len(ours), len(theirs)) + 1)
+    return max(_end(ours[:end]) / _end(theirs[:end]) for end in ends)
