@@ -48,6 +48,7 @@ class Scenario:
         vertical: Nodes answer prompts of their own.
         odd: Chance that a prompt has all its answers rejected.
         most_swarms: Played at most; where many are accused, each costs the ledger's own arithmetic.
+        begin: Round in which the poison begins, from which the rounds until it is found count.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Scenario:
     vertical: bool = False
     odd: float = 0.0
     most_swarms: int = 10**9
+    begin: int = 0
 
     @property
     def nodes(self) -> int:
@@ -107,6 +109,14 @@ def honest_scenarios() -> Iterator[Scenario]:
             where = "prompts of one's own" if vertical else "shared prompts"
             name = f"all honest, 0.1%, and {odd:.1%} of {where} rejected whole"
             yield Scenario(name, three(0.001, 0.001), vertical=vertical, odd=odd)
+    yield Scenario("three nodes, 1%", steady(0.01, 0.01, 0.01))
+    for rate in (0.03, 0.25):
+        name = f"three nodes: two at {rate:.0%}, a hostile spotless one"
+        yield Scenario(name, steady(rate, rate, 0.0), (2,))
+    name = "twelve: nine at 3%, three hostile spotless ones"
+    yield Scenario(name, steady(*[0.03] * 9, *[0.0] * 3), (9, 10, 11))
+    name = "all honest, 0.1%, and 5.0% of prompts of one's own rejected whole"
+    yield Scenario(name, three(0.001, 0.001), vertical=True, odd=0.05)
 
 
 def poison_scenarios() -> Iterator[Scenario]:
@@ -125,9 +135,13 @@ def poison_scenarios() -> Iterator[Scenario]:
         yield Scenario(name, changing(poisoned(0.001, every), 0.001, rounds), (3,), 30)
     rate = poisoned(0.001, 12)
     name = "1 in 12 from round 100 on, caught 100%, honest 0.1%"
-    yield Scenario(name, changing(0.001, rate, 100), (3,), 160)
+    yield Scenario(name, changing(0.001, rate, 100), (3,), 160, begin=100)
     name = "two of eight, 1 in 12, caught 100%, honest 0.1%"
     yield Scenario(name, steady(*[0.001] * 6, rate, rate), (6, 7), 100)
+    name = "one of three, 1 in 12, caught 100%, honest 0.1%"
+    yield Scenario(name, steady(0.001, 0.001, rate), (2,), 60)
+    name = "three of twelve, 1 in 12, caught 100%, honest 0.1%"
+    yield Scenario(name, steady(*[0.001] * 9, rate, rate, rate), (9, 10, 11), 100)
 
 
 def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -226,12 +240,12 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     return {"scenario": scenario.name, "rounds": scenario.rounds, **share(hits, swarms)}
 
 
-def detections(scenario: Scenario, swarms: int, seed: int, begin: int = 0) -> dict[str, Any]:
-    """How many poisoning nodes are hard within 30 rounds of ``begin``, and when."""
+def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
+    """How many poisoning nodes are hard within 30 rounds, and when."""
     rng = np.random.default_rng(seed)
     found = first_rounds(*rejections(scenario, swarms, rng), bar(scenario.nodes - 1, ALPHA))
     # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
-    known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - begin
+    known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - scenario.begin
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())
     return {
@@ -261,8 +275,7 @@ def measure(swarms: int, poisoned_swarms: int) -> dict[str, Any]:
         print(f"{row['scenario']}: {row['hits']} / {row['of']:,} swarms accuse an honest node "
               f"({row['low']:.3%} to {row['high']:.3%})", flush=True)  # fmt: skip
     for seed, scenario in enumerate(poison_scenarios(), start=1000):
-        begin = 100 if "from round 100" in scenario.name else 0
-        row = detections(scenario, poisoned_swarms, seed, begin)
+        row = detections(scenario, poisoned_swarms, seed)
         result["detection"].append(row)
         within = row["within_30"]
         print(f"{row['scenario']}: {within['hits']} / {within['of']} within 30 rounds "
