@@ -10,7 +10,7 @@ from grpo_guard.content.arithmetic import leniency, measures
 from grpo_guard.content.arithmetic.characters import fold, words_among
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
-from grpo_guard.content.arithmetic.glance import CHANGING, is_plain, is_plain_note, open_notes
+from grpo_guard.content.arithmetic.glance import CHANGING, is_plain, is_plain_note, without_notes
 from grpo_guard.content.arithmetic.lines import segments
 from grpo_guard.content.arithmetic.links import Link, links
 from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
@@ -85,8 +85,8 @@ def wrong_equations(text: str, words: frozenset[bytes] | None = None) -> list[Eq
     checker = _Checker(text)
     copies: list[Equation] = []
     if "<<" in folded:
-        outer = _NOTE.sub(_blanks, folded)
-        for start, end in open_notes(folded):
+        outer, unread = without_notes(folded, checker.remember)
+        for start, end in unread:
             if checker.wrong < MOST_WRONG and not is_plain_note(
                 folded, start, end, checker.remember
             ):

@@ -7,7 +7,7 @@ nothing that the reading of another line depends on; a test holds it against the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -17,7 +17,9 @@ from grpo_guard.content.arithmetic.plain import (
     BARE,
     BEHIND,
     LEFT,
+    NUM,
     PLAIN_NOTE,
+    SIDE,
     STATED,
     compared,
     confirmed,
@@ -34,9 +36,10 @@ Rounded: TypeAlias = Callable[[Rational, Rational, int], None]
 # A whole number, as calculators write it too: 150.0
 _INT: Final = r"(0|[1-9][0-9]{0,8}+)(?:\.0(?![0-9]))?+"
 # The number behind a note repeats its result, or there is none.
-_COPIED: Final = r"(?=(?P=stated)(?:(?![0-9.,/])|[.,](?:[ \n]|\Z))|[ ]?[^ $0-9]|\Z)"
+_COPIED: Final = r"(?=(?P={0})(?:(?![0-9.,/])|[.,](?:[ \n]|\Z))|[ ]?[^ $0-9]|\Z)"
 _NOTE: Final = re.compile(
-    rf"<<(?:{_INT}([-+*/]){_INT}=(?P<stated>{_INT})>>{_COPIED}|[^<>\n]{{0,300}}>>)"
+    rf"<<(?:{_INT}([-+*/]){_INT}=(?P<whole>{_INT})>>{_COPIED.format('whole')}"
+    rf"|({SIDE})=(?P<stated>-?{NUM})>>{_COPIED.format('stated')}|[^<>\n]{{0,300}}>>)"
 )
 _SUM: Final = rf"{_INT}(?:[ ]{{0,2}}([-+*/])[ ]{{0,2}}|[ ]x[ ])\$?{_INT}(?=[ ]{{0,2}}=)"
 _LINE: Final = re.compile(rf"({BARE}){APART}({_SUM}|{LEFT}){STATED}({BARE})")
@@ -46,12 +49,28 @@ _ANYWHERE: Final = re.compile(rf"{APART}(?<![0-9]:)({_SUM}|{LEFT}){STATED}")
 CHANGING: Final = frozenset(word.encode() for word in BEHIND - {"x"})
 
 
-def open_notes(folded: str) -> Iterator[tuple[int, int]]:
-    """Places of the notes, marks included, that are not plainly right with a copy that agrees."""
+def without_notes(folded: str, rounded: Rounded) -> tuple[str, list[tuple[int, int]]]:
+    """A text with blanks for its notes, and the places of those that the full parser must read.
+
+    The others are plainly right, with a number behind them that agrees.
+    """
+    pieces: list[str] = []
+    unread: list[tuple[int, int]] = []
+    done = 0
     for match in _NOTE.finditer(folded):
-        first, sign, second, _, stated = match.groups()
-        if first is None or not _agree(int(first), sign, int(second), int(stated)):
-            yield match.span()
+        start, end = match.span()
+        pieces.append(folded[done:start])
+        pieces.append(" " * (end - start))
+        done = end
+        first, sign, second, _, whole, left, stated = match.groups()
+        if first is not None:
+            settled = _agree(int(first), sign, int(second), int(whole))
+        else:
+            settled = left is not None and not unread and _is_near(left, stated, rounded)
+        if not settled:
+            unread.append((start, end))
+    pieces.append(folded[done:])
+    return "".join(pieces), unread
 
 
 def is_plain_note(folded: str, start: int, end: int, rounded: Rounded) -> bool:

@@ -49,6 +49,8 @@ _ENDINGS: Final = {
     for ending in (" of ", "ice ", "ble ", "ple ", "een ", "ing ", "add ", "ply ", "ide ", "act ")
 }
 NUMBERS_AS_0: Final = str.maketrans("123456789$", "0" * 10)
+# One look for all of them.
+_ENDED: Final = re.compile(rf" 0(?<={'|'.join(f'{ending}0' for ending in _ENDINGS)})")
 # In the same clause before the phrase, these and digits may make it a part of something larger.
 _LARGER: Final = re.compile(r"[0-9]|\b(?:of|and|plus|minus|times|than|by|to|from|root|half)\b")
 _CLAUSE: Final = re.compile(r"[^.,;:!?\n()]{0,80}\Z")
@@ -62,7 +64,7 @@ def phrases(text: str, small: str, plain: str) -> Iterator[Equation]:
         small: Folded and in small letters.
         plain: The same with `NUMBERS_AS_0`, in which a number begins with 0.
     """
-    for ending, words in _ENDINGS.items():
+    for ending, words in _ENDINGS.items() if _ENDED.search(plain) else ():
         for at in _places(plain, f"{ending}0"):
             for word in words:
                 begin = at + len(ending) - len(word)

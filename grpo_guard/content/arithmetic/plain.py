@@ -34,7 +34,8 @@ STATED: Final = (
     r"|[ ]?[.,;:](?:[ ]*+\Z|[ ]++[A-Za-z]))"
 )
 _EQUATION: Final = re.compile(rf"{APART}(?<![0-9]:)({LEFT}){STATED}")
-PLAIN_NOTE: Final = re.compile(rf"({NUM}(?:[-+*/]{NUM}){{1,8}}+)=(-?{NUM})")
+SIDE: Final = rf"{NUM}(?:[-+*/]{NUM}){{1,8}}+"
+PLAIN_NOTE: Final = re.compile(rf"({SIDE})=(-?{NUM})")
 # Lines of the usual tagged format may begin and end so.
 _HEAD: Final = "<think>"
 _TAIL: Final = re.compile(r"(?:</think>)?[ ]?<answer>[$0-9., ]{0,20}</answer>[ ]?\Z|</think>\Z")
@@ -69,6 +70,7 @@ _RELATING: Final = vocabulary(
     "comes adds add amounts results turns works get which approximately"
 )
 _PIECE: Final = re.compile(r"[0-9.,]+|[-+*/xX]")
+_WHOLE: Final = frozenset("/.,")
 _UNIT_WORD: Final = re.compile(r"[/-]?[A-Za-z]{2,}+")
 _BINDING: Final = _RELATING | _SIGNS
 _NO_UNITS: Final = STOPPING | _RELATING | _CHANGING | {"of"}
@@ -231,6 +233,8 @@ def compared(left: str, stated: str) -> tuple[int, int, int] | None:
             return None
         left = _UNIT_WORD.sub("", left)
     pieces = _PIECE.findall(left)
+    if _WHOLE.isdisjoint(left) and stated.isdigit():
+        return _whole_sum(pieces), int(stated), 1
     top, bottom = _ratio(pieces[0])
     total, below, sign, slashes = 0, 1, 1, 0
     for operator, right in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -247,6 +251,18 @@ def compared(left: str, stated: str) -> tuple[int, int, int] | None:
     over, under = _ratio(stated)
     # Two bars may be a date, and a negative difference of two numbers a range of pages.
     return None if below == 0 or slashes > 1 else (total * under, over * below, below * under)
+
+
+def _whole_sum(pieces: list[str]) -> int:
+    """Value of whole numbers with the signs between them, none of which divides."""
+    total, term = 0, int(pieces[0])
+    for operator, right in zip(pieces[1::2], pieces[2::2], strict=True):
+        if operator in "+-":
+            total += term
+            term = int(right) if operator == "+" else -int(right)
+        else:
+            term *= int(right)
+    return total + term
 
 
 def _ratio(written: str) -> tuple[int, int]:
