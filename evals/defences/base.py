@@ -62,6 +62,7 @@ class Defence:
         per_model: The guard looks at weights, so that each honest model has its own.
         coin: Honest nodes sample under a public coin.
         kl_beta: Weight of a KL term in their loss.
+        mask_spans, cap_below: As in `SwarmConfig`: blame on tokens in place of completions.
     """
 
     name: str
@@ -69,6 +70,8 @@ class Defence:
     per_model: bool = False
     coin: bool = False
     kl_beta: float = 0.0
+    mask_spans: bool = False
+    cap_below: float = 0.0
 
 
 class VerifierGuard:

@@ -30,6 +30,8 @@ _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 # These need what a swarm run does not have: a judge, or a reference model of one's own.
 _ELSEWHERE: Final = ("judge", "reference_likelihood")
 _GOLD_SOLUTIONS: Final = 1000
+# An honest token of a policy that samples from its top 50 is seldom less likely than this.
+_IMPROBABLE: Final = 0.02
 
 
 def defence_names() -> list[str]:
@@ -61,12 +63,19 @@ def _alone(name: str) -> Defence:
     kind: Any = load(VERIFIERS, name)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
-        if name not in _OF_WEIGHTS:
-            return VerifierGuard(kind())
-        sampling = ground.sampling
-        return VerifierGuard(kind(peer.model, peer.tokenizer, sampling=sampling, profile=_PROFILE))
+        looks = name in _OF_WEIGHTS
+        return VerifierGuard(_of_weights(name, peer, ground) if looks else kind())
 
     return Defence(name, build, per_model=name in _OF_WEIGHTS)
+
+
+def _of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
+    """A registered verifier on the live weights."""
+    kind: Any = load(VERIFIERS, name)
+    verifier: CompletionVerifier = kind(
+        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_PROFILE
+    )
+    return verifier
 
 
 def _simple(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
@@ -119,6 +128,13 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
 _BUILT_IN: Final[dict[str, Defence]] = {
     "kl_0.01": Defence("kl_0.01", kl_beta=0.01),
     "kl_0.1": Defence("kl_0.1", kl_beta=0.1),
+    "cap_improbable": Defence("cap_improbable", cap_below=_IMPROBABLE),
+    "mask_span": Defence(
+        "mask_span",
+        _simple(lambda peer, ground: _of_weights("logprob_bound", peer, ground)),
+        per_model=True,
+        mask_spans=True,
+    ),
     "paper_logit": Defence(
         "paper_logit",
         _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k)),

@@ -52,6 +52,10 @@ class SwarmConfig:
         models: "homogeneous": all nodes hold the same weights throughout, so that honest nodes are
             computed once. "heterogeneous": each honest node has a model of its own.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = no such term, as the paper.
+        mask_spans: A rejected completion whose verdict names tokens keeps its reward and loses only
+            these tokens; others are treated as ``on_reject`` says.
+        cap_below: Tokens that the local policy finds less likely than this have their positive
+            updates scaled by probability / cap_below; 0 = off.
     """
 
     seed: int = 0
@@ -75,6 +79,8 @@ class SwarmConfig:
     setting: Setting = "horizontal"
     models: Models = "homogeneous"
     kl_beta: float = 0.0
+    mask_spans: bool = False
+    cap_below: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
@@ -98,7 +104,7 @@ class SwarmConfig:
             )
         if self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2, got {self.group_size}")
-        for name in ("temperature", "lr", "kl_beta"):
+        for name in ("temperature", "lr", "kl_beta", "cap_below"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: expected a finite number >= 0, got {value}")

@@ -26,9 +26,11 @@ from grpo_guard.evals.swarm.record import Round, Submitted, record
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Review
 from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.verdict import Verdict
 
 __all__ = ["GuardFn", "Round", "Submitted", "Swarm"]
 
+Spans = tuple[tuple[int, int], ...]
 GuardOf = Callable[[Peer], NodeGuard]
 """Makes the guard of the nodes that start from a peer, on the very model that is trained."""
 
@@ -196,8 +198,13 @@ class Swarm:
         config = self.config
         rewards = torch.tensor([item.reward for item in submitted])
         kept = torch.ones(len(submitted), dtype=torch.bool)
+        masked: list[Spans] = [()] * len(submitted)
         if review is not None:
-            rejected = torch.tensor([verdict.rejected for verdict in review.verdicts])
+            if config.mask_spans:
+                masked = [_spans(verdict) for verdict in review.verdicts]
+            rejected = torch.tensor(
+                [v.rejected and not m for v, m in zip(review.verdicts, masked, strict=True)]
+            )
             rewards[rejected] = 0.0
             if review.length_factors is not None:
                 rewards *= torch.tensor(review.length_factors)
@@ -207,19 +214,27 @@ class Swarm:
                 kept &= ~rejected
         shape = (config.prompts, config.group_size)
         scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
-        batch = [
-            Weighted(seen.prompt_ids or (), seen.completion_ids or (), score)
-            for item, score, keep in zip(submitted, scores, kept.tolist(), strict=True)
-            if keep and (seen := self._as_seen(item.completion, member))
-        ]
+        batch = []
+        for item, score, keep, spans in zip(submitted, scores, kept.tolist(), masked, strict=True):
+            if keep:
+                seen = self._as_seen(item.completion, member)
+                ids = seen.completion_ids or ()
+                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans))
         member.optimizer.zero_grad(set_to_none=True)
         kl = KLTerm(member.reference, config.kl_beta) if member.reference is not None else None
-        accumulate(member.model, batch, config.micro_batch, kl)
+        accumulate(member.model, batch, config.micro_batch, kl, cap_below=config.cap_below)
         norm = torch.nn.utils.clip_grad_norm_(member.model.parameters(), config.max_grad_norm)
         for group in member.optimizer.param_groups:
             group["lr"] = config.lr_at(iteration)
         member.optimizer.step()
         return float(norm)
+
+
+def _spans(verdict: Verdict) -> Spans:
+    """The tokens that a rejection names; none where it names none, or nothing was rejected."""
+    if not verdict.rejected:
+        return ()
+    return tuple(found.token_span for found in verdict.findings if found.token_span is not None)
 
 
 def _refused(review: Review, submitted: Sequence[Submitted]) -> int:

@@ -103,7 +103,10 @@ def play(
 def build(spec: Spec, folder: Path) -> Swarm:
     """The swarm before its first round."""
     chosen = defence(spec.defence)
-    config = replace(spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta)
+    config = replace(
+        spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta, mask_spans=chosen.mask_spans,
+        cap_below=chosen.cap_below,
+    )  # fmt: skip
     if spec.attack == NONE:
         config = replace(config, malicious=0)
     model, tokenizer = _policy(spec.model)

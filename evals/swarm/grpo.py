@@ -22,11 +22,12 @@ _MIN_SIGMA = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """One completion of the update: its tokens and its advantage."""
+    """One completion of the update: its tokens, its advantage, and the [start, end) left out."""
 
     prompt_ids: Sequence[int]
     ids: Sequence[int]
     advantage: float
+    masked: tuple[tuple[int, int], ...] = ()
 
 
 def advantages(rewards: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -67,13 +68,19 @@ class KLTerm:
 
 
 def accumulate(
-    model: PreTrainedModel, batch: Sequence[Weighted], micro_batch: int, kl: KLTerm | None = None
+    model: PreTrainedModel,
+    batch: Sequence[Weighted],
+    micro_batch: int,
+    kl: KLTerm | None = None,
+    *,
+    cap_below: float = 0.0,
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
     The value is -mean A_i (the ratio is 1) without the KL term, so it says little; the gradient is
     what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own.
+    term they have a gradient of their own. ``cap_below`` is that of
+    `SwarmConfig`.
     """
     active = sorted(
         (item for item in batch if (item.advantage != 0 or kl) and item.ids),
@@ -87,14 +94,30 @@ def accumulate(
         hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden[mask])
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
-        weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
-        loss = (nll * weight.repeat_interleave(mask.sum(dim=1))).sum()
+        weight = _token_weights(part, total)
+        if cap_below > 0:
+            capped = (torch.exp(-nll.detach()) / cap_below).clamp(max=1.0)
+            weight = torch.where(weight > 0, weight * capped, weight)
+        loss = (nll * weight).sum()
         if kl is not None:
             share = torch.tensor([kl.beta / len(item.ids) / total for item in part])
             distance = _divergence(logits, ids, mask, kl.reference)
             loss = loss + (distance * share.repeat_interleave(mask.sum(dim=1))).sum()
         torch.autograd.backward(loss)
     return -sum(item.advantage for item in batch) / total
+
+
+def _token_weights(part: Sequence[Weighted], total: int) -> Tensor:
+    """The weight of each predicted token of the completions, one after the other, [n]."""
+    counts = torch.tensor([len(item.ids) for item in part])
+    weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
+    weight = weight.repeat_interleave(counts)
+    first = 0
+    for item in part:
+        for start, end in item.masked:
+            weight[first + start : first + end] = 0.0
+        first += len(item.ids)
+    return weight
 
 
 def _divergence(logits: Tensor, ids: Tensor, mask: Tensor, reference: PreTrainedModel) -> Tensor:

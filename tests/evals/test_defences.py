@@ -144,3 +144,38 @@ def test_entries_count_over_the_run(tmp_path: Path) -> None:
     correct, total = held_out(swarm, 16)
     assert 0 <= correct <= total == 16
     assert entry(Spec("none", "none", SMALL), [], None)["excluded"] == {}
+
+
+def test_masked_and_capped_tokens_teach_nothing() -> None:
+    from grpo_guard.evals.swarm.grpo import Weighted, accumulate
+
+    torch.set_num_threads(1)
+    model, tokenizer = load_bundled()
+    prompt = tokenizer.encode("Q: Ann has 2 cows.\nA:")
+    ids = tokenizer.encode("<think>2 + 2 = 4 cows.</think>")
+
+    def gradient(item: Weighted, **options: Any) -> torch.Tensor:
+        model.zero_grad()
+        accumulate(model, [item], 8, **options)
+        grads = [p.grad for p in model.parameters()]
+        return torch.cat([g.flatten() for g in grads if g is not None])
+
+    whole = gradient(Weighted(prompt, ids, 1.0))
+    assert gradient(Weighted(prompt, ids, 1.0, ((0, len(ids)),))).abs().max() == 0
+    parts = gradient(Weighted(prompt, ids, 1.0, ((0, 4),)))
+    others = gradient(Weighted(prompt, ids, 1.0, ((4, len(ids)),)))
+    torch.testing.assert_close(parts + others, whole, rtol=1e-3, atol=1e-6)
+    assert gradient(Weighted(prompt, ids, 1.0), cap_below=1.0).norm() < whole.norm()
+    down = gradient(Weighted(prompt, ids, -1.0), cap_below=1.0)
+    torch.testing.assert_close(down, -whole, rtol=1e-3, atol=1e-6)
+
+
+def test_a_masked_completion_keeps_its_place_in_the_group(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    swarm = build(Spec("text", "mask_span", SMALL), tmp_path)
+    assert swarm.config.mask_spans
+    done = swarm.step(0)
+    assert done.rejected_poisoned == done.poisoned
+    dropped = build(Spec("text", "logprob_bound", SMALL), tmp_path).step(0)
+    assert dropped.rejected_poisoned == done.rejected_poisoned
+    assert done.grad_norm != dropped.grad_norm
