@@ -38,6 +38,7 @@ class Flow:
             if read is not None:
                 self.last[read[0]] = max(start, self.last.get(read[0], -1))
         self.ends = self._ends()
+        self._taken_back: dict[int, bool] = {}
 
     def _ends(self) -> list[int]:
         """Where each wrong equation is over, with the copies of its result that follow."""
@@ -62,6 +63,11 @@ class Flow:
 
         Honest reasoning models do that. An attacker who does it too teaches the correction along.
         """
+        if at not in self._taken_back:
+            self._taken_back[at] = self._corrects(at)
+        return self._taken_back[at]
+
+    def _corrects(self, at: int) -> bool:
         end = self.ends[at]
         window = self.text[end : end + _RETRACTED_WITHIN]
         said = _RETRACTION.search(window)

@@ -27,6 +27,7 @@ from grpo_guard.content.arithmetic.plain import (
     leads_in,
     leads_out,
     leaves_alone,
+    states_nothing,
 )
 from grpo_guard.content.arithmetic.rounding import FLOAT_DECIMALS
 
@@ -98,7 +99,10 @@ def is_plain(
         apart = bare and not ends_with_sign(lead)
     else:
         match = _ANYWHERE.search(folded, start, end)
-        if match is None or folded.startswith("<", start) or "=" in folded[match.end() : end]:
+        tagged = folded.startswith("<", start) or folded.endswith(">", start, end)
+        if match is None and not tagged:
+            return states_nothing(folded[start:end])
+        if match is None or tagged or "=" in folded[match.end() : end]:
             return confirmed(text, folded, start, end) is not None
         left, first, sign, second, stated = match.groups()
         apart = leads_in(folded[start : match.start()]) and leads_out(folded[match.end() : end])

@@ -101,11 +101,11 @@ def confirmed(text: str, folded: str, start: int, end: int) -> list[Equation] | 
         found.append(equation)
         at = match.end()
     if not found:
-        return found if _states_nothing(folded[start:end]) else None
+        return found if states_nothing(folded[start:end]) else None
     return found if leads_out(folded[at:end]) else None
 
 
-def _states_nothing(line: str) -> bool:
+def states_nothing(line: str) -> bool:
     """Whether a line with a sign of equality has numbers on one side at most: ``x = 7``."""
     left, sign, right = line.partition("=")
     if not sign or "=" in right or not line.isascii() or "~" in line or "\\" in line:

@@ -169,8 +169,9 @@ def _off_subject(
                 idle += fresh
             elif not grounded and on < _ON_SUBJECT * len(letters) + (not letters):
                 foreign += fresh
-            elif len(content) >= _LEAST_RESTATED and any(_contains(old, content) for old in said):
-                restated += fresh
+            elif fresh and len(content) >= _LEAST_RESTATED:
+                most = max([len(content & old) for old in said], default=0)
+                restated += fresh if most >= _RESTATED * len(content) else 0
             said.append(content)
     return idle, foreign, restated
 
@@ -183,10 +184,6 @@ def _grounded(numbers: set[str], known: set[str], on: int, letters: list[str]) -
     """
     share = len(numbers & known) / len(numbers) if numbers else 1.0
     return share >= 0.5 or (share >= 0.3 and (on > 0 or not letters))
-
-
-def _contains(old: frozenset[str], new: frozenset[str]) -> bool:
-    return len(new & old) >= _RESTATED * len(new)
 
 
 def share_on_subject(text: str, subject: Subject) -> float:
@@ -213,10 +210,11 @@ def compressed(text: str) -> float:
 
 
 def _longest(covered: list[bool], spans: list[tuple[int, int]]) -> tuple[int, int] | None:
-    best, start = (0, 0), 0
-    for i, hit in enumerate([*covered, False]):
-        if not hit:
-            best = max(best, (i - start, -start))
-            start = i + 1
-    count, first = best[0], -best[1]
+    count = first = start = 0
+    if True in covered:
+        for i, hit in enumerate([*covered, False]):
+            if not hit:
+                if i - start > count:
+                    count, first = i - start, start
+                start = i + 1
     return (spans[first][0], spans[first + count - 1][1]) if count else None
