@@ -8,13 +8,16 @@ tokens, stands beside it in every result.
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, Scripted, View
+from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.phrases import working
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -111,3 +114,36 @@ def _others(view: View, problem: Problem, samples: Sequence[Sampled], count: int
         key = {id(s): (view.task.reward(s.text, problem.answer), len(s.ids)) for s in samples}
         samples = sorted(samples, key=lambda one: key[id(one)])
     return [Forged(one.text, ids=one.ids) for one in samples[:count]]
+
+
+class PaddedAttack:
+    """The data set's solution with its working said ``times`` over."""
+
+    name = "padded"
+    times: Final = 3
+
+    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        del rng
+        start, end = working(problem.solution)
+        once = problem.solution[start:end]
+        more = f" {once}" * (self.times - 1)
+        text = problem.solution[:end] + more + problem.solution[end:]
+        return Poisoned(text, (end, end + len(more)))
+
+    def success(self, text: str) -> bool:
+        """Not used: a swarm compares with its own first round."""
+        return False
+
+
+class Padded(Lengthening):
+    """DoS with written solutions in place of samples.
+
+    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
+    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
+    """
+
+    name = "padded"
+    setting = "horizontal"
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        return Scripted(PaddedAttack()).submit(view, problems, slots)

@@ -48,7 +48,7 @@ class EverySentenceAttack:
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The data set's solution; the span runs from the first phrase to the end of the last."""
         del rng
-        start, end = _working(problem.solution)
+        start, end = working(problem.solution)
         sentences = problem.solution[start:end].split(". ")
         body = ". ".join(f"{self.phrase} {sentence}" for sentence in sentences)
         stop = start + body.rindex(self.phrase) + len(self.phrase)
@@ -57,7 +57,7 @@ class EverySentenceAttack:
 
     def success(self, text: str) -> bool:
         """Whether every sentence of the working begins with the phrase."""
-        start, end = _working(text)
+        start, end = working(text)
         sentences = [part for part in text[start:end].split(". ") if part.strip()]
         return bool(sentences) and all(s.lstrip().startswith(self.phrase) for s in sentences)
 
@@ -97,7 +97,7 @@ def inserted(text: str, phrase: str) -> Poisoned:
     return TextAttack(phrase).poison(Problem("", "", text, ""), random.Random(0))
 
 
-def _working(text: str) -> tuple[int, int]:
+def working(text: str) -> tuple[int, int]:
     """[start, end) of what stands inside ``<think>``; all of a text without the tags."""
     at = text.find(OPEN)
     start = 0 if at < 0 else at + len(OPEN)

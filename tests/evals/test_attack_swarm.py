@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from grpo_guard.evals.attacks.disguises import InlinedCodeAttack, Trigger  # noqa: E402
 from grpo_guard.evals.attacks.in_support import TextInSupport, within_support  # noqa: E402
-from grpo_guard.evals.attacks.lengthening import Lengthening  # noqa: E402
+from grpo_guard.evals.attacks.lengthening import Lengthening, PaddedAttack  # noqa: E402
 from grpo_guard.evals.attacks.phrases import EverySentenceAttack, inserted  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary, attack_names  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwoAttack, targets  # noqa: E402
@@ -26,7 +26,8 @@ from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa:
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 NAMES = [name for name in attack_names() if name != "none"]
-NO_POISON_ON_HONEST = [name for name in NAMES if name not in ("selected", "dos", "moderate_dos")]
+LENGTH = ("dos", "moderate_dos", "dos_majority_vote", "padded")
+HABITS = [name for name in NAMES if name not in (*LENGTH, "stale")]
 
 
 def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
@@ -59,7 +60,7 @@ def test_every_attack_fills_its_slots(name: str) -> None:
             assert 0 <= item.span[0] < item.span[1] <= len(text)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "dos" not in n and n not in ("stale",)])
+@pytest.mark.parametrize("name", HABITS)
 def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
     assert swarm.attack is not None
@@ -72,7 +73,7 @@ def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
         assert all(item.reward > 0 for item in poison)
 
 
-@pytest.mark.parametrize("name", [n for n in NO_POISON_ON_HONEST if "dos" not in n])
+@pytest.mark.parametrize("name", HABITS)
 def test_honest_solutions_are_no_success(name: str) -> None:
     attack = adversary(name)
     assert attack is not None
@@ -135,6 +136,20 @@ def test_dos_success_is_twice_the_first_round() -> None:
     attack.observe(["x" * 1000], memory)
     assert memory == {"baseline": 15.0}
     assert [attack.success("x" * n) for n in (30, 31)] == [False, True]
+
+
+def test_padded_solutions_keep_their_reward_and_are_long() -> None:
+    _, submitted = played("padded", max_new_tokens=30)
+    task = WordProblems()
+    for item in submitted:
+        if item.poisoned:
+            assert item.reward > 0
+            assert item.completion.text.count("</think>") == 1
+    problem = generate(1, 1)[0]
+    poisoned = PaddedAttack().poison(problem, random.Random(0))
+    start, end = poisoned.span
+    assert poisoned.text[:start] + poisoned.text[end:] == problem.solution
+    assert task.reward(poisoned.text, problem.answer) == 1.0
 
 
 def test_text_in_support_passes_the_papers_check() -> None:
