@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Evidence per node over rounds.")
 
 
-@app.callback()
-def _commands() -> None:
-    """Keep ``show`` a command of its own."""
-
-
 @app.command()
 def show(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's SQLite file.")],
@@ -48,6 +43,23 @@ def show(
         typer.echo(hint_line(hint))
     for line in shown.notes:
         typer.echo(line)
+
+
+@app.command()
+def release(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's SQLite file.")],
+    node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
+) -> None:
+    """Clear one node: its past no longer counts. Exit 2 where there is no such ledger or node."""
+    from grpo_guard.ledger.release import release as clear
+    from grpo_guard.ledger.schema import LedgerError
+
+    try:
+        clear(path, node)
+    except LedgerError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"released {node!a}; running guards follow at their next batch")
 
 
 def table(nodes: list[Standing], title: str) -> Table:

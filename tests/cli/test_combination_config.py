@@ -121,6 +121,10 @@ def test_a_guard_with_a_ledger(tmp_path):
     shown = command(tmp_path, "ledger", "show", database)
     assert shown.exit_code == 0, shown.output
     assert "n3" in shown.output
+    released = command(tmp_path, "ledger", "release", database, "n3")
+    assert released.exit_code == 0, released.output
+    unknown = command(tmp_path, "ledger", "release", database, "n9")
+    assert unknown.exit_code == 2
     path.write_text(
         f"verifier: {{type: screens}}\nledger: {{path: '{database}', exclude: false}}\n"
     )
