@@ -113,6 +113,7 @@ def swarm(
 
 def _run(specs: list[Spec], out: Path, every: int, workers: int) -> None:
     from rich.console import Console
+    from transformers.utils import logging
 
     from grpo_guard.evals.report import write_report
     from grpo_guard.evals.results import load_results
@@ -121,6 +122,7 @@ def _run(specs: list[Spec], out: Path, every: int, workers: int) -> None:
     from grpo_guard.evals.swarm_console import reporter
     from grpo_guard.evals.tables import markdown_table
 
+    logging.disable_progress_bar()  # one bar per run, of a second each, between our own
     command = shlex.join(["grpo-guard", *sys.argv[1:]])
     try:
         with reporter(Console(stderr=True), specs) as tell:
