@@ -92,6 +92,8 @@ def is_plain(
         changing: Whether the text has any word of `CHANGING`.
         rounded: Called if the line is plain and its result a rounded one.
     """
+    if folded.find("=", start, end) < 0:
+        return False  # stated by a verb
     match = _LINE.fullmatch(folded, start, end)
     if match is not None:
         lead, left, first, sign, second, stated, tail = match.groups()
