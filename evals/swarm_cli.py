@@ -38,41 +38,47 @@ class OnRejectName(StrEnum):
 NAMES = "Names with commas."
 
 
+AttacksOption = Annotated[str | None, typer.Option(help=f"{NAMES} [default: text]")]
+DefencesOption = Annotated[str | None, typer.Option(help=f"{NAMES} [default: none,homogeneous]")]
+SettingOption = Annotated[
+    SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
+]
+MaxNewTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
+]
+OnRejectOption = Annotated[OnRejectName, typer.Option(help="Leave it out, or reward 0.")]
+ModelOption = Annotated[
+    str | None, typer.Option(metavar="PATH_OR_ID", help="Policy. [default: the bundled one]")
+]
+StandardOption = Annotated[
+    bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
+]
+PaperOption = Annotated[
+    bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
+]
+
+
 def swarm(
-    attack: Annotated[str | None, typer.Option(help=f"{NAMES} [default: text]")] = None,
-    defence: Annotated[
-        str | None, typer.Option(help=f"{NAMES} [default: none,homogeneous]")
-    ] = None,
-    setting: Annotated[
-        SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
-    ] = None,
+    attack: AttacksOption = None,
+    defence: DefencesOption = None,
+    setting: SettingOption = None,
     models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many, from --seed on.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
     iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of training.")] = None,
     prompts: Annotated[int | None, typer.Option(min=1, help="B, problems per round.")] = None,
     group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12,
     nodes: Annotated[int, typer.Option(min=1, help="m.")] = 4,
     malicious: Annotated[int, typer.Option(min=0, help="How many of them attack.")] = 1,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
-    ] = None,
+    max_new_tokens: MaxNewTokensOption = None,
     lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
-    on_reject: Annotated[OnRejectName, typer.Option(help="Leave it out, or reward 0.")] = (
-        OnRejectName.DROP
-    ),
-    model: Annotated[
-        str | None, typer.Option(metavar="PATH_OR_ID", help="Policy. [default: the bundled one]")
-    ] = None,
+    on_reject: OnRejectOption = OnRejectName.DROP,
+    model: ModelOption = None,
     every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10,
     workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")] = False,
-    standard: Annotated[
-        bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
-    ] = False,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
-    ] = False,
+    standard: StandardOption = False,
+    paper: PaperOption = False,
     out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm"),
 ) -> None:
     """Train swarms under attack: attack success and honest reward, round by round.
@@ -80,29 +86,25 @@ def swarm(
     Stopped with Ctrl-C it saves what is done; the same command goes on from there.
     """
     _require_torch()
-    from dataclasses import replace
-
     from grpo_guard.evals.swarm.config import SwarmConfig
-    from grpo_guard.evals.swarm.plan import PRESETS, plan
+    from grpo_guard.evals.swarm.plan import PRESETS, own_setting, plan
     from grpo_guard.registry import UnknownNameError
 
-    chosen = [
-        name for name, on in (("quick", quick), ("standard", standard), ("paper", paper)) if on
-    ]
+    switches = {"quick": quick, "standard": standard, "paper": paper}
+    chosen = [name for name, on in switches.items() if on]
     if len(chosen) > 1:
         _fail(f"expected one preset, got --{' and --'.join(chosen)}")
-    preset = PRESETS[chosen[0] if chosen else "quick"]
+    preset = PRESETS[chosen[0] if chosen else "default"]
     try:
+        attacks = _names("attack", attack, preset.attacks)
         base = SwarmConfig(
-            iterations=iterations or (preset.iterations if chosen else SwarmConfig.iterations),
-            prompts=prompts or preset.prompts, group_size=group_size, nodes=nodes,
-            malicious=malicious, models=models.value, on_reject=on_reject.value,
-            setting=setting.value if setting else "horizontal",
+            iterations=iterations or preset.iterations, prompts=prompts or preset.prompts,
+            group_size=group_size, nodes=nodes, malicious=malicious, models=models.value,
+            on_reject=on_reject.value, lr=SwarmConfig.lr if lr is None else lr,
+            setting=setting.value if setting else own_setting(attacks[0]),
         )  # fmt: skip
-        if lr is not None:
-            base = replace(base, lr=lr)
         specs = plan(
-            _names("attack", attack, preset.attacks), _names("defence", defence, preset.defences),
+            attacks, _names("defence", defence, preset.defences),
             range(seed, seed + (seeds or preset.seeds)), base,
             setting=setting.value if setting else None, max_new_tokens=max_new_tokens, model=model,
         )  # fmt: skip

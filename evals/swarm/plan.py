@@ -9,7 +9,7 @@ from typing import Final
 from grpo_guard.evals.attacks.adversary import Adversary
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.registry import defence
-from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.config import Setting, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 
 DEFAULT_ROOM: Final = 64
@@ -28,6 +28,7 @@ class Preset:
 
 
 PRESETS: Final = {
+    "default": Preset(("text",), (NONE, "homogeneous"), 5, 80, 16),
     "quick": Preset(("text",), (NONE, "homogeneous"), 1, 50, 16),
     "standard": Preset(
         ("text", "math", "code", "dos"),
@@ -95,6 +96,16 @@ def plan(
                 room = rooms[own] if name == NONE else needed or DEFAULT_ROOM
                 specs.append(Spec(name, chosen, _config(base, seed, own, room), model))
     return list(dict.fromkeys(specs))
+
+
+def own_setting(name: str) -> Setting:
+    """The setting in which an attack is played unless another is asked for.
+
+    Raises:
+        UnknownNameError: there is no attack of that name.
+    """
+    found = adversary(name)
+    return "vertical" if found is not None and found.setting == "vertical" else "horizontal"
 
 
 def _setting(name: str, found: Adversary | None, asked: str | None, base: SwarmConfig) -> str:

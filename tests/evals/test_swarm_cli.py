@@ -25,7 +25,7 @@ from grpo_guard.evals.swarm.plan import PRESETS, PlanError, plan
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm_cli import swarm
 
-SMALL = ("--prompts", "4", "--group-size", "4", "--max-new-tokens", "30")
+SMALL = ("--seeds", "1", "--prompts", "4", "--group-size", "4", "--max-new-tokens", "30")
 
 
 def called(*arguments: str) -> Any:
@@ -77,6 +77,20 @@ def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
     assert {spec.config.setting for spec in first[:2]} == {"horizontal", "vertical"}
     assert [spec.defence for spec in first[2:]] == ["none"] * 2 + ["homogeneous"] * 2
     assert len({spec.label for spec in specs}) == len(specs)
+
+
+def test_counts_are_checked_in_the_attacks_own_setting(tmp_path: Path) -> None:
+    from grpo_guard.evals.swarm.plan import own_setting
+
+    assert own_setting("math") == "vertical"
+    base = SwarmConfig(nodes=16, prompts=32, setting=own_setting("math"))
+    specs = plan(["math"], ["none"], [0], base)
+    assert {spec.config.setting for spec in specs} == {"vertical"}
+    result = called(
+        "--nodes", "16", "--prompts", "32", "--attack", "math,text", "-o", str(tmp_path)
+    )
+    assert result.exit_code == 2
+    assert "group_size: expected a multiple of nodes (16)" in result.stderr
 
 
 def test_presets_are_plans() -> None:
