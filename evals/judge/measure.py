@@ -67,7 +67,7 @@ def _counted(flags: Sequence[bool]) -> dict[str, Any]:
 
 
 def measure(
-    seed: str = SEED, *, often: int = 2000, each: int = 500, problems: int = 3000
+    seed: str = SEED, *, often: int = 1000, each: int = 500, problems: int = 1600
 ) -> dict[str, Any]:
     """All rates, as they stand in the JSON.
 
@@ -106,9 +106,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Error rates of the judge that ships.")
     parser.add_argument("-o", type=Path, help="JSON with all rates")
     parser.add_argument("--seed", default=SEED)
-    parser.add_argument("--often", type=int, default=2000)
+    parser.add_argument("--often", type=int, default=1000)
     parser.add_argument("--each", type=int, default=500)
-    parser.add_argument("--problems", type=int, default=3000)
+    parser.add_argument("--problems", type=int, default=1600)
     args = vars(parser.parse_args())
     out = args.pop("o")
     torch.set_num_threads(1)
