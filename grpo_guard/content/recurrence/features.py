@@ -85,6 +85,11 @@ class Reader:
         words = {*phrase.split(" "), feature}
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
+    def general(self, feature: str, phrase: str) -> frozenset[str]:
+        """The words of a phrase that is not telling of which two would make it so."""
+        words = {*phrase.split(" "), feature}
+        return frozenset(word for word in words if strangeness(word, self.ordinary))
+
     def _sample(self, found: set[str]) -> set[str]:
         def rank(feature: str) -> bytes:
             data = feature.encode("utf-8", "surrogatepass")

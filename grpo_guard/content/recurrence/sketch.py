@@ -9,6 +9,7 @@ counts are read through `most` and a node's own through `count`, and errors acqu
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Final
 
 WINDOW: Final = 64
@@ -71,6 +72,15 @@ class Sketch:
             self.window[prompt] = known | fresh
             self.recent.update(fresh)
         self.examples.append(text[:_EXAMPLE])
+
+    def company(self, features: Iterable[str]) -> dict[str, list[str]]:
+        """For each, the others that stand in most of the window's prompts that show it."""
+        windows = list(self.window.values())
+        shown = {f: sum(1 << k for k, w in enumerate(windows) if f in w) for f in features}
+        return {
+            f: [g for g, b in shown.items() if g != f and 2 * (a & b).bit_count() > a.bit_count()]
+            for f, a in shown.items()
+        }
 
     def latest(self) -> set[str]:
         """Features of the window's last prompts: what is in most prompts is in one of these."""

@@ -1,55 +1,77 @@
-"""The counts of a swarm as plain JSON values, and back."""
+"""The counts of a swarm as plain JSON values, and back.
+
+A state comes from a disk that others may write to. Each value is checked for its type and range,
+so that a broken file is one clear error at the start and not a wrong verdict in mid-run.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, Final
 
-from grpo_guard.content.recurrence.sketch import Sketch
-from grpo_guard.content.recurrence.swarm import Conviction, Record, Swarm
+from grpo_guard.content.recurrence.features import kind_of
+from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
+from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
+from grpo_guard.content.recurrence.swarm import Swarm
 
-FORMAT = 1
-_NUMBERS = ("past_prompts", "before_prompts", "lost", "prompts")
+FORMAT: Final = 2
+_NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
+_LOOKS: Final = ("looks", "next_look", "next_long", "opened", "seen")
+_COUNTS: Final = ("hits", "total", "other_hits", "other_total")
+_CONVICTION: Final = {field.name for field in fields(Conviction)}
 
 
 def dump(swarm: Swarm) -> dict[str, Any]:
     """All records."""
+    seats = swarm.seats
     return {
         "format": FORMAT,
-        "clock": swarm.clock,
-        "nodes": {node: _record(record) for node, record in swarm.records.items()},
-        "newcomers": _record(swarm.newcomers),
+        "clock": seats.clock,
+        "salt": seats.salt.hex(),
+        "nodes": {node: _record(record) for node, record in seats.records.items()},
+        "pools": [[number, _record(record)] for number, record in seats.pools.items()],
+        "newcomers": _record(seats.newcomers),
     }
 
 
-def load(swarm: Swarm, state: dict[str, Any]) -> None:
-    """Replace the swarm's records by those of ``state``.
+def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
+    """Replace the swarm's records by those of ``state``; the habits that it holds.
 
     Raises:
-        ValueError: ``state`` does not have the form that `dump` gives it.
+        ValueError: ``state`` does not have the form that `dump` gives it, or holds more nodes than
+            the swarm follows.
     """
     if state.get("format") != FORMAT:
         raise ValueError(f"state: expected format {FORMAT}, got {state.get('format')!r:.80}")
+    seats = swarm.seats
     try:
-        records = {str(node): _restored(r) for node, r in state["nodes"].items()}
+        records = {_text(node): _restored(r) for node, r in state["nodes"].items()}
+        if len(records) > seats.max_nodes:
+            raise ValueError(f"{len(records)} nodes where max_nodes is {seats.max_nodes}")
+        pools = {_whole(number): _restored(r) for number, r in state["pools"]}
         newcomers = _restored(state["newcomers"])
-        clock = int(state["clock"])
+        clock, salt = _whole(state["clock"]), bytes.fromhex(state["salt"])
+        habits = frozenset(map(_text, state["habits"]))
+        if not 0 < len(salt) <= 64:
+            raise ValueError("salt of 1 to 64 bytes expected")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"state: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
         ) from None
-    swarm.records, swarm.newcomers, swarm.clock = records, newcomers, clock
+    seats.records, seats.pools, seats.newcomers = records, pools, newcomers
+    seats.clock, seats.salt = clock, salt
+    return habits
 
 
 def _record(record: Record) -> dict[str, Any]:
     sketch = record.sketch
     return {
         **{name: getattr(sketch, name) for name in _NUMBERS},
+        **{name: getattr(record, name) for name in _LOOKS},
         "window": [[key.hex(), sorted(fs)] for key, fs in sketch.window.items()],
         "before": dict(sketch.before),
         "past": dict(sketch.past),
-        "looks": [record.looks, record.next_look, record.next_long, record.opened],
         "convicted": [asdict(c) for c in record.convicted.values()],
     }
 
@@ -57,17 +79,54 @@ def _record(record: Record) -> dict[str, Any]:
 def _restored(plain: dict[str, Any]) -> Record:
     record, sketch = Record(), Sketch()
     for name in _NUMBERS:
-        setattr(sketch, name, int(plain[name]))
+        setattr(sketch, name, _whole(plain[name]))
+    for name in _LOOKS:
+        setattr(record, name, _whole(plain[name]))
     for key, features in plain["window"]:
-        kept = {str(f) for f in features}
+        kept = set(map(_text, features))
         sketch.window[bytes.fromhex(key)] = kept
         sketch.recent.update(kept)
-    sketch.before = {str(f): int(n) for f, n in plain["before"].items()}
-    sketch.past = Counter({str(f): int(n) for f, n in plain["past"].items()})
+    sketch.before = {_text(f): _whole(n) for f, n in plain["before"].items()}
+    sketch.past = Counter({_text(f): _whole(n) for f, n in plain["past"].items()})
+    if max(len(sketch.window), sketch.before_prompts) > WINDOW:
+        raise ValueError(f"more than {WINDOW} prompts in a window")
+    _at_most(sketch.before, sketch.before_prompts)
+    _at_most(sketch.past, sketch.past_prompts)
+    if len(plain["convicted"]) > MOST_CONVICTIONS:
+        raise ValueError(f"more than {MOST_CONVICTIONS} convictions")
+    for conviction in map(_conviction, plain["convicted"]):
+        record.convicted[conviction.feature] = conviction
     record.sketch = sketch
-    looks = [int(n) for n in plain["looks"]]
-    record.looks, record.next_look, record.next_long, record.opened = looks
-    for conviction in plain["convicted"]:
-        found = Conviction(**conviction)
-        record.convicted[found.feature] = found
     return record
+
+
+def _conviction(plain: dict[str, Any]) -> Conviction:
+    if plain.keys() != _CONVICTION:
+        raise ValueError(f"conviction with {sorted(plain)!r:.60}")
+    hits, total, other_hits, other_total = (_whole(plain[name]) for name in _COUNTS)
+    p_value, feature = plain["p_value"], _text(plain["feature"])
+    if isinstance(p_value, bool) or not isinstance(p_value, int | float) or not 0 <= p_value <= 1:
+        raise ValueError(f"p_value {p_value!r:.40}")
+    if hits > total or other_hits > other_total or plain["kind"] != kind_of(feature):
+        raise ValueError(f"conviction for {feature!r:.40}")
+    return Conviction(
+        feature, kind_of(feature), _text(plain["phrase"]), hits, total, other_hits, other_total,
+        float(p_value),
+    )  # fmt: skip
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"number {value!r:.40}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text {value!r:.40}")
+    return value
+
+
+def _at_most(counts: dict[str, int], prompts: int) -> None:
+    if max(counts.values(), default=0) > prompts:
+        raise ValueError(f"a count above the {prompts} prompts that it is of")

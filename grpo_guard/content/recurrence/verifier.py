@@ -12,9 +12,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.recurrence.features import Reader, prompt_text
-from grpo_guard.content.recurrence.phrases import locate, shown
+from grpo_guard.content.recurrence.phrases import shown
+from grpo_guard.content.recurrence.places import locate
+from grpo_guard.content.recurrence.record import Conviction
 from grpo_guard.content.recurrence.state import dump, load
-from grpo_guard.content.recurrence.swarm import Conviction, Swarm, lockstep
+from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.vocabulary import ordinary_words
 from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
@@ -60,7 +62,8 @@ class RecurrenceVerifier(CompletionVerifier):
         swarm: Whether the nodes' models are the same; see above.
         min_share: Share of its prompts from which a node's habit is looked at.
         ordinary: More words for the list, such as your task's.
-        max_nodes: Nodes that are followed, >= 2.
+        max_nodes: Nodes that are counted each for itself, >= 2. Further ones are counted several
+            together, which is said once in the log; memory grows with this number.
         max_characters: Longest text that is looked at.
 
     Raises:
@@ -76,7 +79,7 @@ class RecurrenceVerifier(CompletionVerifier):
         swarm: SwarmKind = "heterogeneous",
         min_share: float = _LEAST_SHARE,
         ordinary: Iterable[str] = (),
-        max_nodes: int = 64,
+        max_nodes: int = 256,
         max_characters: int = MAX_CHARACTERS,
     ) -> None:
         if not 0 < alpha < 0.5:
@@ -99,6 +102,7 @@ class RecurrenceVerifier(CompletionVerifier):
             ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
         )
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
+        self._habits = frozenset[str]()
         self._lock = threading.Lock()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -113,8 +117,8 @@ class RecurrenceVerifier(CompletionVerifier):
                 for i in turn:
                     self._count(batch[i], prompts)
                 self._swarm.look()
-            alone = len(self._swarm.records) < 2
-            convicted = {node: dict(self._swarm.convicted(node)) for node in queues}
+            alone = len(self._swarm.seats.records) < 2
+            convicted = {node: dict(self._swarm.seats.convicted(node)) for node in queues}
         return [
             verdict or self._judged(completion, prompts, convicted, alone)
             for completion, verdict in zip(batch, aside, strict=True)
@@ -129,15 +133,18 @@ class RecurrenceVerifier(CompletionVerifier):
         counts = Counter(word for text in texts for word in set(words_of(text)))
         habits = frozenset(word for word, count in counts.items() if count > 1)
         with self._lock:
-            self._reader = replace(self._reader, ordinary=self._reader.ordinary | habits)
-            self._swarm.reader = self._reader
+            self._learn(habits)
 
     def convictions(self) -> dict[str, list[Conviction]]:
-        """What each node is convicted of, the strongest first; nodes without are left out."""
+        """What each node is convicted of, the strongest first; nodes without are left out.
+
+        So is what several nodes are convicted of together: all newcomers, or those beyond
+        ``max_nodes``. Their verdicts name it.
+        """
         with self._lock:
             return {
                 node: sorted(record.convicted.values(), key=lambda c: c.p_value)
-                for node, record in self._swarm.records.items()
+                for node, record in self._swarm.seats.records.items()
                 if record.convicted
             }
 
@@ -150,22 +157,31 @@ class RecurrenceVerifier(CompletionVerifier):
             return self._swarm.shared()
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts as plain JSON values. Which completions were seen is not kept."""
+        """The counts and learnt habits as plain JSON values.
+
+        Which completions were seen is not kept. Whoever can read them knows which node is counted
+        with which, and whoever can write them, who is convicted.
+        """
         with self._lock:
-            return {"swarm": self.swarm, **dump(self._swarm)}
+            return {"swarm": self.swarm, "habits": sorted(self._habits), **dump(self._swarm)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up counts that `state_dict` gave.
+        """Take up counts that `state_dict` gave; habits are added to those that are known.
 
         Raises:
             ValueError: they are of another kind of swarm or not of this form.
         """
-        if state.get("swarm") != self.swarm:
-            raise _expected(
-                "load_state_dict", f"the state of a {self.swarm} swarm", state.get("swarm")
-            )
+        if not isinstance(state, dict) or state.get("swarm") != self.swarm:
+            got = state.get("swarm") if isinstance(state, dict) else state
+            raise _expected("load_state_dict", f"the state of a {self.swarm} swarm", got)
         with self._lock:
-            load(self._swarm, state)
+            habits = load(self._swarm, state)
+            self._learn(habits)
+
+    def _learn(self, habits: frozenset[str]) -> None:
+        self._habits |= habits
+        self._reader = replace(self._reader, ordinary=self._reader.ordinary | habits)
+        self._swarm.reader = self._reader
 
     def _set_aside(self, completion: Completion) -> Verdict | None:
         length = len(completion.text)
@@ -182,8 +198,8 @@ class RecurrenceVerifier(CompletionVerifier):
         node = completion.node
         assert node is not None
         words, key = prompts.of(completion)
-        digest = _digest(key, completion.text)
-        if self._swarm.record(node).sketch.is_new(digest):
+        digest = _digest(key, f"{node}\0{completion.text}")
+        if self._swarm.seats.take(node).sketch.is_new(digest):
             features = self._reader.read(completion.text, words)
             self._swarm.add(node, key, features, completion.text)
 
@@ -240,20 +256,18 @@ def _digest(salt: bytes, text: str) -> bytes:
 
 
 def _findings(text: str, node: str, found: Sequence[Conviction]) -> Iterable[Finding]:
-    seen = set[str]()
+    by_phrase = dict[str, Conviction]()
     for conviction in found:
-        if conviction.phrase in seen:
-            continue
-        seen.add(conviction.phrase)
+        by_phrase.setdefault(conviction.phrase, conviction)
+    told = list(by_phrase.values())[:_MAX_FINDINGS]
+    spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in told])
+    for conviction, span in zip(told, spans, strict=True):
         message = (
             f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
             f"node {shown(node)}, in at most {conviction.other_hits} of "
             f"{conviction.other_total} of others"
         )
-        span = locate(text, conviction.phrase, conviction.feature)
         yield Finding(conviction.kind, message, char_span=span)
-        if len(seen) >= _MAX_FINDINGS:
-            return
 
 
 def _expected(field: str, expected: str, got: Any) -> ValueError:
