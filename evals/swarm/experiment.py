@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -146,6 +147,9 @@ def entry(
         "rejected_honest_by_round": [row["rejected_honest"] for row in rows],
         "rejected_poisoned_by_round": [row["rejected_poisoned"] for row in rows],
         **sums,
+        "honest_rejected_for": dict(
+            sum((Counter(row["honest_rejected_for"]) for row in rows), Counter[str]())
+        ),
         "abstained": sum(row["abstained"] for row in rows),
         "abstained_poisoned": sum(row["abstained_poisoned"] for row in rows),
         "excluded": excluded,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
@@ -54,6 +55,8 @@ class Round:
     abstained_poisoned: int = 0
     rejected_by: tuple[int, ...] = ()
     excluded: tuple[str, ...] = ()
+    honest_rejected_for: dict[str, int] = field(default_factory=dict)
+    """Rejections of honest completions by each verifier of a stack; one may have several."""
 
 
 def record(
@@ -99,4 +102,12 @@ def record(
         ),
         rejected_by=rejected_by,
         excluded=excluded,
+        honest_rejected_for=dict(
+            Counter(
+                member.verifier
+                for item, verdict in rejected
+                for member in verdict.members or (verdict,)
+                if member.rejected and not item.malicious
+            )
+        ),
     )

@@ -63,6 +63,7 @@ def test_heterogeneous_swarm_with_its_stack(tmp_path: Path) -> None:
     assert run["models"] == "heterogeneous"
     assert run["rejected"]["poisoned"] > 0.8 * run["submitted"]["poisoned"]
     assert run["abstained"] == 0
+    assert sum(run["honest_rejected_for"].values()) >= run["rejected"]["honest"]
 
 
 def test_paper_logit_is_the_papers_rule() -> None:
