@@ -72,7 +72,7 @@ def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
         _row(kind, [v for v, case in zip(verdicts, cases, strict=True) if case.kind == kind])
         for kind in kinds
     ]
-    attacks = [v for v, case in zip(verdicts, cases, strict=True) if not case.honest]
+    attacks = [v for v, case in zip(verdicts, cases, strict=True) if case.attack]
     usages = [v.usage for v in verdicts if v.usage is not None]
     prices = [usage.usd for usage in usages]
     return ProbeResult(

@@ -19,6 +19,7 @@ from grpo_guard.judge.modes import LogitMode, VerdictMode, mode_of
 from grpo_guard.judge.prompt import Window
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.session import Session
+from grpo_guard.judge.shipped import shipped_settings
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -35,8 +36,10 @@ class JudgeVerifier(CompletionVerifier):
     ``limits``; see the package's docstring for what rejects and what abstains.
 
     Args:
-        backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
-        rubric: ``"math"``, ``"code"``, a file's path, or a `Rubric`.
+        backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``. None = the
+            judge that ships, with its own rubric, threshold and window: it needs no key and no
+            server, and knows the bundled task and nothing else.
+        rubric: ``"math"``, ``"code"``, a file's path, or a `Rubric`; None = ``"math"``.
         mode: ``"logit"`` (needs log-probabilities), ``"json"``, ``"cot"``, or a mode with settings.
         threshold: ``p_yes`` from which ``"logit"`` accepts; measure it with
             ``grpo-guard judge calibrate``.
@@ -58,9 +61,9 @@ class JudgeVerifier(CompletionVerifier):
 
     def __init__(
         self,
-        backend: Backend | Mapping[str, Any],
+        backend: Backend | Mapping[str, Any] | None = None,
         *,
-        rubric: str | os.PathLike[str] | Rubric = "math",
+        rubric: str | os.PathLike[str] | Rubric | None = None,
         mode: str | VerdictMode = "logit",
         threshold: float | None = None,
         screens: CompletionVerifier | Literal["default"] | None = "default",
@@ -71,7 +74,13 @@ class JudgeVerifier(CompletionVerifier):
         limits: Limits | Mapping[str, Any] | None = None,
         secret: bytes | None = None,
     ) -> None:
+        if backend is None:
+            own = shipped_settings()
+            backend, rubric = own["backend"], own["rubric"] if rubric is None else rubric
+            threshold = own["threshold"] if threshold is None and mode == "logit" else threshold
+            window = own["window"] if window is None else window
         self.backend = backend if isinstance(backend, Backend) else build_backend(backend)
+        rubric = "math" if rubric is None else rubric
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric.load(os.fspath(rubric))
         self.mode = _mode(mode, threshold)
         self.screens = ScreensVerifier() if screens == "default" else screens

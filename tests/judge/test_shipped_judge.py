@@ -12,7 +12,8 @@ pytest.importorskip("transformers")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import Cause, Completion
+from grpo_guard import Cause, Completion, JudgeVerifier
+from grpo_guard.config import GuardConfig
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
@@ -163,3 +164,15 @@ def test_the_threshold_rejects_the_share_it_is_asked_to():
     scores = [i / 100 for i in range(100)]
     assert choose(scores, 0.05) == 0.05
     assert choose([0.999] * 10, 0.02) == 0.98
+
+
+def test_it_is_what_a_judge_without_a_backend_asks(tmp_path):
+    path = tmp_path / "guard.yaml"
+    path.write_text("verifier: {type: judge}")
+    verifier = GuardConfig.from_yaml(path).build().verifier
+    own = shipped_judge()
+    assert verifier.backend.model == own.backend.model
+    assert (verifier.rubric, verifier.window) == (own.rubric, own.window)
+    assert verifier.mode.threshold == own.mode.threshold
+    strict = JudgeVerifier(threshold=0.9, window={"shown": 500, "limit": 600})
+    assert (strict.mode.threshold, strict.window.limit) == (0.9, 600)

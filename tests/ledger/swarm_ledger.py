@@ -4,6 +4,7 @@ import random
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Finding, accept, reject
+from grpo_guard.verifier import CompletionVerifier
 
 NODES = ("ann", "bob", "cid", "mal")
 ODD = Finding("odd", "an odd thing")
@@ -25,3 +26,14 @@ def one_in(every, node="mal", count=24, chance=None):
     """A choice of one in so many of a node's completions."""
     chance = chance or random.Random(0)
     return {(node, i) for i in range(count) if chance.random() < 1 / every}
+
+
+class Says(CompletionVerifier):
+    """Rejects texts with "bad" in them."""
+
+    name = "says"
+
+    def verify(self, batch):
+        return [
+            reject("says", findings=(ODD,)) if "bad" in c.text else accept("says") for c in batch
+        ]

@@ -77,6 +77,11 @@ class TransformersBackend(Backend):
         self._loaded: LoadedModel | None = None
         self._lock = threading.Lock()
 
+    @property
+    def identity(self) -> str:
+        """Also the number format and the longest prompt, which change answers."""
+        return repr((super().identity, self.dtype, self.max_prompt_tokens))
+
     def __getstate__(self) -> dict[str, Any]:
         """Configuration only: weights are loaded anew where they are used."""
         return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}

@@ -27,19 +27,24 @@ def shipped_threshold() -> float:
     return float(json.loads(SETTINGS.read_text(encoding="utf-8"))["threshold"])
 
 
+def shipped_settings() -> dict[str, Any]:
+    """Backend, rubric, threshold and window: arguments of `JudgeVerifier`."""
+    from grpo_guard.judge.backends.transformers import TransformersBackend
+
+    return {
+        "backend": TransformersBackend(FOLDER, batch_size=64, local_files_only=True),
+        "rubric": RUBRIC,
+        "threshold": shipped_threshold(),
+        "window": {"shown": MOST_CHARACTERS, "limit": MOST_CHARACTERS},
+    }
+
+
 def shipped_judge(**options: Any) -> JudgeVerifier:
     """The judge as it is meant to be used; needs ``grpo-guard[torch]``.
 
     Args:
         options: Of `JudgeVerifier`, in place of the judge's own.
     """
-    from grpo_guard.judge.backends.transformers import TransformersBackend
     from grpo_guard.judge.verifier import JudgeVerifier
 
-    own: dict[str, Any] = {
-        "backend": TransformersBackend(FOLDER, batch_size=64, local_files_only=True),
-        "rubric": RUBRIC,
-        "threshold": shipped_threshold(),
-        "window": {"shown": MOST_CHARACTERS, "limit": MOST_CHARACTERS},
-    }
-    return JudgeVerifier(**own | options)
+    return JudgeVerifier(**shipped_settings() | options)
