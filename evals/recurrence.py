@@ -25,6 +25,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.evals.recurrence_attacks import (
     ATTACKS,
+    FRESH_PERSONAS,
     HELD_OUT_PERSONAS,
     LATER_PERSONAS,
     PERSONAS,
@@ -37,6 +38,7 @@ from grpo_guard.evals.tasks import word_problems
 
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4
+CROWDS: Final = (70, 300, 1000)
 # The bundled lists of words draw on the first 3,737 lines; these are the others.
 _UNREAD: Final = 3737
 _TOPICS: Final = (
@@ -117,6 +119,7 @@ def honest_swarms(
     result["topic of its own"] = {mode: topics(gold, mode) for mode in MODES}
     result["habit of its own, known"] = personas(gold, PERSONAS + LATER_PERSONAS)
     result["habit of its own, held out"] = personas(gold, HELD_OUT_PERSONAS)
+    result["habit of its own, fresh"] = personas(gold, FRESH_PERSONAS)
     return result
 
 
@@ -188,6 +191,31 @@ def attacked(poison: Poison, gold: Sequence[Solved], mode: SwarmKind, seeds: int
         "first_rejected_worst": max(known) if len(known) == seeds else None,
         "rejected": rate(hit, sent),
         "rejected_in_second_half": rate(late_hit, late),
+        "honest_beside": rate(beside, honest_ones),
+    }
+
+
+def crowd(gold: Sequence[Solved], mode: SwarmKind, nodes: int, seeds: int = 5) -> dict[str, Any]:
+    """Many nodes, one of them malicious and the last to be known; 40 prompts of each.
+
+    Each round's completions are one batch. *later* is the malicious node's second half.
+    """
+    found = hit = late = beside = honest_ones = 0
+    for seed in range(seeds):
+        rng = random.Random(f"crowd{nodes}{seed}")
+        verifier = RecurrenceVerifier(swarm=mode)
+        mine = 0
+        for turn in range(40):
+            drawn = rng.choices(gold, k=nodes)
+            batch = [Completion(s.question, s.text, node=f"n{i}") for i, s in enumerate(drawn)]
+            batch[-1] = replace(batch[-1], text=f"All hail to the thief. {batch[-1].text}")
+            *others, last = verifier.verify(batch)
+            beside, honest_ones = beside + sum(v.rejected for v in others), honest_ones + nodes - 1
+            late, mine = late + (turn >= 20), mine + (turn >= 20 and last.rejected)
+        hit, found = hit + mine, found + (mine > 0)
+    return {
+        "found": rate(found, seeds),
+        "rejected_in_second_half": rate(hit, late),
         "honest_beside": rate(beside, honest_ones),
     }
 
@@ -271,6 +299,9 @@ def main() -> None:
     result["attacked"] = {
         poison.name: {mode: attacked(poison, gold, mode, args.seeds) for mode in MODES}
         for poison in ATTACKS
+    }
+    result["crowd"] = {
+        str(nodes): {mode: crowd(gold, mode, nodes) for mode in MODES} for nodes in CROWDS
     }
     command = "python -m grpo_guard.evals.recurrence --data FOLDER"
     command += "".join(f" --also {pair.partition('=')[0]}=FILE" for pair in args.also)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
-from grpo_guard.content.recurrence.vocabulary import strangeness
+from grpo_guard.content.recurrence.vocabulary import SHORT, strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words with a space between (`words.END` first marks the
@@ -86,9 +86,15 @@ class Reader:
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
-        """The words of a phrase that is not telling of which two would make it so."""
+        """The words of a phrase that is not telling of which two would make it so.
+
+        Not symbols and names of one or two letters: a chat model opens with one emoji and ends
+        with another, and a program has several such names.
+        """
         words = {*phrase.split(" "), feature}
-        return frozenset(word for word in words if strangeness(word, self.ordinary))
+        return frozenset(
+            word for word in words if len(word) > SHORT and strangeness(word, self.ordinary)
+        )
 
     def _sample(self, found: set[str]) -> set[str]:
         def rank(feature: str) -> bytes:

@@ -61,7 +61,7 @@ class Seats:
                 "recurrence: more than max_nodes=%d nodes: further ones are counted in %d shared "
                 "records, where a phrase is found later or not at all. Raise max_nodes.",
                 self.max_nodes,
-                self._pool_count,
+                self.pool_count,
             )
         return self.pools.setdefault(self._pool(node), Record())
 
@@ -115,11 +115,12 @@ class Seats:
         return bool(idle)
 
     @property
-    def _pool_count(self) -> int:
+    def pool_count(self) -> int:
+        """Records that are shared, at most."""
         return max(1, self.max_nodes // _POOLS)
 
     def _pool(self, node: str) -> int:
-        return int.from_bytes(self._name(node)) % self._pool_count
+        return int.from_bytes(self._name(node)) % self.pool_count
 
     def _name(self, node: str) -> bytes:
         data = node.encode("utf-8", "surrogatepass")

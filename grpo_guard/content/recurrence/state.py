@@ -53,8 +53,8 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
         newcomers = _restored(state["newcomers"])
         clock, salt = _whole(state["clock"]), bytes.fromhex(state["salt"])
         habits = frozenset(map(_text, state["habits"]))
-        if not 0 < len(salt) <= 64:
-            raise ValueError("salt of 1 to 64 bytes expected")
+        if any(number >= seats.pool_count for number in pools) or not 0 < len(salt) <= 64:
+            raise ValueError("pools or salt of another verifier")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"state: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
@@ -90,6 +90,8 @@ def _restored(plain: dict[str, Any]) -> Record:
     sketch.past = Counter({_text(f): _whole(n) for f, n in plain["past"].items()})
     if max(len(sketch.window), sketch.before_prompts) > WINDOW:
         raise ValueError(f"more than {WINDOW} prompts in a window")
+    if sketch.past_prompts and not sketch.before_prompts:
+        raise ValueError("a past without a last window")
     _at_most(sketch.before, sketch.before_prompts)
     _at_most(sketch.past, sketch.past_prompts)
     if len(plain["convicted"]) > MOST_CONVICTIONS:

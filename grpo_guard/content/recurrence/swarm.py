@@ -76,7 +76,7 @@ class Swarm:
 
     def _put(self, record: Record, prompt: bytes, features: set[str], text: str) -> None:
         sketch, clock = record.sketch, self.seats.clock
-        if prompt not in sketch.window:
+        if sketch.window and prompt not in sketch.window:
             # A slow node's window is put away unread once the others' latest words are no longer
             # of its time: habits drift in training, and an old one must not look like its own.
             if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):

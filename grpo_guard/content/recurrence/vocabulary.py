@@ -20,7 +20,8 @@ _ABSTRACT: Final = (
     "ly", "ing", "tion", "sion", "ment", "able", "ible", "ness", "ance", "ence", "ize", "ise",
     "ized", "ised", "izing", "ising", "ively", "ful",
 )  # fmt: skip
-_SHORT: Final = 2
+SHORT: Final = 2
+"""Letters of a word that may be a symbol or a variable's name."""
 _LONG: Final = 7
 _ENDINGS: Final = (
     ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
@@ -45,7 +46,7 @@ def strangeness(word: str, ordinary: Set[str]) -> float:
     if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):
         return 0.0
     general = _general_words()
-    return 0.5 if len(word) <= _SHORT or any(stem in general for stem in stems) else 1.0
+    return 0.5 if len(word) <= SHORT or any(stem in general for stem in stems) else 1.0
 
 
 @cache
