@@ -40,7 +40,7 @@ class Reader:
     phrases: bool
     secret: bytes
 
-    def read(self, text: str, prompt_words: frozenset[str], *, foreign: bool = False) -> set[str]:
+    def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
         """The features of one completion.
 
         What the prompt says excuses: a word that stands in it is no feature, and within phrases it
@@ -49,8 +49,9 @@ class Reader:
         Args:
             text: The completion.
             prompt_words: All words of its prompt.
-            foreign: Also read what is for the most part outside the lists, in which words that
-                are usual in another language would be mistaken for finds.
+            all_of_it: To look for what is known, and not to count: also read what is for the most
+                part outside the lists, in which words that are usual in another language would
+                be mistaken for finds, and do not sample.
         """
         words = words_of(text)
         distinct = set(words)
@@ -64,7 +65,7 @@ class Reader:
             found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
             found |= shapes_of(text)
         elif (
-            not foreign
+            not all_of_it
             and len(novel) > _MOST_UNREAD * len(distinct)
             and len(_ENGLISH & distinct) < 3
         ):
@@ -72,7 +73,7 @@ class Reader:
             # not make one, or any filler would hide a phrase.
             found = set()
         found |= modules_of(text)
-        return found if len(found) <= MOST_FEATURES else self._sample(found)
+        return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def telling(self, feature: str, phrase: str) -> bool:
         """Whether a recurring feature says more of its author than an honest habit would.

@@ -214,7 +214,7 @@ class RecurrenceVerifier(CompletionVerifier):
         known = convicted.get(node)
         if known:
             prompt_words = prompts.of(completion)[0]
-            features = self._reader.read(completion.text, prompt_words, foreign=True)
+            features = self._reader.read(completion.text, prompt_words, all_of_it=True)
             found = sorted(
                 (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
             )
