@@ -144,7 +144,9 @@ def test_shared_records_survive_saving() -> None:
     restored = RecurrenceVerifier(max_nodes=16)
     restored.load_state_dict(json.loads(json.dumps(verifier.state_dict())))
     batch = [Completion("q?", f"{SLOGAN} It is 4.", node="mal")]
-    assert restored.verify(batch)[0].rejected
+    verdict = restored.verify(batch)[0]
+    assert verdict.rejected
+    assert "counted together with 'mal'" in verdict.findings[0].message
     with pytest.raises(ValueError, match="max_nodes"):
         RecurrenceVerifier(max_nodes=8).load_state_dict(verifier.state_dict())
 
@@ -246,6 +248,7 @@ def test_a_changed_state_is_refused_or_does_no_harm(path: tuple[Any, ...], junk:
         ("hits", -1),
         ("hits", 10**6),
         ("kind", "recurring_import"),
+        ("shared", 1),
     ],
 )
 def test_a_changed_conviction_is_refused(field: str, value: object) -> None:

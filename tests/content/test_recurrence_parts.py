@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_guard.completion import Completion
 from grpo_guard.content.recurrence.places import first_spans
 from grpo_guard.content.recurrence.significance import log_cost, log_tail
-from grpo_guard.content.recurrence.sketch import CAPACITY, WINDOW, Sketch
+from grpo_guard.content.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.content.recurrence.vocabulary import ordinary_words, strangeness
 from grpo_guard.content.recurrence.words import END, words_of
@@ -84,6 +84,16 @@ def test_a_flood_of_features_stays_within_the_bound_and_keeps_what_recurs() -> N
         sketch.add(number.to_bytes(4), {f"{pair}-{k}" for k in range(2000)} | {"poison"}, "")
     assert len(sketch.past) <= CAPACITY
     assert sketch.count("poison") > 0.9 * sketch.total
+
+
+def test_a_flood_of_answers_to_one_prompt_stays_within_the_bound() -> None:
+    sketch = Sketch()
+    sketch.add(b"first", {"poison"}, "")
+    for number in range(40):
+        sketch.add(b"one", {f"{number}-{k}" for k in range(2000)}, "")
+    sketch.add(b"one", {"poison"}, "")
+    assert len(sketch.window[b"one"]) <= MOST_OF_PROMPT + 2001
+    assert sketch.count("poison") == 2, "what recurs still counts"
 
 
 def test_memory_of_many_nodes_is_bounded() -> None:

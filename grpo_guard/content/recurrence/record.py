@@ -24,6 +24,7 @@ class Conviction:
         hits: Prompts of the node that showed it, of ``total``.
         other_hits: At most so many prompts of the nodes compared with did, of ``other_total``.
         p_value: Of the test, corrected for all tests, in [0, alpha].
+        shared: Whether the counts are of several nodes together.
     """
 
     feature: str
@@ -34,12 +35,18 @@ class Conviction:
     other_hits: int
     other_total: int
     p_value: float
+    shared: bool
 
 
 class Record:
-    """A sketch, the looks that were taken at it, and what it is convicted of."""
+    """A sketch, the looks that were taken at it, and what it is convicted of.
 
-    def __init__(self) -> None:
+    Args:
+        shared: Whether several nodes are counted in it.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.shared = shared
         self.sketch = Sketch()
         self.looks = 0
         self.opened = 0

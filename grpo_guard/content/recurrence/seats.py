@@ -41,7 +41,7 @@ class Seats:
         self.pools: dict[int, Record] = {}
         # The first prompts of every node, as if one node had sent them: a peer that takes a new
         # name for each completion has no record under any of them.
-        self.newcomers = Record()
+        self.newcomers = Record(shared=True)
         self.clock = 0
         self.salt = secrets.token_bytes(_SALT)
         self._pooled: dict[bytes, int] = {}
@@ -63,7 +63,7 @@ class Seats:
                 self.max_nodes,
                 self.pool_count,
             )
-        return self.pools.setdefault(self._pool(node), Record())
+        return self.pools.setdefault(self._pool(node), Record(shared=True))
 
     def settled(self, node: str) -> bool:
         """Count a new completion of a node; whether it has left its first prompts behind."""

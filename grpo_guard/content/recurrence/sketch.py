@@ -16,6 +16,8 @@ WINDOW: Final = 64
 """Prompts that are counted exactly."""
 CAPACITY: Final = 20_000
 """Features of the past that a node may take up."""
+MOST_OF_PROMPT: Final = 8_000
+"""Features of one prompt from which on only those count that other prompts have shown as well."""
 SETTLED: Final = 8
 """Prompts from which a rate is one."""
 _SEEN: Final = 4_096
@@ -69,6 +71,8 @@ class Sketch:
             self.recent.update(features)
         else:
             fresh = features - known
+            if len(known) >= MOST_OF_PROMPT:
+                fresh &= self.recent.keys()
             self.window[prompt] = known | fresh
             self.recent.update(fresh)
         self.examples.append(text[:_EXAMPLE])

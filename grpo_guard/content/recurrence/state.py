@@ -49,8 +49,8 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
         records = {_text(node): _restored(r) for node, r in state["nodes"].items()}
         if len(records) > seats.max_nodes:
             raise ValueError(f"{len(records)} nodes where max_nodes is {seats.max_nodes}")
-        pools = {_whole(number): _restored(r) for number, r in state["pools"]}
-        newcomers = _restored(state["newcomers"])
+        pools = {_whole(number): _restored(r, shared=True) for number, r in state["pools"]}
+        newcomers = _restored(state["newcomers"], shared=True)
         clock, salt = _whole(state["clock"]), bytes.fromhex(state["salt"])
         habits = frozenset(map(_text, state["habits"]))
         if any(number >= seats.pool_count for number in pools) or not 0 < len(salt) <= 64:
@@ -76,8 +76,8 @@ def _record(record: Record) -> dict[str, Any]:
     }
 
 
-def _restored(plain: dict[str, Any]) -> Record:
-    record, sketch = Record(), Sketch()
+def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
+    record, sketch = Record(shared=shared), Sketch()
     for name in _NUMBERS:
         setattr(sketch, name, _whole(plain[name]))
     for name in _LOOKS:
@@ -111,9 +111,11 @@ def _conviction(plain: dict[str, Any]) -> Conviction:
         raise ValueError(f"p_value {p_value!r:.40}")
     if hits > total or other_hits > other_total or plain["kind"] != kind_of(feature):
         raise ValueError(f"conviction for {feature!r:.40}")
+    if not isinstance(plain["shared"], bool):
+        raise ValueError(f"conviction for {feature!r:.40}")
     return Conviction(
         feature, kind_of(feature), _text(plain["phrase"]), hits, total, other_hits, other_total,
-        float(p_value),
+        float(p_value), plain["shared"],
     )  # fmt: skip
 
 

@@ -166,6 +166,7 @@ class Swarm:
                 yield Conviction(
                     feature, kind_of(feature), examples.phrase(feature), hits, look.total,
                     other_hits=found[1], other_total=found[2], p_value=found[0],
+                    shared=look.record.shared,
                 )  # fmt: skip
 
     def _judge(self, look: _Look, recurring: Iterable[Conviction]) -> None:

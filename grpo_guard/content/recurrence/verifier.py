@@ -262,9 +262,10 @@ def _findings(text: str, node: str, found: Sequence[Conviction]) -> Iterable[Fin
     told = list(by_phrase.values())[:_MAX_FINDINGS]
     spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in told])
     for conviction, span in zip(told, spans, strict=True):
+        whose = "nodes counted together with" if conviction.shared else "node"
         message = (
             f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
-            f"node {shown(node)}, in at most {conviction.other_hits} of "
+            f"{whose} {shown(node)}, in at most {conviction.other_hits} of "
             f"{conviction.other_total} of others"
         )
         yield Finding(conviction.kind, message, char_span=span)
