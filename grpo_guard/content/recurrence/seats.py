@@ -21,7 +21,6 @@ from grpo_guard.content.recurrence.sketch import SETTLED
 # by without one of its node's. Shorter, and a swarm with more nodes than records would take them
 # from one another before any is known.
 _PATIENCE, _LEAST_PATIENCE = 8, 1_024
-_POOLS: Final = 4
 _NAMES: Final = 16
 _SALT: Final = 16
 
@@ -32,7 +31,7 @@ class Seats:
     """Records by node.
 
     Args:
-        max_nodes: Records of one node each. There is a pool for every four, and one at least.
+        max_nodes: Records of one node each. There are as many pools beside.
     """
 
     def __init__(self, max_nodes: int) -> None:
@@ -61,7 +60,7 @@ class Seats:
                 "recurrence: more than max_nodes=%d nodes: further ones are counted in %d shared "
                 "records, where a phrase is found later or not at all. Raise max_nodes.",
                 self.max_nodes,
-                self.pool_count,
+                self.max_nodes,
             )
         return self.pools.setdefault(self._pool(node), Record(shared=True))
 
@@ -114,13 +113,8 @@ class Seats:
             del self.records[min(idle, key=lambda n: _weight(self.records[n]))]
         return bool(idle)
 
-    @property
-    def pool_count(self) -> int:
-        """Records that are shared, at most."""
-        return max(1, self.max_nodes // _POOLS)
-
     def _pool(self, node: str) -> int:
-        return int.from_bytes(self._name(node)) % self.pool_count
+        return int.from_bytes(self._name(node)) % self.max_nodes
 
     def _name(self, node: str) -> bytes:
         data = node.encode("utf-8", "surrogatepass")

@@ -53,7 +53,7 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
         newcomers = _restored(state["newcomers"], shared=True)
         clock, salt = _whole(state["clock"]), bytes.fromhex(state["salt"])
         habits = frozenset(map(_text, state["habits"]))
-        if any(number >= seats.pool_count for number in pools) or not 0 < len(salt) <= 64:
+        if any(number >= seats.max_nodes for number in pools) or not 0 < len(salt) <= 64:
             raise ValueError("pools or salt of another verifier")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
