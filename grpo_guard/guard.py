@@ -175,6 +175,14 @@ def guard(
     return decorate
 
 
+def _abstained_by(verdict: Verdict) -> str:
+    """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
+    for member in verdict.members:
+        if member.abstained and member.cause is verdict.cause:
+            return _abstained_by(member)
+    return f"{verdict.verifier}: {verdict.cause.value}"
+
+
 class _AbstainWindow:
     """Counts abstentions over the last batches; the only state that a guard keeps."""
 
@@ -193,7 +201,7 @@ class _AbstainWindow:
             abstained = sum(a for a, _ in self._batches)
             total = sum(n for _, n in self._batches)
         if abstained > self._policy.max_abstain_rate * total:
-            causes = Counter(v.cause.value for v in verdicts if v.abstained).most_common(3)
+            causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
             raise AbstainError(
                 f"the guard abstained on {abstained} of {total} completions of the last "
                 f"{self._policy.abstain_window} batches (max_abstain_rate="

@@ -68,7 +68,9 @@ def test_too_many_abstentions_stop_the_run_once_the_window_is_full():
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0.25, abstain_window=3))
     for _ in range(2):
         guard.review(completions("a", "?"))  # half abstains, but three batches are not seen yet
-    with pytest.raises(AbstainError, match=r"abstained on 3 of 6 .* last causes: {'provider': 1}"):
+    with pytest.raises(
+        AbstainError, match=r"abstained on 3 of 6 .* last causes: {'says: provider': 1}"
+    ):
         guard.review(completions("a", "?"))
 
 
@@ -215,3 +217,10 @@ def test_what_was_asked_and_paid_is_among_the_metrics():
     assert found["guard/paid/usd"] == 1.0
     assert (found["guard/paid/latency_p50"], found["guard/paid/latency_p95"]) == (1.0, 1.0)
     assert "guard/free/usd" not in found  # unknown is not 0
+
+
+def test_who_abstained_is_named_in_a_stack():
+    stack = AllOf(Says("quiet", at=0), Says("loud", at=1))
+    guard = Guard(stack, policy=Policy(max_abstain_rate=0.1, abstain_window=1))
+    with pytest.raises(AbstainError, match=r"last causes: {'loud: provider': 2}"):
+        guard.review(completions("a?", "a?"))
