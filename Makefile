@@ -17,7 +17,7 @@ help:
 demo: $(READY)
 	$(BIN)/grpo-guard demo
 
-#: make test     all tests (about ten minutes on two cores)
+#: make test     all tests (about a quarter of an hour on two cores)
 test: $(READY)
 	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench --ignore=tests/vllm
 

@@ -109,7 +109,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     if not chosen:
         raise ConfigError(
             f"{where}: verifier: expected one that reads log-probs, such as logprob_bound; "
-            "got none; --rules calibrates the others"
+            "got none, so there is nothing to calibrate; --rules calibrates the others"
         )
     return chosen
 
