@@ -1,6 +1,6 @@
 """How many completions a second all verifiers without a model take, one by one and together.
 
-``python -m grpo_guard.evals.content_speed --data FOLDER -o docs/benchmarks/content.json``
+``python -m grpo_guard.evals.content_speed --data FOLDER -o docs/results/content-speed.json``
 
 Solution steps of real models from ``model_solutions.jsonl``, put together to completions of about
 300 and of about 600 tokens, each with its answer at the end. Each solution is used before one is
