@@ -90,6 +90,13 @@ class Completion:
         if not isinstance(self.metadata, Mapping):
             raise CompletionError("metadata", "an object", self.metadata)
 
+    @property
+    def prompt_text(self) -> str:
+        """Everything that was asked, as one text: of a chat, what its messages say, in order."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(content_text(message.get("content")) for message in self.prompt)
+
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
@@ -103,6 +110,17 @@ class Completion:
             if name not in known:
                 raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
         return cls(**data)
+
+
+def content_text(content: Any) -> str:
+    """A message's text; of content in parts, as multimodal chats have it, the parts that are text,
+    put together without a gap as chat templates do."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        return ""
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _messages(value: Any) -> tuple[Message, ...]:

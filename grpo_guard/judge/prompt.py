@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, content_text
 from grpo_guard.judge.backends.base import ChatMessage
 from grpo_guard.judge.delimiters import neutralised
 from grpo_guard.judge.rubric import Rubric, fill
@@ -133,13 +132,10 @@ def fence(secret: bytes, prompt: str, text: str) -> str:
 
 
 def prompt_text(completion: Completion) -> str:
-    """The prompt as text: what the user and the system said, in order."""
+    """The prompt as text, with who said what: the task is told from the rules it came with."""
     if isinstance(completion.prompt, str):
         return completion.prompt
-    parts = []
-    for message in completion.prompt:
-        content = message.get("content")
-        pieces = content if isinstance(content, list | tuple) else [content]
-        texts = [p.get("text") if isinstance(p, Mapping) else p for p in pieces]
-        parts.append(f"{message['role']}: " + "".join(t for t in texts if isinstance(t, str)))
-    return "\n".join(parts)
+    return "\n".join(
+        f"{message['role']}: {content_text(message.get('content'))}"
+        for message in completion.prompt
+    )

@@ -6,13 +6,13 @@ that the reward sees, stop at EOS, and follow the prompt that was asked, not one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause
+from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
 
 # Trainers pad a batch to its longest completion, to the declared length, or on to a multiple of
 # some power of two; what is longer than the limit by more than this was never an honest batch's.
@@ -318,3 +318,23 @@ def _require_utf8(name: str, text: str) -> None:
         raise EncodeError(
             Cause.MALFORMED, f"{name}: not valid Unicode at character {error.start}"
         ) from None
+
+
+def encode_batch(
+    verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
+) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
+    """By place in the batch: what can be scored, and the verdicts on all else.
+
+    Args:
+        verifier: Name for the verdicts.
+        encode: Raises `EncodeError` for what cannot be scored; its cause says whose doing it is.
+        batch: Any completions.
+    """
+    encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
+    for i, completion in enumerate(batch):
+        try:
+            encoded[i] = encode(completion)
+        except EncodeError as error:
+            blame = reject if error.cause in AUTHOR_CAUSES else abstain
+            verdicts[i] = blame(verifier, error.cause, findings=(Finding(error.kind, str(error)),))
+    return encoded, verdicts

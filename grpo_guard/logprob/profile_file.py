@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_guard.logprob.profile import DriftProfile, Origin
+from grpo_guard.logprob.profile_json import read_model
 from grpo_guard.sampling import Engine, SamplingSpec
 
 FORMAT: Final = 1
-MAX_BYTES = 1024 * 1024  # a profile is a few kilobytes; a file that is not one must not be parsed
 
 Source = Literal["measured", "count", "inherited", "extrapolated"]
 """measured: bounds what was seen. count: never seen, so only the number of tokens bounds it.
@@ -169,23 +168,9 @@ def read_profile(path: Path) -> DriftProfile:
     Raises:
         ValueError: the file cannot be read, is too large, or is no such profile; with its name.
     """
+    stored = read_model(path, ProfileFile, FORMAT)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
-    # Asked first: a file of another format fails in many fields, and none would say so.
-    version = re.search(rb'"format"\s*:\s*(\d{1,9})', data)
-    if version and int(version[1]) != FORMAT:
-        raise ValueError(f"{path}: format: expected {FORMAT}, got {int(version[1])}")
-    try:
-        return ProfileFile.model_validate_json(data).build(str(path))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "(file)"
-        raise ValueError(f"{path}: {field}: {problem['msg']}") from None
+        return stored.build(str(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

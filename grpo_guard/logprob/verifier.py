@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
+from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile, profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain
 from grpo_guard.verifier import CompletionVerifier
 
 
@@ -132,15 +132,7 @@ class LogProbVerifier(CompletionVerifier):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()
-        verdicts: dict[int, Verdict] = {}
-        encoded: dict[int, Encoded] = {}
-        for i, completion in enumerate(batch):
-            try:
-                encoded[i] = self.encode(completion)
-            except EncodeError as error:
-                blame = reject if error.cause in AUTHOR_CAUSES else abstain
-                finding = Finding(error.kind, str(error))
-                verdicts[i] = blame(self.name, error.cause, findings=(finding,))
+        encoded, verdicts = encode_batch(self.name, self.encode, batch)
         for from_text in (False, True):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]

@@ -35,7 +35,7 @@ PIECES = (
 )
 
 
-def same(text: str) -> None:
+def assert_same(text: str) -> None:
     found = equations(text, fast=False)
     assert equations(text, fast=True) == found
     assert wrong_equations(text) == [equation for equation in found if not equation.right]
@@ -77,19 +77,19 @@ def test_a_value_is_confirmed_only_where_it_is_exact() -> None:
 def test_changed_lines_read_the_same(line: str, changes: list[tuple[int, int, str]]) -> None:
     for at, length, piece in changes:
         line = line[:at] + piece + line[at + length :]
-    same(line)
+    assert_same(line)
 
 
 def test_a_note_is_taken_with_what_stands_behind_it() -> None:
-    same("10 * 0.5 = <<10*0.5=5.0>>5.0. Then 5 + 5 = <<5+5=10>>100 cows.")
-    same("He has <<2+3=5>>6 cows and 2 + 3 = <<2+3=5>> 5. Then 12 - 5 = <<12-5=7>>8 = 7 + 1.")
-    same("<<20-42=-22>>-22\n<<1/7=0.14285714285714285>>0.14\n0.14 * 7 = 1")
+    assert_same("10 * 0.5 = <<10*0.5=5.0>>5.0. Then 5 + 5 = <<5+5=10>>100 cows.")
+    assert_same("He has <<2+3=5>>6 cows and 2 + 3 = <<2+3=5>> 5. 12 - 5 = <<12-5=7>>8 = 7 + 1.")
+    assert_same("<<20-42=-22>>-22\n<<1/7=0.14285714285714285>>0.14\n0.14 * 7 = 1")
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from([*PIECES, "cows ", "5", "40", "= ", "2+2=4"]), max_size=25))
 def test_any_mixture_reads_the_same(pieces: list[str]) -> None:
-    same("".join(pieces))
+    assert_same("".join(pieces))
 
 
 @pytest.mark.skipif(not SOLUTIONS.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's folder")
@@ -100,4 +100,4 @@ def test_real_completions_read_the_same() -> None:
         rows = train.read_text().splitlines()
         texts += [json.loads(row)["answer"] for row in random.Random(0).sample(rows, 1000)]
     for text in texts:
-        same(text)
+        assert_same(text)

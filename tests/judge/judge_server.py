@@ -10,6 +10,9 @@ import threading
 import time
 from collections import Counter
 
+from grpo_guard import Completion
+from grpo_guard.judge.verifier import JudgeVerifier
+
 MODEL = "test-judge"
 
 
@@ -214,6 +217,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def judge(server, limits=None, **options):
+    """A judge that asks this server."""
+    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
+    limits = {"deadline": 30, "request_timeout": 5, **(limits or {})}
+    return JudgeVerifier(backend, limits=limits, **options)
+
+
+def completions(*words):
+    """One for each word, which says how the server is to answer."""
+    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 
 if __name__ == "__main__":  # in a process of its own, so that it can be killed

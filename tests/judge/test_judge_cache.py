@@ -4,29 +4,13 @@ import multiprocessing
 import sqlite3
 
 import pytest
-from judge_server import MODEL, judge_server
+from judge_server import MODEL, completions, judge, judge_server
 
-from grpo_guard import Completion
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.judge.verifier import JudgeVerifier
-
-
-@pytest.fixture
-def server():
-    with judge_server() as server:
-        yield server
-
-
-def judge(server, **options):
-    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
-    return JudgeVerifier(backend, limits={"deadline": 30, "request_timeout": 5}, **options)
-
-
-def completions(*words):
-    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 
 class Named(Backend):

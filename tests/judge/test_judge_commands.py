@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_server import MODEL, judge_server
+from judge_server import MODEL
 from typer.testing import CliRunner
 
 from grpo_guard.cli.judge import threshold_for
@@ -18,12 +18,6 @@ from grpo_guard.evals.judge_probe.probe import OVERALL, PAPER
 from grpo_guard.evals.judge_probe.problems import from_task, made_up
 
 GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "train.jsonl"
-
-
-@pytest.fixture
-def server():
-    with judge_server() as server:
-        yield server
 
 
 def run(*arguments):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import judge_server as judge_server_module
 import pytest
-from judge_server import MODEL, NEUTRAL, chat, judge_server, p_yes
+from judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
@@ -40,22 +40,6 @@ EXPECTED = {
     "html": (Outcome.ABSTAIN, {Cause.PROVIDER}),
     "empty": (Outcome.ABSTAIN, {Cause.PROVIDER}),
 }
-
-
-@pytest.fixture
-def server():
-    with judge_server() as server:
-        yield server
-
-
-def judge(server, **options):
-    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
-    limits = {"deadline": 60, "request_timeout": 2, **options.pop("limits", {})}
-    return JudgeVerifier(backend, limits=limits, **options)
-
-
-def completions(*words):
-    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 
 @pytest.mark.parametrize("word", EXPECTED)

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from judge_server import MODEL, judge_server
+from judge_server import MODEL, completions, judge
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Outcome, Vote
 from grpo_guard.judge import loop
@@ -19,21 +19,6 @@ from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.verdict import accept
-
-
-@pytest.fixture
-def server():
-    with judge_server() as server:
-        yield server
-
-
-def judge(server, **options):
-    backend = {"type": "openai", "model": MODEL, "base_url": server.url, "api_key": "secret-key"}
-    return JudgeVerifier(backend, limits={"deadline": 30, "request_timeout": 5}, **options)
-
-
-def completions(*words):
-    return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 
 def test_screens_decide_before_any_call(server):

@@ -37,3 +37,13 @@ class Says(CompletionVerifier):
         return [
             reject("says", findings=(ODD,)) if "bad" in c.text else accept("says") for c in batch
         ]
+
+
+def play(ledger, rounds, every=12, node="mal", start=0, **form):
+    chance = random.Random(start)
+    for t in range(start, start + rounds):
+        ledger.record(*played(t, one_in(every, node, chance=chance) if every else (), **form))
+
+
+def counts(ledger):
+    return {s.node: (s.judged, s.rejected, s.abstained) for s in ledger.standings()}

@@ -5,30 +5,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from swarm_ledger import NODES, Says, one_in, played
+from swarm_ledger import NODES, Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Cascade, Completion, Guard
 from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.standing import State
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    found = EvidenceLedger(tmp_path / "run.sqlite")
-    yield found
-    found.close()
-
-
-def play(ledger, rounds, every=12, node="mal", start=0, **form):
-    chance = random.Random(start)
-    for t in range(start, start + rounds):
-        ledger.record(*played(t, one_in(every, node, chance=chance) if every else (), **form))
-
-
-def counts(ledger):
-    return {s.node: (s.judged, s.rejected, s.abstained) for s in ledger.standings()}
 
 
 @pytest.mark.parametrize("own_prompts", [False, True])

@@ -4,7 +4,7 @@ import pickle
 import random
 
 import pytest
-from swarm_ledger import Says, one_in, played
+from swarm_ledger import Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Completion, Guard
 from grpo_guard.ledger.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
@@ -14,24 +14,6 @@ from grpo_guard.ledger.standing import State
 from grpo_guard.ledger.store import MAX_NODES, MAX_PHRASES, MAX_REASONS
 from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    found = EvidenceLedger(tmp_path / "run.sqlite")
-    yield found
-    found.close()
-
-
-def play(ledger, rounds, every=12, node="mal", start=0, **form):
-    chance = random.Random(start)
-    for t in range(start, start + rounds):
-        ledger.record(*played(t, one_in(every, node, chance=chance) if every else (), **form))
-
-
-def counts(ledger):
-    return {s.node: (s.judged, s.rejected, s.abstained) for s in ledger.standings()}
-
 
 HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]
 

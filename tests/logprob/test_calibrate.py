@@ -18,7 +18,8 @@ from grpo_guard.logprob.derive import HonestTokens, derive, gap_rates, tail_coun
 from grpo_guard.logprob.evidence import binomial_tail
 from grpo_guard.logprob.intervals import lower_bound, upper_bound, wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
-from grpo_guard.logprob.profile_file import MAX_BYTES, ProfileFile, read_profile
+from grpo_guard.logprob.profile_file import ProfileFile, read_profile
+from grpo_guard.logprob.profile_json import MAX_BYTES
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 # (hits, total, lower, upper), one-sided 95 %: closed forms, or exact binomial tails by hand.

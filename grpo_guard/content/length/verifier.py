@@ -226,19 +226,10 @@ class _GroupJudge:
 
     def _measure(self, index: int) -> Redundancy:
         if self._subject is None:
-            self._subject = Subject(prompt_text(self.batch[index]))
+            self._subject = Subject(self.batch[index].prompt_text)
         if index not in self._measured:
             self._measured[index] = measure(self.batch[index].text, self._subject)
         return self._measured[index]
-
-
-def prompt_text(completion: Completion) -> str:
-    """The prompt as one text, also where it is a list of messages."""
-    prompt = completion.prompt
-    if isinstance(prompt, str):
-        return prompt
-    contents = (message.get("content") for message in prompt)
-    return "\n".join(content for content in contents if isinstance(content, str))
 
 
 def _ease(p_value: float) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
 from grpo_guard.content.recurrence.vocabulary import SHORT, strangeness
@@ -117,19 +116,3 @@ def kind_of(feature: str) -> str:
 def is_layout(feature: str) -> bool:
     """Whether it holds no word: empty lines and the prompt's words are nobody's phrase."""
     return {END, ANY}.issuperset(feature.split(" "))
-
-
-def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    """Everything that was asked, as one text."""
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(_content(message.get("content")) for message in prompt)
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        parts = (part.get("text") for part in content if isinstance(part, Mapping))
-        return "\n".join(part for part in parts if isinstance(part, str))
-    return ""

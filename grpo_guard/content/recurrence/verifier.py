@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.recurrence.features import Reader, prompt_text
+from grpo_guard.content.recurrence.features import Reader
 from grpo_guard.content.recurrence.phrases import shown
 from grpo_guard.content.recurrence.places import locate
 from grpo_guard.content.recurrence.record import Conviction
@@ -241,7 +241,7 @@ class _Prompts:
 
     def of(self, completion: Completion) -> tuple[frozenset[str], bytes]:
         """(words, key); the key tells apart what one node answers twice, in two rounds."""
-        prompt = prompt_text(completion.prompt)
+        prompt = completion.prompt_text
         if prompt not in self._words:
             self._words[prompt] = frozenset(words_of(prompt))
         at = prompt, completion.round

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias
@@ -40,7 +40,7 @@ class View:
         self.ascii = self.text.isascii()
         # What a screen found out and another will ask again, by whose it is.
         self.notes: dict[object, Any] = {}
-        self._prompt = completion.prompt
+        self._completion = completion
         self._vocabulary = vocabulary
         self._shared = {} if shared is None else shared
 
@@ -71,9 +71,9 @@ class View:
     @property
     def prompt(self) -> str:
         """Everything that was asked, as one text."""
-        key = id(self._prompt)
+        key = id(self._completion.prompt)
         if key not in self._shared:
-            self._shared[key] = _prompt_text(self._prompt)
+            self._shared[key] = self._completion.prompt_text
         return self._shared[key]
 
     def asked_for(self, piece: str) -> bool:
@@ -112,19 +112,3 @@ def shown(piece: str) -> str:
     """A piece of hostile text as it may stand in a message: short, escaped, on one line."""
     cut = piece if len(piece) <= SHOWN else f"{piece[: SHOWN - 3]}..."
     return ascii(cut)
-
-
-def _prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(_content(message.get("content")) for message in prompt)
-
-
-def _content(content: Any) -> str:
-    """A message's text; in parts, as multimodal chats have it, only the parts that are text."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        parts = (part.get("text") for part in content if isinstance(part, Mapping))
-        return "\n".join(part for part in parts if isinstance(part, str))
-    return ""

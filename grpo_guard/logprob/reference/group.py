@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.reference.quoted import prompt_text
 
 # The calibration set counts for as much as so many other nodes.
 PRIOR_NODES = 2.0
@@ -88,7 +87,7 @@ def _prompts(batch: Sequence[Completion]) -> list[str]:
     seen = dict[int, str]()
     for completion in batch:
         if id(completion.prompt) not in seen:
-            seen[id(completion.prompt)] = prompt_text(completion)
+            seen[id(completion.prompt)] = completion.prompt_text
     return [seen[id(completion.prompt)] for completion in batch]
 
 

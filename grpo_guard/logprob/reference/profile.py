@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from grpo_guard.logprob.profile_json import read_model
 from grpo_guard.logprob.reference.group import Usual
 from grpo_guard.logprob.reference.null import ExponentialTail
 from grpo_guard.logprob.reference.surprisal import strangeness
@@ -19,7 +19,6 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 FORMAT: Final = 1
 # Ten thousand scores are enough for p-values of 1e-4 and take 200 kB.
 MOST_SCORES: Final = 10_000
-MAX_BYTES: Final = 1024 * 1024
 BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
@@ -135,22 +134,7 @@ def read_profile(source: str | Path) -> ReferenceProfile:
         ValueError: the file cannot be read, is too large, or is no such profile; with its name.
     """
     path = _FOLDER / f"{BUILT_IN}.json" if source == BUILT_IN else Path(source)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
-    version = re.search(rb'"format"\s*:\s*(\d{1,9})', data)
-    if version and int(version[1]) != FORMAT:
-        raise ValueError(f"{path}: format: expected {FORMAT}, got {int(version[1])}")
-    try:
-        return ReferenceProfile.model_validate_json(data)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "(file)"
-        raise ValueError(f"{path}: {field}: {problem['msg']}") from None
+    return read_model(path, ReferenceProfile, FORMAT)
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:

@@ -9,21 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_guard.completion import Completion
-
 # So many words in a row. Fewer are in any prompt by chance, and an attacker in a swarm that agrees
 # on its prompts would build its phrase from them.
 QUOTED_WORDS = 3
 
 _WORD = re.compile(r"\w+")
-
-
-def prompt_text(completion: Completion) -> str:
-    """The prompt as one text, also where it is a list of messages."""
-    if isinstance(completion.prompt, str):
-        return completion.prompt
-    contents = (message.get("content") for message in completion.prompt)
-    return "\n".join(content for content in contents if isinstance(content, str))
 
 
 class Quotable:

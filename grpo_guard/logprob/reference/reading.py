@@ -12,7 +12,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
-from grpo_guard.logprob.reference.quoted import Quotable, prompt_text
+from grpo_guard.logprob.reference.quoted import Quotable
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.sampling import SamplingSpec
@@ -134,7 +134,7 @@ class Reader:
         """
         offsets = self._offsets(completion.text, len(scores))
         if excuse and offsets:
-            quoted = Quotable(prompt_text(completion)).tokens(completion.text, offsets)
+            quoted = Quotable(completion.prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
         run = cusum(scores)
         span = None

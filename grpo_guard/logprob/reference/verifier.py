@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.encode import Encoded, EncodeError
+from grpo_guard.logprob.encode import encode_batch
 from grpo_guard.logprob.reference.group import peers_of, relative
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.reference.profile import (
@@ -20,7 +20,7 @@ from grpo_guard.logprob.reference.profile import (
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
-from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 Tail: TypeAlias = Literal["count", "exponential"]
@@ -150,15 +150,8 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         self, batch: Sequence[Completion]
     ) -> tuple[dict[int, Verdict], dict[int, Reading]]:
         """By place in the batch: verdicts on what cannot be read, readings of all else."""
-        verdicts, readings = dict[int, Verdict](), dict[int, Reading]()
-        encoded = dict[int, Encoded]()
-        for i, completion in enumerate(batch):
-            try:
-                encoded[i] = self.reader.encode(completion)
-            except EncodeError as error:
-                blame = reject if error.cause in AUTHOR_CAUSES else abstain
-                finding = Finding(error.kind, str(error))
-                verdicts[i] = blame(self.name, error.cause, findings=(finding,))
+        encoded, verdicts = encode_batch(self.name, self.reader.encode, batch)
+        readings = dict[int, Reading]()
         for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):
             if isinstance(stats, OutOfMemoryError):
                 verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(stats))

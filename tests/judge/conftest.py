@@ -1,0 +1,10 @@
+"""A judge server of our own, for the length of a test."""
+
+import pytest
+from judge_server import judge_server
+
+
+@pytest.fixture
+def server():
+    with judge_server() as server:
+        yield server
