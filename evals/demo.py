@@ -18,6 +18,7 @@ from rich.console import Console
 
 from grpo_guard.evals.demo_console import print_results, reporter
 from grpo_guard.evals.demo_worker import Job, Progress, sampling_spec, work
+from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.report import write_report
 from grpo_guard.evals.results import Results, parse_results, write_json
 from grpo_guard.evals.series import summarise
@@ -27,7 +28,6 @@ from grpo_guard.policy import Policy
 
 MAX_WORKERS = 2
 ALPHA = 1e-3
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class DemoError(RuntimeError):
@@ -125,7 +125,7 @@ def _start(job: Job) -> tuple[Connection, SpawnProcess]:
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(job, theirs), daemon=True, name=job.name)
-    with _one_thread(), _interrupts_held():
+    with one_thread(), _interrupts_held():
         process.start()
     theirs.close()  # so that the end of the process is the end of the pipe
     return ours, process
@@ -151,21 +151,6 @@ def _stop(processes: Sequence[SpawnProcess]) -> None:
         if process.is_alive():
             process.kill()
             process.join()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Child processes read these on import, before any code of ours could set them."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.record import example_of
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 
@@ -83,7 +84,7 @@ def train(job: Job, tell: Callable[[Progress], None] | None = None) -> dict[str,
 
 def run_record(job: Job, rounds: Sequence[Round], seconds: float) -> dict[str, Any]:
     """The rounds as one entry of ``runs``; counts are over the whole run."""
-    example = next((done.example for done in rounds if done.example), None)
+    example = next((row for done in rounds if (row := example_of(done))), None)
     return {
         "attack": job.attack,
         "defence": job.defence,
@@ -106,7 +107,7 @@ def run_record(job: Job, rounds: Sequence[Round], seconds: float) -> dict[str, A
         "abstained": sum(done.abstained for done in rounds),
         "seconds": round(seconds, 2),
         "guard_seconds": round(sum(done.guard_seconds for done in rounds), 2),
-        "example": _example(example) if example else None,
+        "example": example,
     }
 
 
@@ -148,16 +149,3 @@ def _guard(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, job: Job)
     )
     guard = Guard(verifier, policy=Policy(on_reject=job.config.on_reject))
     return lambda batch: guard.review(batch).verdicts
-
-
-def _example(example: Any) -> dict[str, Any]:
-    submitted, verdict = example
-    completion = submitted.completion
-    return {
-        "prompt": completion.prompt,
-        "text": completion.text,
-        "span": list(submitted.span) if submitted.span else None,
-        "node": completion.node,
-        "iteration": None if completion.round is None else completion.round + 1,
-        "verdict": verdict.to_dict(),
-    }

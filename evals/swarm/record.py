@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
@@ -111,3 +112,19 @@ def record(
             )
         ),
     )
+
+
+def example_of(done: Round) -> dict[str, Any] | None:
+    """The round's example in the form of results.json."""
+    if done.example is None:
+        return None
+    submitted, verdict = done.example
+    completion = submitted.completion
+    return {
+        "prompt": completion.prompt,
+        "text": completion.text,
+        "span": list(submitted.span) if submitted.span else None,
+        "node": completion.node,
+        "iteration": done.iteration + 1,
+        "verdict": verdict.to_dict(),
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
-import os
 import queue
 import signal
 import threading
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.results import parse_results, write_json
 from grpo_guard.evals.series import summarise
 from grpo_guard.evals.swarm.experiment import Spec, play
@@ -30,7 +30,6 @@ Tell = Callable[[Spec, dict[str, Any]], None]
 """Told of each round: its run and its row."""
 
 _RUN = "run.json"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def play_all(
@@ -86,7 +85,7 @@ def _in_processes(
     context = mp.get_context("spawn")
     stop, rows = context.Event(), context.Queue()
     with (
-        _one_thread(),
+        one_thread(),
         ProcessPoolExecutor(workers, context, _prepare, (stop, rows)) as pool,
         _told(rows, {spec.label: spec for spec in specs}, tell),
     ):
@@ -149,21 +148,6 @@ def _told(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(5)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Child processes read these on import; several of them share the cores already."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _folder(spec: Spec, out: Path) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from grpo_guard.evals.swarm.engine import Swarm
-from grpo_guard.evals.swarm.record import Round
+from grpo_guard.evals.swarm.record import Round, example_of
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 1
@@ -57,22 +57,6 @@ def row_of(done: Round) -> dict[str, Any]:
     row = asdict(replace(done, example=None))
     del row["example"]
     return row
-
-
-def example_of(done: Round) -> dict[str, Any] | None:
-    """The round's example in the form of results.json."""
-    if done.example is None:
-        return None
-    submitted, verdict = done.example
-    completion = submitted.completion
-    return {
-        "prompt": completion.prompt,
-        "text": completion.text,
-        "span": list(submitted.span) if submitted.span else None,
-        "node": completion.node,
-        "iteration": done.iteration + 1,
-        "verdict": verdict.to_dict(),
-    }
 
 
 def train(
