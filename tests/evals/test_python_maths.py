@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_guard.evals.attacks.code import FUNCTIONS, CodeAttack
@@ -214,9 +214,11 @@ def test_what_is_no_plain_arithmetic_has_no_program(equations: list[tuple[str, s
 
 
 @given(st.text(alphabet="<>0123456789+-*/=(). ", max_size=120))
+@example("0=0")
+@example("(1.5+2)*3=10.5")
 def test_any_notes_are_read_or_refused(text: str) -> None:
-    program = program_of(notes_of(f"<<{text}>>"))
-    assert program is None or ast.parse(program)
+    found = program_of(notes_of(f"<<{text}>>"))
+    assert found is None or ast.parse(found[0])
 
 
 def test_a_file_of_questions(tmp_path: Path) -> None:
