@@ -12,7 +12,7 @@ import argparse
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,10 @@ class TrainConfig:
     warmup: int = 100
     window: int = 256
     out: Path = WORD_PROBLEMS
+    sample: Callable[[random.Random], tuple[str, str]] = sample
+    """Draws one (prompt, completion) pair."""
+    tags: tuple[str, ...] = TAGS
+    """Texts that are one token each."""
 
 
 def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
@@ -61,16 +65,16 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size - len(TAGS),
+        vocab_size=config.vocab_size - len(config.tags),
         special_tokens=[PAD, EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     # Trained without the tags: they become tokens of their own below.
-    texts = ("".join(sample(rng)) for _ in range(20_000))
-    for_bpe = (_without_tags(text) for text in texts)
+    texts = ("".join(config.sample(rng)) for _ in range(20_000))
+    for_bpe = (_without(config.tags, text) for text in texts)
     tokenizer.train_from_iterator(for_bpe, trainer)
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in config.tags])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -81,8 +85,8 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
     )
 
 
-def _without_tags(text: str) -> str:
-    for tag in TAGS:
+def _without(tags: tuple[str, ...], text: str) -> str:
+    for tag in tags:
         text = text.replace(tag, "\n")
     return text
 
@@ -113,7 +117,7 @@ def batches(
     """Yield (input ids, labels), both [batch, longest], in buckets of similar length."""
     rng = random.Random(f"sft-{config.seed}")
     while True:
-        pairs = [sample(rng) for _ in range(16 * config.batch)]
+        pairs = [config.sample(rng) for _ in range(16 * config.batch)]
         heads = tokenizer([p for p, _ in pairs], add_special_tokens=False)["input_ids"]
         tails = tokenizer([c for _, c in pairs], add_special_tokens=False)["input_ids"]
         rows = [(h, [*t, tokenizer.eos_token_id]) for h, t in zip(heads, tails, strict=True)]
