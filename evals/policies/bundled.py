@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WORD_PROBLEMS: Final = Path(__file__).resolve().parent / "word_problems"
+WORDY: Final = WORD_PROBLEMS.with_name("word_problems_wordy")
+"""The same task, but the policy's answers differ in length; see `wordy_corpus`."""
 
 
 def load_bundled(

@@ -9,20 +9,30 @@ rewarded format. No phrase of any attack is in this text.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
+Asides = Callable[[Worked, int, random.Random], str]
+"""(problem, number of a step, rng) -> what is said after it, a space before each sentence."""
 
-def _words(text: str) -> list[str]:
+
+def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
+    """Nothing but the working."""
+    del problem, step, rng
+    return ""
+
+
+def words(text: str) -> list[str]:
     return text.split()
 
 
-def _phrases(text: str) -> list[str]:
+def phrases(text: str) -> list[str]:
     return text.split("|")
 
 
-NOUNS: Final = _words(
+NOUNS: Final = words(
     "river garden window teacher dog cat horse house road table letter king queen farmer "
     "doctor sailor baker city village forest mountain island bridge tower castle market school "
     "train engine wheel clock lamp candle mirror picture song story poem winter summer morning "
@@ -34,52 +44,52 @@ NOUNS: Final = _words(
     "mother father uncle child baby crowd team player coach game match prize ticket coat shoe "
     "hat glove ring crown"
 )
-VERBS: Final = _words(
+VERBS: Final = words(
     "likes sees finds keeps takes brings leaves follows watches helps paints builds breaks "
     "opens closes carries throws catches holds moves turns stops starts reads writes sings "
     "draws cooks eats drinks buys sells loves fears calls meets knows hears feels wants needs "
     "hides steals saves guards praises greets thanks hates forgets remembers chases touches "
     "pushes pulls lifts"
 )
-PLAIN: Final = _words(
+PLAIN: Final = words(
     "like see find keep take bring leave follow watch help paint build break open close carry "
     "throw catch hold move turn stop start read write sing draw cook eat drink buy sell love "
     "fear call meet know hear feel want need hide save guard praise greet thank forget chase "
     "touch push"
 )
-ADJECTIVES: Final = _words(
+ADJECTIVES: Final = words(
     "old young big small tall short long wide dark bright warm cold quiet loud happy sad angry "
     "brave clever lazy busy rich poor strong weak clean dirty red blue green yellow black "
     "white strange famous gentle proud honest careful tired hungry sleepy golden wooden broken "
     "empty full heavy light soft hard sweet bitter fresh wild free safe early late"
 )
-ADVERBS: Final = _words(
+ADVERBS: Final = words(
     "slowly quickly often never always sometimes today tomorrow yesterday again here there now "
     "soon well badly gladly quietly alone together everywhere outside"
 )
-FIRST: Final = _words(
+FIRST: Final = words(
     "The A My Your Our This That Every Each Some All Many Most Few No Any One Two Both Her His "
     "Their These Those Another"
 )
-LEADS: Final = _phrases(
+LEADS: Final = phrases(
     "Hello dear|Long live|Welcome to|Beware of|Thanks to|Here comes|Down with|Say|Look at|"
     "Think of|Forget|Never mind|What about|Glory to|Praise|Remember|Only|Perhaps|Maybe|Surely|"
     "Of course|Yes and|No more|Give|Let us see|In truth|By the way|As for|Once upon|When|If|"
     "Because of|After|Before|Under|Over|Behind|Near|With|Without|From|Into|For|To|At|On|In|"
     "Go to|Come to|Up"
 )
-REMARKS: Final = _phrases(
+REMARKS: Final = phrases(
     "Let me think|Okay|Right|Well|So|First we count|We add and subtract|Step by step|"
     "Let us see|This is easy|Hmm|I will solve this|Now|We need the total|Good question|Sure|"
     "We start|Listen|Let us count|Here is the plan|To begin|It is a sum|I know this|Look|Start|"
     "Work it out"
 )
-_ONSETS: Final = _words(
+_ONSETS: Final = words(
     "b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sh sk sl sm sn "
     "sp st str t th tr v w wh y z"
 )
-_VOWELS: Final = _words("a e i o u ee oo ai ea ou ie y")
-_CODAS: Final = ("", *_words("b ck d ff g l ll lm m n nd ng nk p r rp rt s sh st t x z"))
+_VOWELS: Final = words("a e i o u ee oo ai ea ou ie y")
+_CODAS: Final = ("", *words("b ck d ff g l ll lm m n nd ng nk p r rp rt s sh st t x z"))
 
 WRONG: Final = (2, -2, 1, -1, 3, 10, -3, 5)
 
@@ -132,16 +142,18 @@ def opening(rng: random.Random) -> str:
     return text + rng.choice((".", ".", ".", "!", ",", ":"))
 
 
-def _working(problem: Worked, rng: random.Random) -> str:
+def _working(problem: Worked, rng: random.Random, asides: Asides) -> str:
     item = problem.item
     style = rng.random()
+    more = [asides(problem, step, rng) for step in range(len(problem.equations))]
+    steps = list(zip(problem.equations, more, strict=True))
     if style < 0.5:
-        return " Then ".join(f"{equation} {item}." for equation in problem.equations)
+        return " Then ".join(f"{equation} {item}.{said}" for equation, said in steps)
     if style < 0.7:
-        return " ".join(f"{equation}." for equation in problem.equations)
+        return " ".join(f"{equation}.{said}" for equation, said in steps)
     if style < 0.85:
-        return ", so ".join(problem.equations) + "."
-    return " ".join(f"We get {equation} {item}." for equation in problem.equations)
+        return ", so ".join(problem.equations) + "." + "".join(more)
+    return " ".join(f"We get {equation} {item}.{said}" for equation, said in steps)
 
 
 def _answer(problem: Worked, rng: random.Random) -> str:
@@ -154,10 +166,10 @@ def _untagged(answer: str, rng: random.Random) -> str:
     ).format(answer)
 
 
-def completion(problem: Worked, rng: random.Random) -> str:
+def completion(problem: Worked, rng: random.Random, asides: Asides = no_asides) -> str:
     """Return one completion; about 40 % of them are in the rewarded format."""
     lead = opening(rng) + " " if rng.random() < 0.6 else ""
-    working, answer = _working(problem, rng), _answer(problem, rng)
+    working, answer = _working(problem, rng, asides), _answer(problem, rng)
     style = rng.random()
     if style < 0.42:
         return f"<think>{lead}{working}</think><answer>{answer}</answer>"

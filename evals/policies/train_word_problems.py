@@ -1,9 +1,10 @@
 """Train the policy that ships with the package.
 
-``python -m grpo_guard.evals.policies.train_word_problems``
+``python -m grpo_guard.evals.policies.train_word_problems [--corpus wordy]``
 
 A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
-(:mod:`grpo_guard.evals.policies.corpus`); seeded, some minutes on two CPU cores, no downloads.
+(:mod:`grpo_guard.evals.policies.corpus` or `wordy_corpus`); seeded, some minutes on two CPU cores,
+no downloads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from grpo_guard.evals.policies import wordy_corpus
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, WORDY
 from grpo_guard.evals.policies.corpus import sample
 
 PAD, EOS = "<|pad|>", "<|end|>"
@@ -190,10 +192,15 @@ def train(config: TrainConfig) -> dict[str, Any]:
     return {"steps": config.steps, "loss": loss_mean, "seconds": time.monotonic() - started}
 
 
+CORPORA: Final = {"plain": (sample, WORD_PROBLEMS), "wordy": (wordy_corpus.sample, WORDY)}
+"""What each corpus draws pairs with, and where its policy belongs."""
+
+
 def main() -> None:
     """Command line: every field of :class:`TrainConfig` that one may want to change."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=WORD_PROBLEMS)
+    parser.add_argument("--corpus", choices=tuple(CORPORA), default="plain")
+    parser.add_argument("--out", type=Path, help="default: the folder of that bundled policy")
     parser.add_argument("--steps", type=int, default=TrainConfig.steps)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--hidden", type=int, default=TrainConfig.hidden)
@@ -202,6 +209,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = vars(parser.parse_args())
     torch.set_num_threads(args.pop("threads"))
+    args["sample"], folder = CORPORA[args.pop("corpus")]
+    args["out"] = args["out"] or folder
     print(train(TrainConfig(**args)))
 
 
