@@ -54,10 +54,11 @@ def sample(
     mask = mask.repeat_interleave(per_prompt, dim=0)
     logits = logits.repeat_interleave(per_prompt, dim=0)
     eos = int(tokenizer.eos_token_id)
-    rows = torch.arange(len(logits))
-    done = torch.zeros(len(logits), dtype=torch.bool)
+    device = logits.device
+    rows = torch.arange(len(logits), device=device)
+    done = torch.zeros(len(logits), dtype=torch.bool, device=device)
     position = mask.sum(dim=1)
-    drawn = torch.full((len(logits), max_new_tokens), eos)
+    drawn = torch.full((len(logits), max_new_tokens), eos, device=device)
     coin = None if seeds is None else _Coin(seeds, temperature, top_k)
     for step in range(max_new_tokens):
         if coin is not None:
@@ -75,7 +76,7 @@ def sample(
             rows, mask, position, token, done = (
                 rows[kept], mask[kept], position[kept], token[kept], done[kept],
             )  # fmt: skip
-        mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=mask.dtype)], dim=1)
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
         out = model(
             input_ids=token[:, None],
             attention_mask=mask,
@@ -97,6 +98,7 @@ def _prefill(
     for row, tokens in enumerate(prompt_ids):
         ids[row, longest - len(tokens) :] = torch.tensor(tokens)
         mask[row, longest - len(tokens) :] = 1
+    ids, mask = ids.to(model.device), mask.to(model.device)
     cache = DynamicCache(config=model.config)
     out = model(
         input_ids=ids,
@@ -116,7 +118,8 @@ def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_
         return logits.argmax(dim=-1)
     values, tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
     weights = torch.softmax(values.float() / temperature, dim=-1)
-    chosen = torch.multinomial(weights, 1, generator=generator)
+    # On the CPU, where generators live: the same numbers whatever the model runs on.
+    chosen = torch.multinomial(weights.cpu(), 1, generator=generator).to(tokens.device)
     return tokens.gather(1, chosen).squeeze(1)
 
 
@@ -131,7 +134,8 @@ class _Coin:
         """Tokens of the rows that are left; ``rows`` says which of the seeds are theirs."""
         positions = torch.full_like(rows, step)
         scores = logits.float() / self.spec.temperature
-        return draw_under_coin(scores, self.seeds[rows], positions, self.spec)
+        seeds = self.seeds.to(rows.device)[rows]
+        return draw_under_coin(scores, seeds, positions, self.spec)
 
 
 def _collect(

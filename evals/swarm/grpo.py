@@ -47,7 +47,7 @@ def advantages(rewards: Tensor, kept: Tensor | None = None) -> Tensor:
     return torch.where(sigma > _MIN_SIGMA, centred / sigma.clamp(min=_MIN_SIGMA), 0.0)
 
 
-def collate(batch: Sequence[Weighted]) -> tuple[Tensor, Tensor]:
+def collate(batch: Sequence[Weighted], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Return (ids [N, L] padded on the right, mask [N, L - 1] of predicted completion tokens)."""
     longest = max(len(item.prompt_ids) + len(item.ids) for item in batch)
     ids = torch.zeros((len(batch), longest), dtype=torch.long)
@@ -56,7 +56,7 @@ def collate(batch: Sequence[Weighted]) -> tuple[Tensor, Tensor]:
         start, end = len(item.prompt_ids), len(item.prompt_ids) + len(item.ids)
         ids[row, :end] = torch.tensor([*item.prompt_ids, *item.ids])
         mask[row, start - 1 : end - 1] = True
-    return ids, mask
+    return ids.to(device), mask.to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ def accumulate(
     total = max(1, len(batch))
     for start in range(0, len(active), micro_batch):
         part = active[start : start + micro_batch]
-        ids, mask = collate(part)
+        ids, mask = collate(part, model.device)
         # Padding stands on the right of a causal model, so no attention mask is needed.
         hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden[mask])
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
-        weight = _token_weights(part, total)
+        weight = _token_weights(part, total).to(model.device)
         if cap_below > 0:
             capped = (torch.exp(-nll.detach()) / cap_below).clamp(max=1.0)
             weight = torch.where(weight > 0, weight * capped, weight)
         loss = (nll * weight).sum()
         if kl is not None:
-            share = torch.tensor([kl.beta / len(item.ids) / total for item in part])
+            share = nll.new_tensor([kl.beta / len(item.ids) / total for item in part])
             distance = _divergence(logits, ids, mask, kl.reference)
             loss = loss + (distance * share.repeat_interleave(mask.sum(dim=1))).sum()
         torch.autograd.backward(loss)
