@@ -8,19 +8,32 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WORD_PROBLEMS: Final = Path(__file__).resolve().parent / "word_problems"
-WORDY: Final = WORD_PROBLEMS.with_name("word_problems_wordy")
-"""The same task, but the policy's answers differ in length; see `wordy_corpus`."""
+_HERE: Final = Path(__file__).resolve().parent
+WORD_PROBLEMS: Final = _HERE / "word_problems"
+BUNDLED: Final = {
+    "word_problems": WORD_PROBLEMS,
+    # The same task, but its answers differ in length; see `wordy_corpus`.
+    "word_problems_wordy": _HERE / "word_problems_wordy",
+    # Maths solved by programs; see `program_corpus`.
+    "python_maths": _HERE / "python_maths",
+}
+"""Folder of each bundled policy by its name."""
 
 
 def load_bundled(
-    device: str = "cpu", *, folder: Path = WORD_PROBLEMS
+    name: str = "word_problems", *, device: str = "cpu", folder: Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return (model in float32 and evaluation mode, tokenizer) of a bundled policy.
 
-    Raises ``FileNotFoundError`` if ``folder`` holds no policy. Needs the extra ``torch``; both
-    imports wait until the call so that the command line's help stays fast.
+    ``folder`` is that of a policy of the same kind elsewhere, in place of ``name``. Raises
+    ``KeyError`` for a name that is not in `BUNDLED` and ``FileNotFoundError`` if the folder holds
+    no policy. Needs the extra ``torch``; both imports wait until the call so that the command
+    line's help stays fast.
     """
+    if folder is None:
+        if name not in BUNDLED:
+            raise KeyError(f"expected one of {', '.join(BUNDLED)}, got {name!r}")
+        folder = BUNDLED[name]
     if not (folder / "model.safetensors").is_file():
         raise FileNotFoundError(
             f"{folder}: no model.safetensors; train it with train_word_problems"

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grpo_guard.evals.policies import wordy_corpus
-from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, WORDY
+from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
 from grpo_guard.evals.policies.corpus import sample
 
 PAD, EOS = "<|pad|>", "<|end|>"
@@ -192,7 +192,10 @@ def train(config: TrainConfig) -> dict[str, Any]:
     return {"steps": config.steps, "loss": loss_mean, "seconds": time.monotonic() - started}
 
 
-CORPORA: Final = {"plain": (sample, WORD_PROBLEMS), "wordy": (wordy_corpus.sample, WORDY)}
+CORPORA: Final = {
+    "plain": (sample, BUNDLED["word_problems"]),
+    "wordy": (wordy_corpus.sample, BUNDLED["word_problems_wordy"]),
+}
 """What each corpus draws pairs with, and where its policy belongs."""
 
 
