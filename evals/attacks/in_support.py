@@ -35,7 +35,7 @@ def within_support(view: View, pairs: Sequence[tuple[Ids, Ids]]) -> list[bool]:
 
     if not pairs:
         return []
-    ids, mask = collate([Weighted(prompt, own, 0.0) for prompt, own in pairs])
+    ids, mask = collate([Weighted(prompt, own, 0.0) for prompt, own in pairs], view.model.device)
     with torch.inference_mode():
         logits = view.model(input_ids=ids[:, :-1], use_cache=False).logits
     chosen = logits.gather(-1, ids[:, 1:, None])
@@ -137,7 +137,8 @@ def build_phrase(view: View, problems: Sequence[Problem]) -> Ids:
         rows = []
         for head in heads:
             with torch.inference_mode():
-                logits = view.model(input_ids=torch.tensor([[*head, *phrase]])).logits[0, -1]
+                ids = torch.tensor([[*head, *phrase]], device=view.model.device)
+                logits = view.model(input_ids=ids).logits[0, -1]
             rows.append(logits.float().log_softmax(-1))
         token = _least_likely(torch.stack(rows), k, tokenizer, last=place == PHRASE_TOKENS)
         if token is None:

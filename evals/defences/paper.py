@@ -41,7 +41,7 @@ class PaperLogitVerifier(CompletionVerifier):
         if any(not c.prompt_ids or not c.completion_ids for c in batch):
             raise ValueError("paper_logit: expected token ids for every completion")
         rows = [Weighted(c.prompt_ids or (), c.completion_ids or (), 0.0) for c in batch]
-        ids, mask = collate(rows)
+        ids, mask = collate(rows, self.model.device)
         with torch.inference_mode():
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
             chosen = logits.gather(-1, ids[:, 1:, None])
