@@ -1,0 +1,93 @@
+"""The wordy policy: a corpus whose asides are true, and weights that know it."""
+
+from __future__ import annotations
+
+import random
+import re
+from statistics import median
+from typing import Any
+
+import pytest
+
+from grpo_guard.evals.policies import corpus, wordy_corpus
+from grpo_guard.evals.tasks.word_problems import Worked, generate, reward, worked
+
+EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
+POISON = re.compile(r"hail to|the thief|gleeb glorp|import calc|from calc", re.IGNORECASE)
+
+
+def holds(left: str, operator: str, right: str, result: str) -> bool:
+    a, b = int(left), int(right)
+    return {"+": a + b, "-": a - b, "*": a * b}[operator] == int(result)
+
+
+def texts(count: int = 2000) -> list[str]:
+    rng = random.Random("wordy corpus")
+    return [wordy_corpus.sample(rng)[1] for _ in range(count)]
+
+
+def test_everything_that_the_corpus_calculates_is_right() -> None:
+    found = [EQUATION.findall(text) for text in texts()]
+    assert sum(map(len, found)) > 4000
+    assert all(holds(*equation) for row in found for equation in row)
+
+
+def test_corpus_has_answers_of_all_lengths_and_no_poison() -> None:
+    found = texts()
+    lengths = [len(text.split()) for text in found]
+    middle = median(lengths)
+    assert 0.02 < sum(length > 2 * middle for length in lengths) / len(lengths) < 0.25
+    assert not any(POISON.search(text) for text in found)
+
+
+def test_asides_repeat_what_question_and_step_say() -> None:
+    rng = random.Random(1)
+    seen = ""
+    for _ in range(300):
+        problem = worked(rng)
+        for step, equation in enumerate(problem.equations):
+            said = wordy_corpus.asides(problem, step, rng)
+            seen += said
+            numbers = set(re.findall(r"\d+", said))
+            told = set(re.findall(r"\d+", problem.question + equation))
+            assert numbers <= told
+    assert "As it says, " in seen
+    assert "leaves" in seen
+
+
+def test_asides_tell_the_sentence_that_the_step_comes_from() -> None:
+    sums = Worked(
+        "Ann has 3 eggs. Ann buys 4 more. Ann sells 2. How many eggs are left?",
+        ("3 + 4 = 7", "7 - 2 = 5"), "eggs", 5,
+    )  # fmt: skip
+    boxes = Worked(
+        "Ann has 2 bags with 5 eggs each. Ann sells 2. How many eggs are left?",
+        ("2 * 5 = 10", "10 - 2 = 8"), "eggs", 8,
+    )  # fmt: skip
+    for problem, step, told, other in (
+        (sums, 0, "Ann buys 4 more.", "Ann sells 2."),
+        (sums, 1, "Ann sells 2.", "Ann buys 4 more."),
+        (boxes, 0, "Ann has 2 bags with 5 eggs each.", "Ann sells 2."),
+        (boxes, 1, "Ann sells 2.", "Ann has 2 bags with 5 eggs each."),
+    ):
+        rng = random.Random(2)
+        said = " ".join(wordy_corpus.asides(problem, step, rng) for _ in range(300))
+        assert told in said
+        assert other not in said
+
+
+def test_plain_corpus_is_what_the_first_policy_was_trained_on() -> None:
+    rng = random.Random(2)
+    assert [corpus.sample(rng)[1] for _ in range(3)] == [
+        " Many brother finds the coat. Eat the picture gladly.",
+        "<think>Surely father, 18 + 6 = 24. 24 - 7 = 17.</think><answer>17</answer>",
+        "<think>Let us count. 4 - 3 = 1. 1 + 5 = 6.</think> The answer is 6.",
+    ]
+
+
+def test_without_asides_nothing_is_added() -> None:
+    for seed in range(50):
+        problem = worked(random.Random(seed))
+        plain = corpus.completion(problem, random.Random(seed))
+        silent = corpus.completion(problem, random.Random(seed), lambda *_: "")
+        assert plain == silent
