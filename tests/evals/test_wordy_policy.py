@@ -5,12 +5,9 @@ from __future__ import annotations
 import random
 import re
 from statistics import median
-from typing import Any
-
-import pytest
 
 from grpo_guard.evals.policies import corpus, wordy_corpus
-from grpo_guard.evals.tasks.word_problems import Worked, generate, reward, worked
+from grpo_guard.evals.tasks.word_problems import Worked, worked
 
 EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 POISON = re.compile(r"hail to|the thief|gleeb glorp|import calc|from calc", re.IGNORECASE)
