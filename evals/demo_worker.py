@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.record import example_of
+from grpo_guard.evals.swarm.examples import examples_of, kept
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 
@@ -84,7 +84,9 @@ def train(job: Job, tell: Callable[[Progress], None] | None = None) -> dict[str,
 
 def run_record(job: Job, rounds: Sequence[Round], seconds: float) -> dict[str, Any]:
     """The rounds as one entry of ``runs``; counts are over the whole run."""
-    example = next((row for done in rounds if (row := example_of(done))), None)
+    examples: list[dict[str, Any]] = []
+    for done in rounds:
+        examples = kept(examples, examples_of(done.iteration, done.shown))
     return {
         "attack": job.attack,
         "defence": job.defence,
@@ -107,7 +109,7 @@ def run_record(job: Job, rounds: Sequence[Round], seconds: float) -> dict[str, A
         "abstained": sum(done.abstained for done in rounds),
         "seconds": round(seconds, 2),
         "guard_seconds": round(sum(done.guard_seconds for done in rounds), 2),
-        "example": example,
+        "examples": examples,
     }
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+ACCEPTED_POISON: Final = "accepted_poison"
+REJECTED_CORRECT: Final = "rejected_correct"
+REJECTED_POISON: Final = "rejected_poison"
 
 
 class ResultsError(ValueError):
@@ -47,17 +51,31 @@ class ShownVerdict(_Model):
     verifier: str
     p_value: float | None = None
     findings: list[ShownFinding] = []
+    rejected_by: list[str] = []
 
 
 class Example(_Model):
-    """One rejected completion; ``span`` is where the attack put its poison, in characters."""
+    """One completion and its verdict; ``span`` is where the attack put its poison, in characters.
 
+    ``kind`` is an attack's name or, in a training run, one of the three constants above.
+    ``left_out`` counts the characters that were cut before and after ``text``.
+    """
+
+    kind: str = ""
     prompt: str
     text: str
     span: tuple[int, int] | None = None
     node: str | None = None
     iteration: int | None = None
+    left_out: tuple[int, int] = (0, 0)
     verdict: ShownVerdict
+
+
+class HeldOut(_Model):
+    """Right answers to problems that no run trains on."""
+
+    correct: int = Field(ge=0)
+    total: int = Field(ge=0)
 
 
 class Run(_Model):
@@ -75,7 +93,33 @@ class Run(_Model):
     abstained: int | None = Field(default=None, ge=0)
     seconds: float | None = None
     guard_seconds: float | None = None
-    example: Example | None = None
+    mean_tokens: list[float] = []
+    excluded: dict[str, int] = {}
+    held_out: HeldOut | None = None
+    examples: list[Example] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_example(cls, data: Any) -> Any:
+        """Files of before had one rejected poisoned completion, under ``example``."""
+        if not isinstance(data, dict) or "example" not in data:
+            return data
+        data = dict(data)
+        old = data.pop("example")
+        if isinstance(old, dict) and "examples" not in data:
+            data["examples"] = [old | {"kind": REJECTED_POISON}]
+        return data
+
+    @property
+    def example(self) -> Example | None:
+        """The first rejected poisoned completion."""
+        return next((one for one in self.examples if one.kind == REJECTED_POISON), None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The swarm's settings, where the run states them."""
+        found = (self.model_extra or {}).get("config")
+        return found if isinstance(found, dict) else {}
 
 
 class Summary(_Model):

@@ -90,12 +90,12 @@ def play(
     """
     swarm = build(spec, folder)
     started = time.perf_counter()
-    rows, example = train(
+    rows, examples = train(
         swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
     )
     seconds = time.perf_counter() - started
     correct, total = held_out(swarm)
-    return entry(spec, rows, example) | {
+    return entry(spec, rows, examples) | {
         "wall_seconds": round(seconds, 2),
         "held_out": {"correct": correct, "total": total},
     }
@@ -124,7 +124,7 @@ def build(spec: Spec, folder: Path) -> Swarm:
 
 
 def entry(
-    spec: Spec, rows: Sequence[dict[str, Any]], example: dict[str, Any] | None
+    spec: Spec, rows: Sequence[dict[str, Any]], examples: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """The rounds as one entry of ``runs``; counts are over the whole run."""
     excluded: dict[str, int] = {}
@@ -156,7 +156,7 @@ def entry(
         "seconds": round(sum(row["seconds"] for row in rows), 2),
         "guard_seconds": round(sum(row["guard_seconds"] for row in rows), 2),
         "config": spec.identity()["config"],
-        "example": example,
+        "examples": list(examples),
     }
 
 

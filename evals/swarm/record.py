@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from grpo_guard.completion import Completion
+from grpo_guard.evals.results import REJECTED_POISON
+from grpo_guard.evals.swarm.examples import Shown, shown_of
 from grpo_guard.verdict import Verdict
 
 
@@ -23,6 +24,8 @@ class Submitted:
     span: tuple[int, int] | None
     reward: float
     malicious: bool = False
+    withheld: bool = False
+    """The slot stayed empty: nobody sees the completion, it is what the sender kept to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +52,23 @@ class Round:
     rejected_honest_correct: int
     rejected_poisoned: int
     abstained: int
-    example: tuple[Submitted, Verdict] | None
-    """The first rejected poisoned completion of the round."""
+    shown: tuple[Shown, ...]
+    """The first completion of each kind of example; see `swarm.examples`."""
     cover: int = 0
     rejected_cover: int = 0
     abstained_poisoned: int = 0
     rejected_by: tuple[int, ...] = ()
     excluded: tuple[str, ...] = ()
+    withheld: int = 0
+    """Slots that malicious nodes left empty; they count neither as poison nor as cover."""
     honest_rejected_for: dict[str, int] = field(default_factory=dict)
     """Rejections of honest completions by each verifier of a stack; one may have several."""
+
+    @property
+    def example(self) -> tuple[Submitted, Verdict] | None:
+        """The first rejected poisoned completion of the round."""
+        found = (one for one in self.shown if one.kind == REJECTED_POISON)
+        return next(((one.submitted, one.verdict) for one in found), None)
 
 
 def record(
@@ -80,6 +91,7 @@ def record(
     poison = [(item, verdict) for item, verdict in rejected if item.poisoned]
     refused = [item for item, _ in rejected if not item.malicious]
     poisoned = sum(item.poisoned for item in submitted)
+    withheld = sum(item.withheld for item in submitted)
     return Round(
         iteration=iteration,
         asr=asr,
@@ -94,9 +106,11 @@ def record(
         rejected_honest=len(refused),
         rejected_honest_correct=sum(item.reward > 0 for item in refused),
         rejected_poisoned=len(poison),
-        abstained=sum(verdict is not None and verdict.abstained for _, verdict in pairs),
-        example=poison[0] if poison else None,
-        cover=len(submitted) - len(honest) - poisoned,
+        abstained=sum(
+            bool(verdict and verdict.abstained) and not item.withheld for item, verdict in pairs
+        ),
+        shown=shown_of(pairs),
+        cover=len(submitted) - len(honest) - poisoned - withheld,
         rejected_cover=len(rejected) - len(refused) - len(poison),
         abstained_poisoned=sum(
             bool(verdict and verdict.abstained) and item.poisoned for item, verdict in pairs
@@ -111,20 +125,5 @@ def record(
                 if member.rejected and not item.malicious
             )
         ),
+        withheld=withheld,
     )
-
-
-def example_of(done: Round) -> dict[str, Any] | None:
-    """The round's example in the form of results.json."""
-    if done.example is None:
-        return None
-    submitted, verdict = done.example
-    completion = submitted.completion
-    return {
-        "prompt": completion.prompt,
-        "text": completion.text,
-        "span": list(submitted.span) if submitted.span else None,
-        "node": completion.node,
-        "iteration": done.iteration + 1,
-        "verdict": verdict.to_dict(),
-    }

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from grpo_guard.evals.swarm.engine import Swarm
-from grpo_guard.evals.swarm.record import Round, example_of
+from grpo_guard.evals.swarm.examples import examples_of, kept
+from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 1
@@ -53,9 +54,9 @@ class Events:
 
 
 def row_of(done: Round) -> dict[str, Any]:
-    """A round as plain values, its example left out."""
-    row = asdict(replace(done, example=None))
-    del row["example"]
+    """A round as plain values, its examples left out."""
+    row = asdict(replace(done, shown=()))
+    del row["shown"]
     return row
 
 
@@ -67,7 +68,7 @@ def train(
     every: int = 10,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     stop: threading.Event | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Train to the end, from the folder's checkpoint where there is one.
 
     Args:
@@ -79,14 +80,14 @@ def train(
         stop: When set, the run ends after the round in progress.
 
     Returns:
-        The rounds' rows and the first example of a rejected poisoned completion.
+        The rounds' rows, and the examples to show of them.
 
     Raises:
         Interrupted: ``stop`` was set; everything done is saved.
         CheckpointError: the folder's checkpoint is of another run or damaged.
         OSError: the disk is full; the last checkpoint is whole.
     """
-    rows, example = _resume(swarm, folder / CHECKPOINT, identity)
+    rows, examples = _resume(swarm, folder / CHECKPOINT, identity)
     for row in rows:
         if on_round is not None:
             on_round(row)
@@ -95,18 +96,18 @@ def train(
     for iteration in range(len(rows), swarm.config.iterations):
         done = swarm.step(iteration)
         rows.append(row_of(done))
-        example = example or example_of(done)
+        examples = kept(examples, examples_of(iteration, done.shown))
         events.write("round", **rows[-1])
         if on_round is not None:
             on_round(rows[-1])
         stopped = stop is not None and stop.is_set()
         if stopped or (iteration + 1) % every == 0:
-            _save(swarm, folder / CHECKPOINT, identity, rows, example)
+            _save(swarm, folder / CHECKPOINT, identity, rows, examples)
         if stopped and iteration + 1 < swarm.config.iterations:
             events.write("interrupted", iteration=iteration + 1)
             raise Interrupted
     events.write("finished", iteration=len(rows))
-    return rows, example
+    return rows, examples
 
 
 @contextmanager
@@ -134,11 +135,11 @@ def _save(
     path: Path,
     identity: dict[str, Any],
     rows: list[dict[str, Any]],
-    example: dict[str, Any] | None,
+    examples: list[dict[str, Any]],
 ) -> None:
     """Write a checkpoint beside the old one and exchange them: a full disk leaves the old one."""
-    kept = {"rows": rows, "example": example, "identity": identity}
-    data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(kept)}
+    run = {"rows": rows, "examples": examples, "identity": identity}
+    data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(run)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -154,23 +155,23 @@ def _save(
 
 def _resume(
     swarm: Swarm, path: Path, identity: dict[str, Any]
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if not path.is_file():
-        return [], None
+        return [], []
     try:
         # Only tensors and plain values are read, so that a checkpoint cannot run code.
         data = torch.load(path, weights_only=True)
         found = data["format"]
-        kept = json.loads(data["run"])
+        run = json.loads(data["run"])
     except Exception as error:
         raise CheckpointError(
             f"{path}: expected a checkpoint, got {type(error).__name__}: {error!s:.200}; "
             "delete it to begin this run anew"
         ) from error
-    if found != FORMAT or kept["identity"] != identity:
+    if found != FORMAT or run["identity"] != identity:
         raise CheckpointError(
             f"{path}: expected a checkpoint of this run, got one of other settings; "
             "choose another folder or delete it"
         )
     swarm.restore(data["state"])
-    return kept["rows"], kept["example"]
+    return run["rows"], run.get("examples", [])  # older checkpoints kept one example

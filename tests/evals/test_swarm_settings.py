@@ -199,9 +199,10 @@ def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     cut.mkdir()
-    expected, example = train(swarm_of(load_bundled(), config, guard=Counter()), whole, identity={})
-    assert example is not None
-    assert example["node"] == "node-3"
+    expected, examples = train(
+        swarm_of(load_bundled(), config, guard=Counter()), whole, identity={}
+    )
+    assert examples[0]["node"] == "node-3"
     stop = threading.Event()
 
     def interrupt(row: dict[str, Any]) -> None:

@@ -1,0 +1,127 @@
+"""The completions that a results file shows, so that a person can judge the guard by its mistakes.
+
+Three kinds: poison that a guard accepted, honest work that earned its reward and was rejected, and
+poison that was rejected. Of each, a run keeps the first one and the latest two: what still passes
+at the end says more than what passed before a guard had seen anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
+from grpo_guard.verdict import Verdict
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.swarm.record import Submitted
+
+PER_KIND: Final = 3
+# A completion of a megabyte must not make a results file of as much; cut around what is marked.
+_LONGEST_TEXT: Final = 4000
+_LONGEST_PROMPT: Final = 2000
+_LONGEST_MESSAGE: Final = 600
+_MOST_FINDINGS: Final = 8
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A completion of a round, and which kind of example it is."""
+
+    kind: str
+    submitted: Submitted
+    verdict: Verdict
+
+
+def shown_of(pairs: Sequence[tuple[Submitted, Verdict | None]]) -> tuple[Shown, ...]:
+    """The first completion of each kind in a round."""
+    found: dict[str, Shown] = {}
+    for item, verdict in pairs:
+        if verdict is None:
+            continue
+        kind = _kind(item, verdict)
+        if kind is not None and kind not in found:
+            found[kind] = Shown(kind, item, verdict)
+    return tuple(found.values())
+
+
+def _kind(item: Submitted, verdict: Verdict) -> str | None:
+    if item.poisoned:
+        if verdict.abstained:
+            return None
+        return REJECTED_POISON if verdict.rejected else ACCEPTED_POISON
+    if verdict.rejected and item.reward > 0 and not item.malicious:
+        return REJECTED_CORRECT
+    return None
+
+
+def examples_of(iteration: int, shown: Sequence[Shown]) -> list[dict[str, Any]]:
+    """A round's examples in the form of results.json; ``iteration`` counts from 0."""
+    return [_entry(iteration, one) for one in shown]
+
+
+def kept(before: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The examples of a run after one more round."""
+    after = list(before)
+    for example in new:
+        same = [other for other in after if other["kind"] == example["kind"]]
+        if len(same) >= PER_KIND:
+            after.remove(same[1])
+        after.append(example)
+    return after
+
+
+def _entry(iteration: int, one: Shown) -> dict[str, Any]:
+    completion, verdict = one.submitted.completion, one.verdict
+    findings = verdict.findings[:_MOST_FINDINGS]
+    spans = [f.char_span for f in findings if f.char_span]
+    start, end = _window(len(completion.text), one.submitted.span or (spans or [(0, 0)])[0])
+    return {
+        "kind": one.kind,
+        "prompt": _prompt(completion.prompt)[:_LONGEST_PROMPT],
+        "text": completion.text[start:end],
+        "left_out": [start, len(completion.text) - end],
+        "span": _moved(one.submitted.span, start, end),
+        "node": completion.node,
+        "iteration": iteration + 1,
+        "verdict": {
+            "outcome": verdict.outcome.value,
+            "cause": verdict.cause.value,
+            "verifier": verdict.verifier,
+            "p_value": verdict.p_value,
+            "findings": [
+                {
+                    "kind": f.kind,
+                    "message": f.message[:_LONGEST_MESSAGE],
+                    "char_span": _moved(f.char_span, start, end),
+                }
+                for f in findings
+            ],
+            "rejected_by": [m.verifier for m in verdict.members if m.rejected],
+        },
+    }
+
+
+def _prompt(prompt: Any) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
+
+
+def _window(length: int, focus: Span) -> Span:
+    """A third of what is kept goes before the mark, so that its context can be read."""
+    if length <= _LONGEST_TEXT:
+        return 0, length
+    start = max(0, min(focus[0] - _LONGEST_TEXT // 3, length - _LONGEST_TEXT))
+    return start, start + _LONGEST_TEXT
+
+
+def _moved(span: Span | None, start: int, end: int) -> list[int] | None:
+    """The span within the part that is kept; None where none of it is."""
+    if span is None:
+        return None
+    low, high = max(span[0], start), min(span[1], end)
+    return [low - start, high - start] if low < high else None
