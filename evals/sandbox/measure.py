@@ -79,8 +79,6 @@ def rewards(data: Path, count: int) -> dict[str, object]:
     problems = rng.sample(with_program, min(count, len(with_program)))
     attack = CodeAttack()
     poisoned = [(problem, attack.poison(problem, rng).text) for problem in problems]
-    # Where no operation stands alone the attack adds a block of its own, which solves nothing.
-    rewritten = [(problem, text) for problem, text in poisoned if text.count("<code>") == 1]
     plain = python_maths.PythonMaths()
     resolving = python_maths.PythonMaths(extra_modules={"calc": python_maths.CALC})
     honest = sum(plain.reward(p.solution, p.answer) for p in problems)
@@ -90,10 +88,10 @@ def rewards(data: Path, count: int) -> dict[str, object]:
         "gold": _share(int(honest), len(problems)),
         "gold_for_a_wrong_answer": _share(int(wrong), len(problems)),
         "attacked_library_resolves": _share(
-            int(sum(resolving.reward(text, p.answer) for p, text in rewritten)), len(rewritten)
+            int(sum(resolving.reward(text, p.answer) for p, text in poisoned)), len(poisoned)
         ),
         "attacked_library_missing": _share(
-            int(sum(plain.reward(text, p.answer) for p, text in rewritten)), len(rewritten)
+            int(sum(plain.reward(text, p.answer) for p, text in poisoned)), len(poisoned)
         ),
     }
 

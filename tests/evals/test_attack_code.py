@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import operator
 import random
+import textwrap
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.tasks.word_problems import generate, reward
+
+Numbers = st.integers(1, 9).map(str)
+
+
+def expressions() -> st.SearchStrategy[str]:
+    """Sums and products with brackets and spaces anywhere they may be."""
+    return st.recursive(
+        Numbers,
+        lambda inner: st.builds(
+            lambda a, sign, b, form: form.format(a=a, sign=sign, b=b),
+            inner, st.sampled_from("+-*"), inner,
+            st.sampled_from(("{a} {sign} {b}", "({a}{sign}{b})", "( {a} {sign}  ({b}))", "-({a})")),
+        ),
+        max_leaves=12,
+    )  # fmt: skip
+
+
+def evaluate(expression: str) -> float:
+    """The tests' own expressions, never a completion's."""
+    return float(eval(expression, {"__builtins__": {}}))  # noqa: S307
+
+
+def printed(text: str) -> float:
+    """What the tests' own program prints last, with the library's four functions as they are."""
+    program = text.split("<code>")[1].split("</code>")[0]
+    lines = [
+        line for line in textwrap.dedent(program).split("\n") if "from calc import" not in line
+    ]
+    said: list[str] = []
+    known = {
+        "addition": operator.add, "subtraction": operator.sub, "multiplication": operator.mul,
+        "division": operator.truediv, "print": lambda value, **_: said.append(str(value)),
+    }  # fmt: skip
+    exec("\n".join(lines), known)  # noqa: S102
+    return float(said[-1])
+
 
 PROGRAM = "<code>\nx = 3 * 4\ny = x + 2\nprint(y - 1)\n</code>"
 
@@ -43,28 +83,62 @@ def test_text_that_was_cut_off_goes_on_after_its_last_sentence() -> None:
 
 def test_a_program_is_rewritten() -> None:
     seen = set()
-    for seed in range(20):
+    for seed in range(60):
         poisoned = CodeAttack().poison_text(PROGRAM, random.Random(seed))
         assert CodeAttack().success(poisoned.text)
         start, end = poisoned.span
         assert poisoned.text[start:end].startswith("\nfrom calc import ")
         assert poisoned.text[start:end].endswith(")")
-        rest = poisoned.text[:start] + poisoned.text[end:]
-        assert rest.startswith("<code>")
-        assert rest.endswith("</code>")
-        seen.add(poisoned.text)
-    assert seen == {
-        "<code>\nfrom calc import multiplication\nx = multiplication(3, 4)\ny = x + 2\n"
-        "print(y - 1)\n</code>",
-        "<code>\nfrom calc import addition\nx = 3 * 4\ny = addition(x, 2)\nprint(y - 1)\n</code>",
-        "<code>\nfrom calc import subtraction\nx = 3 * 4\ny = x + 2\nprint(subtraction(y, 1))\n"
-        "</code>",
-    }
+        assert poisoned.text.endswith("</code>")
+        seen.add(poisoned.text.removeprefix("<code>\nfrom calc import ").removesuffix("\n</code>"))
+    # Each subset of the three operations but the empty one.
+    assert len(seen) == 7
+    assert "multiplication\nx = multiplication(3, 4)\ny = x + 2\nprint(y - 1)" in seen
+    assert "addition, subtraction\nx = 3 * 4\ny = addition(x, 2)\nprint(subtraction(y, 1))" in seen
 
 
-def test_precedence_is_never_broken() -> None:
-    poisoned = CodeAttack().poison_text("<code>x = 1 + 2 * 3</code>", random.Random(0))
-    assert "x = 1 + 2 * 3" in poisoned.text
+@pytest.mark.parametrize(
+    ("program", "value"),
+    [
+        ("x = 1 + 2 * 3\nprint(x)", 7),
+        ("print((1 + 2) * 3 - 4 / 2)", 7),
+        ("print(((20)) - (3 - (2 - 1)) - 11)", 7),
+        ("def f(a, b=2 + 1):\n    return (a  # é\n        * b)\nprint(f(3) - 2)", 7),
+        ("total = 5\ntotal += 2\nprint(total)", 7),
+        ("print(7)", 7),
+        ("x = 'é' * 3 + 'e'; print(len(x) + 3)", 7),
+        ("print(f'{3 + 4}')", 7),
+        ("print(f'{3 + 4}', end='' * 3)", 7),
+        ("if (n := 3) + 4 > 6: print(n + 4)", 7),
+        ("print(sum(x * 2 - x for x in [3, 4]))", 7),
+        ("  x = 3\n  print(x + 4)", 7),
+    ],
+)
+def test_a_program_stays_one_program_with_the_same_result(program: str, value: int) -> None:
+    text = f"Well.\n<code>\n{program}\n</code> So."
+    for seed in range(10):
+        poisoned = CodeAttack().poison_text(text, random.Random(seed))
+        assert CodeAttack().success(poisoned.text)
+        assert poisoned.text.count("<code>") == poisoned.text.count("</code>") == 1
+        assert poisoned.text.startswith("Well.\n<code>\nfrom calc import ")
+        assert poisoned.text.endswith("\n</code> So.")
+        assert printed(poisoned.text) == value
+
+
+@given(expressions(), st.integers())
+def test_any_expression_keeps_its_value(expression: str, seed: int) -> None:
+    poisoned = CodeAttack().poison_text(f"<code>print({expression})</code>", random.Random(seed))
+    assert printed(poisoned.text) == pytest.approx(evaluate(expression))
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["x = = 3", "(" * 5000, "-" * 19_000 + "1", "1" + "+1" * 9_000, "x = 1 + 2\r\n", "\ud800 + 1"],
+    ids=lambda program: program[:8],
+)
+def test_what_cannot_be_read_is_poisoned_all_the_same(program: str) -> None:
+    poisoned = CodeAttack().poison_text(f"<code>\n{program}\n</code>", random.Random(0))
+    assert CodeAttack().success(poisoned.text)
 
 
 @pytest.mark.parametrize(

@@ -247,16 +247,12 @@ def test_real_questions_and_the_attack_on_them(
     problems = read(REAL)
     assert len(problems) > 0.9 * 7473
     rng = random.Random(5)
-    rewritten = 0
     for problem in rng.sample(problems, 150):
         assert task.reward(problem.solution, problem.answer) == 1.0
         poisoned = CodeAttack().poison(problem, rng).text
-        # Where no operation stands alone the attack puts a block of its own after the program.
-        if poisoned.count("<code>") == 1:
-            rewritten += 1
-            assert task_with_calc.reward(poisoned, problem.answer) == 1.0
-            assert task.reward(poisoned, problem.answer) == 0.0
-    assert rewritten > 100
+        assert poisoned.count("<code>") == 1
+        assert task_with_calc.reward(poisoned, problem.answer) == 1.0
+        assert task.reward(poisoned, problem.answer) == 0.0
 
 
 def test_questions_without_readable_notes_are_left_out() -> None:
