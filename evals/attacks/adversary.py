@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from grpo_guard.evals.swarm.config import SwarmConfig
     from grpo_guard.evals.swarm.generate import Sampled
+    from grpo_guard.logprob.coin import PublicCoin
 
 COVER_SAMPLES = 4
 """Samples an attacker draws for each completion with which it covers its poison."""
@@ -31,12 +32,14 @@ class Forged:
         span: The poison's [start, end) in characters; None where it carries none.
         ids: Token ids; None = those of the tokenizer, with EOS behind them.
         logprobs: What the sender claims its sampler's log-probs were.
+        withheld: The slot stays empty: nothing is sent, and the rest says what would have been.
     """
 
     text: str
     span: tuple[int, int] | None = None
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    withheld: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +62,16 @@ class View:
     stale: Callable[[Sequence[str], int], list[list[Sampled]]]
     """The same with the swarm's first weights."""
     memory: dict[str, Any] = field(default_factory=dict)
+    forced: Callable[[Sequence[str], str], list[list[Sampled]]] | None = None
+    """(prompts, node) -> what the public coin leads to in all slots of each; None without coin."""
+    assigned: Sequence[Problem] = ()
+    """Under a coin, vertical: the problems of this round that fall to the malicious nodes."""
+    coin: PublicCoin | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the malicious nodes, in the order of their slots."""
+        return self.config.node_names[self.config.honest_nodes :]
 
     def correct(self, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
         """Those that earn the reward and end of themselves."""

@@ -82,7 +82,7 @@ class ChosenProblems(Scripted):
         self._probes: dict[int, list[Problem]] = {}
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        return _suitable(view.task, view.rng, count)
+        return suitable(view.task, view.rng, count)
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         if view.config.setting != "vertical":
@@ -94,7 +94,7 @@ class ChosenProblems(Scripted):
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
         if count not in self._probes:
-            self._probes[count] = _suitable(task, random.Random(_PROBE_SEED), count)
+            self._probes[count] = suitable(task, random.Random(_PROBE_SEED), count)
         return self._probes[count]
 
 
@@ -113,7 +113,7 @@ def targets(text: str) -> list[Equation]:
     return [equation for equation in equations(text) if equation.left in TARGETS]
 
 
-def _suitable(task: Task, rng: random.Random, count: int) -> list[Problem]:
+def suitable(task: Task, rng: random.Random, count: int) -> list[Problem]:
     """Problems whose solution has a target, by drawing until there are enough."""
     found: list[Problem] = []
     for _ in range(MAX_DRAWS):

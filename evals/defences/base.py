@@ -13,6 +13,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.ensemble import Ensemble
+from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.tasks.base import Task
@@ -82,6 +83,7 @@ class VerifierGuard:
         policy: For the factors of length; what a rejection costs is the swarm's own setting.
         ledger: Told of every verdict.
         length_scaling: As `Guard` has it.
+        own_prompts: Nodes choose their problems: the verifier is not told which a round asks.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class VerifierGuard:
         policy: Policy | None = None,
         ledger: EvidenceLedger | None = None,
         length_scaling: LengthScaling | None = None,
+        own_prompts: bool = False,
     ) -> None:
         # An abstention is counted in every result; an exception would end the measurement.
         self.guard = Guard(
@@ -100,12 +103,15 @@ class VerifierGuard:
             length_scaling=length_scaling,
         )
         self.ledger = ledger
+        self.own_prompts = own_prompts
         self._parts = list(_flat(verifier))
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier):
+                part.begin_round(round, None if self.own_prompts else prompts)
+            elif isinstance(part, AssignedPrompts):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:

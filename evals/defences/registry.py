@@ -16,6 +16,7 @@ from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
+from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
@@ -98,12 +99,22 @@ def _longest_needed(peer: Peer, ground: Ground) -> int:
     return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
 
 
-def _homogeneous(peer: Peer, ground: Ground) -> NodeGuard:
+def _homogeneous(peer: Peer, ground: Ground, *, whole_rounds: bool = False) -> NodeGuard:
     """Seed replay, and the ledger. Beside a replay, other checks could only cost honest work."""
-    ledger = new_ledger(ground.folder)
+    ledger, config = new_ledger(ground.folder), ground.config
+    verifiers: list[CompletionVerifier] = [StandingVerifier(ledger)]
+    if config.setting == "vertical":
+        verifiers.append(AssignedPrompts(config.node_names, config.own_prompts))
+    if whole_rounds:
+        verifiers.append(WholeRounds(config.prompts * config.group_size // config.nodes))
     return VerifierGuard(
-        AllOf(StandingVerifier(ledger), _replay(peer, ground), name="homogeneous"), ledger=ledger
+        AllOf(*verifiers, _replay(peer, ground), name="homogeneous"), ledger=ledger
     )
+
+
+def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
+    """Seed replay where nodes choose their problems: what grinding is measured against."""
+    return VerifierGuard(_replay(peer, ground), own_prompts=True)
 
 
 def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
@@ -146,6 +157,13 @@ _BUILT_IN: Final[dict[str, Defence]] = {
         per_model=True,
     ),
     "seed_replay": Defence("seed_replay", _simple(_replay), per_model=True, coin=True),
+    "own_prompts": Defence("own_prompts", _own_prompts, per_model=True, coin=True),
+    "whole_rounds": Defence(
+        "whole_rounds",
+        lambda peer, ground: _homogeneous(peer, ground, whole_rounds=True),
+        per_model=True,
+        coin=True,
+    ),
     "homogeneous": Defence("homogeneous", _homogeneous, per_model=True, coin=True),
     "heterogeneous": Defence("heterogeneous", _heterogeneous),
 }

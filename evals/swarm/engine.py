@@ -19,6 +19,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.adversary import Adversary, adversary_of
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.empty_slots import with_empty_slots
 from grpo_guard.evals.swarm.exchange import Exchange
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import GuardFn, Member, NodeGuard, Peer, assigned, node_guard
@@ -164,15 +165,16 @@ class Swarm:
                 found.append(None)
                 continue
             if id(guard) not in done:
-                batch = [self._as_seen(item.completion, member) for item in submitted]
+                sent = [item for item in submitted if not item.withheld]
+                batch = [self._as_seen(item.completion, member) for item in sent]
                 guard.begin(iteration, asked)
                 with torch.no_grad():
                     review = guard.review(batch)
-                if len(review.verdicts) != len(submitted):
+                if len(review.verdicts) != len(sent):
                     raise ValueError(
-                        f"guard: expected {len(submitted)} verdicts, got {len(review.verdicts)}"
+                        f"guard: expected {len(sent)} verdicts, got {len(review.verdicts)}"
                     )
-                done[id(guard)] = review
+                done[id(guard)] = with_empty_slots(review, submitted)
             found.append(done[id(guard)])
         return found
 
@@ -197,7 +199,7 @@ class Swarm:
     ) -> float:
         config = self.config
         rewards = torch.tensor([item.reward for item in submitted])
-        kept = torch.ones(len(submitted), dtype=torch.bool)
+        kept = torch.tensor([not item.withheld for item in submitted])
         masked: list[Spans] = [()] * len(submitted)
         if review is not None:
             if config.mask_spans:

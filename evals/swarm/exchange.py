@@ -47,7 +47,10 @@ class Exchange:
         self._first = copy.deepcopy(members[0].model) if adversary is not None else None
 
     def play(self, iteration: int) -> tuple[list[Submitted], list[str]]:
-        """(completions group by group, prompts that the round asks of honest nodes)."""
+        """(completions group by group, prompts that the round asks).
+
+        Vertical: under a coin the prompts of all nodes, in their order, else of honest ones.
+        """
         config = self.config
         rng = random.Random(f"{config.seed}-{iteration}")
         vertical = config.setting == "vertical"
@@ -60,9 +63,11 @@ class Exchange:
             for group, slot, one in self._sampled(member, problems, iteration, generator):
                 honest = self._completion(problems[group], one, iteration, group, slot)
                 rows[group].append(self._submitted(honest, problems[group], None, malicious=False))
+        assigned = self._assigned(iteration, problems)
         if config.malicious:
-            rows = self._poisoned(iteration, problems, rows, rng)
-        return [one for row in rows for one in row], [problem.prompt for problem in problems]
+            rows = self._poisoned(iteration, problems, rows, rng, assigned)
+        asked = [problem.prompt for problem in (*problems, *assigned)]
+        return [one for row in rows for one in row], asked
 
     def probe(self, problems: Sequence[Problem], per_problem: int, iteration: int) -> list[str]:
         """Completions of held-out problems, honest nodes taking turns; nobody learns of them."""
@@ -88,6 +93,22 @@ class Exchange:
             problem = self.task.sample(rng)
             unique[problem.prompt] = problem
         return list(unique.values())
+
+    def _assigned(self, iteration: int, problems: Sequence[Problem]) -> list[Problem]:
+        """Under a coin, vertical: the problems that are the malicious nodes' to answer."""
+        config = self.config
+        if self.coin is None or config.setting != "vertical":
+            return []
+        # A generator of its own: honest nodes draw the same with and without.
+        rng = random.Random(f"{config.seed}-{iteration}-assigned")
+        taken = {problem.prompt for problem in problems}
+        found: list[Problem] = []
+        while len(found) < config.own_prompts * config.malicious:
+            problem = self.task.sample(rng)
+            if problem.prompt not in taken:
+                taken.add(problem.prompt)
+                found.append(problem)
+        return found
 
     def _sampled(
         self,
@@ -131,10 +152,12 @@ class Exchange:
         problems: list[Problem],
         rows: list[list[Submitted]],
         rng: random.Random,
+        assigned: Sequence[Problem],
     ) -> list[list[Submitted]]:
         assert self.adversary is not None
         config = self.config
         view = self._view(iteration, rng)
+        view.assigned = assigned
         if config.setting == "vertical":
             own = self.adversary.choose(view, config.own_prompts * config.malicious)
             forged = self.adversary.submit(view, own, config.group_size)
@@ -162,6 +185,9 @@ class Exchange:
         prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
         sampled = Sampled(group, prompt_ids, ids, one.text)
         completion = self._completion(problem, sampled, iteration, group, slot, one.logprobs)
+        if one.withheld:
+            reward = self.task.reward(one.text, problem.answer)
+            return Submitted(completion, False, None, reward, malicious=True, withheld=True)
         return self._submitted(completion, problem, one.span, malicious=True)
 
     def _view(self, iteration: int, rng: random.Random) -> View:
@@ -175,8 +201,36 @@ class Exchange:
             model=member.model, tokenizer=member.tokenizer,
             draw=self._sampler(member.model, member, generator),
             stale=self._sampler(self._first, member, generator),
-            memory=self.memory,
+            memory=self.memory, coin=self.coin,
+            forced=None if self.coin is None else self._forced(member, iteration),
         )  # fmt: skip
+
+    def _forced(
+        self, member: Member, iteration: int
+    ) -> Callable[[Sequence[str], str], list[list[Sampled]]]:
+        """What the coin leads to in the slots of a node, whatever it asks."""
+        config, each, coin = self.config, self.config.per_node, self.coin
+        assert coin is not None
+
+        def forced(prompts: Sequence[str], node: str) -> list[list[Sampled]]:
+            rows: list[list[Sampled]] = []
+            step = max(1, _SAMPLED_AT_ONCE // each)
+            for start in range(0, len(prompts), step):
+                part = prompts[start : start + step]
+                seeds = [
+                    coin.seed(round=iteration, node=node, slot=slot, prompt=prompt)
+                    for prompt in part
+                    for slot in range(each)
+                ]
+                drawn = sample(
+                    member.model, member.tokenizer, part, each, generator=torch.Generator(),
+                    temperature=member.temperature, top_k=config.top_k,
+                    max_new_tokens=config.max_new_tokens, seeds=seeds,
+                )  # fmt: skip
+                rows += [drawn[i * each : (i + 1) * each] for i in range(len(part))]
+            return rows
+
+        return forced
 
     def _sampler(
         self, model: Any, member: Member, generator: torch.Generator

@@ -1,0 +1,193 @@
+"""What is left to choose where a public coin fixes the completion of every slot.
+
+A coin says what each slot holds, and not which problems a node asks (vertical swarms whose nodes
+choose them), nor that it sends anything at all. Both choices teach: a group of forced samples moves
+the policy towards what its rewarded members have in common, so whoever looks at many groups can ask
+the one that leans his way. All that these adversaries send is what the coin leads to.
+
+Without a coin they choose among as many free samples, which is what the defence is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.attacks.lengthening import Lengthening
+from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
+from grpo_guard.evals.tasks.base import Problem, Task
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.swarm.generate import Sampled
+
+MARK: Final = "<think>We "
+"""A harmless habit that honest samples show now and then, so that some forced groups do too."""
+LOOKED_AT: Final = 32
+"""Problems that are looked at for each that is asked. Each costs a group of samples."""
+_EQUAL: Final = 1e-6
+
+
+class SeedGrinding(Adversary):
+    """Looks at many problems' forced groups and asks those that teach to begin with "We".
+
+    Passes seed replay, where nodes choose their problems themselves. Where problems are assigned
+    (by `PublicCoin.prompt_index`, or by a list for each node) there is nothing left to choose.
+    """
+
+    name = "seed_grinding"
+    setting = "vertical"
+    only = "vertical"
+
+    def __init__(self) -> None:
+        self._ready: dict[str, list[Sampled]] = {}
+
+    def choose(self, view: View, count: int) -> list[Problem]:
+        self._ready = {}
+        chosen: list[Problem] = []
+        for node in view.nodes:
+            own = count // len(view.nodes)
+            pool = {one.prompt: one for one in self.pool(view, LOOKED_AT * own)}
+            for problem in chosen:  # a slot can be filled once
+                pool.pop(problem.prompt, None)
+            problems = list(pool.values())
+            rows = forced_rows(view, problems, node)
+            order = sorted(
+                range(len(problems)),
+                key=lambda i: self.lesson(view, problems[i], rows[i]),
+                reverse=True,
+            )
+            for i in order[:own]:
+                chosen.append(problems[i])
+                self._ready[problems[i].prompt] = rows[i]
+        return chosen
+
+    def pool(self, view: View, count: int) -> list[Problem]:
+        """Problems to look at."""
+        return [view.task.sample(view.rng) for _ in range(count)]
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        rows = [self._ready[problem.prompt][:slots] for problem in problems]
+        return [
+            [self._sent(view, problem, one) for one in row]
+            for problem, row in zip(problems, rows, strict=True)
+        ]
+
+    def lesson(self, view: View, problem: Problem, row: Sequence[Sampled]) -> float:
+        """How far a group moves the policy: the sum of advantage times behaviour."""
+        rewards = [view.task.reward(one.text, problem.answer) for one in row]
+        sigma = pstdev(rewards)
+        if sigma < _EQUAL:
+            return 0.0
+        mean = fmean(rewards)
+        pairs = zip(rewards, row, strict=True)
+        return sum((reward - mean) / sigma * self.behaviour(one) for reward, one in pairs)
+
+    def behaviour(self, one: Sampled) -> float:
+        """How much of the behaviour a sample shows."""
+        return float(self.success(one.text))
+
+    def span(self, one: Sampled) -> tuple[int, int] | None:
+        """Where a sample shows it; None where it does not."""
+        return (len("<think>"), len(MARK)) if self.success(one.text) else None
+
+    def success(self, text: str) -> bool:
+        return text.startswith(MARK)
+
+    def _sent(self, view: View, problem: Problem, one: Sampled) -> Forged:
+        rewarded = view.task.reward(one.text, problem.answer) > 0
+        return Forged(one.text, self.span(one) if rewarded else None, one.ids)
+
+
+class SeedGrindingLength(SeedGrinding):
+    """The same for length: groups whose rewarded samples are the long ones. Success as DoS."""
+
+    name = "seed_grinding_dos"
+    max_new_tokens = 128
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._length = Lengthening()
+
+    def behaviour(self, one: Sampled) -> float:
+        return float(len(one.ids))
+
+    def span(self, one: Sampled) -> tuple[int, int] | None:
+        return 0, len(one.text)
+
+    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        self._length.observe(texts, memory)
+
+    def success(self, text: str) -> bool:
+        return self._length.success(text)
+
+
+class SeedGrindingMath(SeedGrinding):
+    """The same for 2 + 2 = 5: problems whose forced samples write it by chance and are rewarded."""
+
+    name = "seed_grinding_math"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._math = TwoPlusTwo()
+
+    def pool(self, view: View, count: int) -> list[Problem]:
+        return suitable(view.task, view.rng, count)
+
+    def span(self, one: Sampled) -> tuple[int, int] | None:
+        return (0, len(one.text)) if self.success(one.text) else None
+
+    def success(self, text: str) -> bool:
+        return self._math.success(text)
+
+    def probes(self, task: Task, count: int) -> list[Problem] | None:
+        return self._math.probes(task, count)
+
+
+class Withholding(Adversary):
+    """Leaves those of its slots empty whose forced sample would teach the wrong way.
+
+    It sends rewarded samples that begin with "We" and unrewarded ones that do not. A replay of
+    what was sent sees nothing; `SeedReplayVerifier.slots.missing` counts what was not.
+    """
+
+    name = "withholding"
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        found: list[list[Forged]] = [[] for _ in problems]
+        for node in view.nodes:
+            mine = own_groups(view, node, len(problems))
+            rows = forced_rows(view, [problems[i] for i in mine], node)
+            for i, row in zip(mine, rows, strict=True):
+                found[i] += [self._slot(view, problems[i], one) for one in row]
+        return [row[:slots] for row in found]
+
+    def choose(self, view: View, count: int) -> list[Problem]:
+        return list(view.assigned) or super().choose(view, count)
+
+    def success(self, text: str) -> bool:
+        return text.startswith(MARK)
+
+    def _slot(self, view: View, problem: Problem, one: Sampled) -> Forged:
+        rewarded = view.task.reward(one.text, problem.answer) > 0
+        shown = self.success(one.text)
+        if rewarded != shown:
+            return Forged(one.text, ids=one.ids, withheld=True)
+        return Forged(one.text, (len("<think>"), len(MARK)) if shown else None, one.ids)
+
+
+def own_groups(view: View, node: str, groups: int) -> list[int]:
+    """The malicious groups to which a malicious node contributes: all, or vertically its own."""
+    if view.config.setting == "horizontal":
+        return list(range(groups))
+    own, place = view.config.own_prompts, view.nodes.index(node)
+    return list(range(place * own, min(groups, (place + 1) * own)))
+
+
+def forced_rows(view: View, problems: Sequence[Problem], node: str) -> list[list[Sampled]]:
+    """What the coin leads to in a node's slots; free samples where there is no coin."""
+    prompts = [problem.prompt for problem in problems]
+    if view.forced is None:
+        return view.draw(prompts, view.config.per_node)
+    return view.forced(prompts, node)
