@@ -1,13 +1,11 @@
-"""Who trains: the distinct models of the honest nodes, and the guard before each."""
+"""Which policies honest nodes start from, and what may stand before their reward."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.completion import Completion
@@ -77,22 +75,10 @@ class Peer:
     temperature: float | None = None
 
 
-class Member:
-    """Honest nodes with the same weights: one model, sampled for all of them and updated once."""
-
-    def __init__(
-        self, peer: Peer, nodes: Sequence[int], config: SwarmConfig, guard: NodeGuard | None
-    ) -> None:
-        self.model, self.tokenizer = peer.model, peer.tokenizer
-        self.temperature = config.temperature if peer.temperature is None else peer.temperature
-        self.nodes = tuple(nodes)
-        self.guard = guard
-        self.optimizer = torch.optim.Adam(
-            peer.model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
-        )
-        self.reference: PreTrainedModel | None = None
-        if config.kl_beta:
-            self.reference = copy.deepcopy(peer.model).requires_grad_(False)
+def one_vocabulary(peers: Sequence[Peer]) -> bool:
+    """Whether the ids of each are ids of all."""
+    vocabularies = [peer.tokenizer.get_vocab() for peer in peers]
+    return all(found == vocabularies[0] for found in vocabularies)
 
 
 def assigned(

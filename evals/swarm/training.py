@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.examples import examples_of, kept
+from grpo_guard.evals.swarm.loop import SwarmLoop
 from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
@@ -61,7 +61,7 @@ def row_of(done: Round) -> dict[str, Any]:
 
 
 def train(
-    swarm: Swarm,
+    swarm: SwarmLoop,
     folder: Path,
     *,
     identity: dict[str, Any],
@@ -131,7 +131,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 def _save(
-    swarm: Swarm,
+    swarm: SwarmLoop,
     path: Path,
     identity: dict[str, Any],
     rows: list[dict[str, Any]],
@@ -154,7 +154,7 @@ def _save(
 
 
 def _resume(
-    swarm: Swarm, path: Path, identity: dict[str, Any]
+    swarm: SwarmLoop, path: Path, identity: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if not path.is_file():
         return [], []

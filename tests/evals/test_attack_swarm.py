@@ -39,7 +39,7 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
         "setting": attack.setting, **settings,
     }  # fmt: skip
     swarm = Swarm(*load_bundled(), WordProblems(), SwarmConfig(**chosen), attack=attack)
-    swarm.attack.observe(["x" * 100], swarm.exchange.memory)  # type: ignore[union-attr]
+    swarm.attack.observe(["x" * 100], swarm.coalition.memory)  # type: ignore[union-attr]
     return swarm, swarm.exchange.play(0)[0]
 
 
@@ -154,7 +154,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
 
 def test_text_in_support_passes_the_papers_check() -> None:
     swarm, submitted = played("text_in_support", prompts=8, max_new_tokens=100)
-    view = swarm.exchange._view(0, random.Random(0))
+    view = swarm.coalition.view(0)
     poison = [item.completion for item in submitted if item.poisoned]
     assert isinstance(swarm.attack, TextInSupport)
     assert len(swarm.attack._text.split()) >= 2

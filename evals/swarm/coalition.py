@@ -1,0 +1,106 @@
+"""The malicious nodes of a swarm, who act as one and hold the live weights of node-0."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.swarm.generate import Sampled
+from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.record import Submitted
+from grpo_guard.evals.swarm.sampler import sampler
+from grpo_guard.evals.swarm.terms import Terms
+from grpo_guard.evals.tasks.base import Problem
+
+
+class Coalition:
+    """All malicious nodes; without any it still says how many completions show the behaviour.
+
+    Args:
+        adversary: What they do.
+        peer: Node-0's live model; kept as it is at first as well.
+        terms: Of the swarm.
+    """
+
+    def __init__(self, adversary: Adversary, peer: Peer, terms: Terms) -> None:
+        self.adversary, self.peer, self.terms = adversary, peer, terms
+        self.memory: dict[str, Any] = {}
+        self._first = copy.deepcopy(peer.model) if terms.config.malicious else None
+
+    def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
+        """Their share of a round that asks ``problems`` of the honest nodes."""
+        config = self.terms.config
+        view = self.view(iteration)
+        if config.setting == "vertical":
+            asked = self.adversary.choose(view, config.own_prompts * config.malicious)
+            forged = self.adversary.submit(view, asked, config.group_size)
+            # Honest nodes stand before the malicious ones, and so do their groups.
+            group, slot = len(problems), 0
+        else:
+            asked = list(problems)
+            forged = self.adversary.submit(view, asked, config.malicious * config.per_node)
+            group, slot = 0, config.honest_nodes * config.per_node
+        return [
+            self._sent(iteration, problem, one, (number, place))
+            for number, (problem, row) in enumerate(zip(asked, forged, strict=True), group)
+            for place, one in enumerate(row, slot)
+        ]
+
+    def hear(self, texts: Sequence[str]) -> list[Problem] | None:
+        """The honest nodes' completions of a round; returns problems to measure success on.
+
+        None: these very completions are what counts.
+        """
+        self.adversary.observe(texts, self.memory)
+        return self.adversary.probes(self.terms.task, self.terms.config.prompts)
+
+    def successes(self, texts: Sequence[str]) -> int:
+        """How many of them show the behaviour."""
+        return sum(map(self.adversary.success, texts))
+
+    def view(self, iteration: int) -> View:
+        """What they know in a round."""
+        if self._first is None:
+            raise ValueError("malicious: expected at least 1 to act, got 0")
+        terms, peer = self.terms, self.peer
+        generator = terms.generator(iteration, "adversary")
+        return View(
+            config=terms.config, task=terms.task, iteration=iteration,
+            rng=terms.rng(iteration, "choices"), model=peer.model, tokenizer=peer.tokenizer,
+            draw=sampler(peer, terms.config, generator),
+            stale=sampler(
+                Peer(self._first, peer.tokenizer, peer.temperature), terms.config, generator
+            ),
+            memory=self.memory, coin=terms.coin,
+            assigned=terms.assigned(iteration, terms.problems(iteration)),
+            forced=None if terms.coin is None else self._forced(iteration),
+        )  # fmt: skip
+
+    def _forced(self, iteration: int) -> Callable[[Sequence[str], str], list[list[Sampled]]]:
+        """What the coin leads to in the slots of a node, whatever it asks."""
+
+        def forced(prompts: Sequence[str], node: str) -> list[list[Sampled]]:
+            slots = range(self.terms.config.per_node)
+            seeds = self.terms.seeds(iteration, node, prompts, slots)
+            draw = sampler(self.peer, self.terms.config, torch.Generator(), seeds)
+            return draw(prompts, len(slots))
+
+        return forced
+
+    def _sent(
+        self, iteration: int, problem: Problem, one: Forged, place: tuple[int, int]
+    ) -> Submitted:
+        tokenizer = self.peer.tokenizer
+        ids = one.ids
+        if ids is None:
+            encoded = tokenizer.encode(one.text, add_special_tokens=False)
+            ids = (*encoded, int(tokenizer.eos_token_id))
+        prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
+        return self.terms.submitted(
+            iteration, problem, Sampled(place[0], prompt_ids, ids, one.text), place,
+            span=one.span, logprobs=one.logprobs, malicious=True, withheld=one.withheld,
+        )  # fmt: skip

@@ -1,0 +1,179 @@
+"""What an honest node does in a round: sample its share, guard, update."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.swarm.empty_slots import with_empty_slots
+from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
+from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.record import Submitted
+from grpo_guard.evals.swarm.sampler import sampler
+from grpo_guard.evals.swarm.terms import Terms
+from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Verdict
+
+Spans = tuple[tuple[int, int], ...]
+
+
+class Member:
+    """Honest nodes with the same weights: one model, guarded and updated once for all of them.
+
+    Each of the nodes samples by itself even so: what a batch consists of decides the last bits of
+    its logits, and a node must sample the same wherever and with whomever it computes.
+
+    Args:
+        peer: Its model is trained in place.
+        nodes: Numbers of the nodes.
+        guard: Before their reward.
+        terms: Of the swarm.
+        same_ids: All nodes of the swarm have one vocabulary and exchange ids, not only text.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        nodes: Sequence[int],
+        guard: NodeGuard | None,
+        terms: Terms,
+        *,
+        same_ids: bool = True,
+    ) -> None:
+        config = terms.config
+        self.peer, self.model, self.tokenizer = peer, peer.model, peer.tokenizer
+        self.nodes, self.guard, self.terms = tuple(nodes), guard, terms
+        self.optimizer = torch.optim.Adam(
+            peer.model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
+        )
+        self.reference: PreTrainedModel | None = None
+        if config.kl_beta:
+            self.reference = copy.deepcopy(peer.model).requires_grad_(False)
+        self._same_ids = same_ids
+
+    def submit(self, node: int, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
+        """The share of one of the nodes in a round that asks ``problems``, group by group."""
+        terms = self.terms
+        groups, slots = terms.share(node)
+        prompts = [problems[group].prompt for group in groups]
+        generator = terms.generator(iteration, f"node-{node}")
+        seeds = terms.seeds(iteration, f"node-{node}", prompts, slots)
+        drawn = sampler(self.peer, terms.config, generator, seeds)(prompts, len(slots))
+        return [
+            terms.submitted(iteration, problems[group], one, (group, slot))
+            for group, row in zip(groups, drawn, strict=True)
+            for slot, one in zip(slots, row, strict=True)
+        ]
+
+    def probe(self, node: int, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
+        """Completions of those held-out problems that are the node's turn; nobody learns of them.
+
+        Args:
+            node: Honest nodes take turns.
+            iteration: The round.
+            problems: All of them.
+            each: Completions of each problem.
+        """
+        own = [problem.prompt for problem in problems[node :: self.terms.config.honest_nodes]]
+        if not own:
+            return []
+        generator = self.terms.generator(iteration, f"{node}-probe")
+        rows = sampler(self.peer, self.terms.config, generator)(own, each)
+        return [one.text for row in rows for one in row]
+
+    def review(
+        self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
+    ) -> Review | None:
+        """What the guard says of the round; None without a guard.
+
+        Raises:
+            ValueError: the guard gave too few or too many verdicts.
+        """
+        if self.guard is None:
+            return None
+        sent = [item for item in submitted if not item.withheld]
+        batch = [self._as_seen(item.completion) for item in sent]
+        self.guard.begin(iteration, asked)
+        with torch.no_grad():
+            review = self.guard.review(batch)
+        if len(review.verdicts) != len(sent):
+            raise ValueError(f"guard: expected {len(sent)} verdicts, got {len(review.verdicts)}")
+        return with_empty_slots(review, submitted)
+
+    def update(
+        self, iteration: int, submitted: Sequence[Submitted], review: Review | None
+    ) -> float:
+        """One step on everything submitted; returns the norm of the gradient before clipping."""
+        config = self.terms.config
+        batch = self._weighted(submitted, review)
+        self.optimizer.zero_grad(set_to_none=True)
+        kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
+        accumulate(self.model, batch, config.micro_batch, kl, cap_below=config.cap_below)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.lr_at(iteration)
+        self.optimizer.step()
+        return float(norm)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimiser."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
+        """Everything that counts in the update, with its advantage."""
+        config = self.terms.config
+        rewards = torch.tensor([item.reward for item in submitted])
+        kept = torch.tensor([not item.withheld for item in submitted])
+        masked: list[Spans] = [()] * len(submitted)
+        if review is not None:
+            if config.mask_spans:
+                masked = [_spans(verdict) for verdict in review.verdicts]
+            rejected = torch.tensor(
+                [v.rejected and not m for v, m in zip(review.verdicts, masked, strict=True)]
+            )
+            rewards[rejected] = 0.0
+            if review.length_factors is not None:
+                rewards *= torch.tensor(review.length_factors)
+            # No verdict is neither a reward nor a punishment: an abstention leaves the group.
+            kept &= ~torch.tensor([verdict.abstained for verdict in review.verdicts])
+            if config.on_reject == "drop":
+                kept &= ~rejected
+        shape = (config.prompts, config.group_size)
+        scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
+        batch = []
+        for item, score, keep, spans in zip(submitted, scores, kept.tolist(), masked, strict=True):
+            if keep:
+                seen = self._as_seen(item.completion)
+                ids = seen.completion_ids or ()
+                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans))
+        return batch
+
+    def _as_seen(self, completion: Completion) -> Completion:
+        """With the member's own token ids; nodes with other tokenizers exchange text."""
+        if self._same_ids or completion.node in {f"node-{node}" for node in self.nodes}:
+            return completion
+        prompt = self.tokenizer.encode(completion.prompt, add_special_tokens=False)
+        text = self.tokenizer.encode(completion.text, add_special_tokens=False)
+        return replace(
+            completion, prompt_ids=tuple(prompt), sampler_logprobs=None,
+            completion_ids=(*text, int(self.tokenizer.eos_token_id)),
+        )  # fmt: skip
+
+
+def _spans(verdict: Verdict) -> Spans:
+    """The tokens that a rejection names; none where it names none, or nothing was rejected."""
+    if not verdict.rejected:
+        return ()
+    return tuple(found.token_span for found in verdict.findings if found.token_span is not None)

@@ -1,0 +1,128 @@
+"""What all nodes of a swarm have agreed on, and what follows from it for each node and round.
+
+Every draw is seeded by the run, the round and who draws, never by what was drawn before, so that
+nodes may compute in any order and anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.generate import Sampled
+from grpo_guard.evals.swarm.record import Submitted
+from grpo_guard.evals.tasks.base import Problem, Task
+from grpo_guard.logprob.coin import PublicCoin
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Settings, task and coin.
+
+    Args:
+        config: Of the swarm.
+        task: Problems and reward.
+        coin: Where honest nodes sample under one.
+    """
+
+    config: SwarmConfig
+    task: Task
+    coin: PublicCoin | None = None
+
+    def rng(self, iteration: int, who: str) -> random.Random:
+        """The random numbers of one drawer in one round."""
+        return random.Random(f"{self.config.seed}-{iteration}-{who}")
+
+    def generator(self, iteration: int, who: str) -> torch.Generator:
+        """The same for samples."""
+        return torch.Generator().manual_seed(self.rng(iteration, who).getrandbits(63))
+
+    def problems(self, iteration: int) -> list[Problem]:
+        """What the round asks of honest nodes, those of a node one after the other."""
+        config = self.config
+        rng = random.Random(f"{config.seed}-{iteration}")
+        vertical = config.setting == "vertical"
+        count = config.own_prompts * config.honest_nodes if vertical else config.prompts
+        problems = [self.task.sample(rng) for _ in range(count)]
+        if self.coin is None:
+            return problems
+        # Under a coin a slot belongs to its prompt, so the same prompt cannot be asked twice.
+        unique = {problem.prompt: problem for problem in problems}
+        while len(unique) < count:
+            problem = self.task.sample(rng)
+            unique[problem.prompt] = problem
+        return list(unique.values())
+
+    def assigned(self, iteration: int, problems: Sequence[Problem]) -> list[Problem]:
+        """Under a coin, vertical: the problems that are the malicious nodes' to answer."""
+        config = self.config
+        if self.coin is None or config.setting != "vertical":
+            return []
+        # A generator of its own: honest nodes draw the same with and without.
+        rng = self.rng(iteration, "assigned")
+        taken = {problem.prompt for problem in problems}
+        found: list[Problem] = []
+        while len(found) < config.own_prompts * config.malicious:
+            problem = self.task.sample(rng)
+            if problem.prompt not in taken:
+                taken.add(problem.prompt)
+                found.append(problem)
+        return found
+
+    def share(self, node: int) -> tuple[range, range]:
+        """(groups that an honest node answers, its slots in each of them)."""
+        config, each = self.config, self.config.per_node
+        if config.setting == "vertical":
+            own = config.own_prompts
+            return range(node * own, (node + 1) * own), range(each)
+        return range(config.prompts), range(node * each, (node + 1) * each)
+
+    def node(self, group: int, slot: int) -> str:
+        """Who answers a slot of a group."""
+        if self.config.setting == "vertical":
+            return f"node-{group // self.config.own_prompts}"
+        return f"node-{slot // self.config.per_node}"
+
+    def seeds(
+        self, iteration: int, node: str, prompts: Sequence[str], slots: Sequence[int]
+    ) -> list[int] | None:
+        """The coin's seeds of a node's slots under each prompt; None where there is no coin."""
+        if self.coin is None:
+            return None
+        each = self.config.per_node
+        return [
+            self.coin.seed(round=iteration, node=node, slot=slot % each, prompt=prompt)
+            for prompt in prompts
+            for slot in slots
+        ]
+
+    def submitted(
+        self,
+        iteration: int,
+        problem: Problem,
+        one: Sampled,
+        place: tuple[int, int],
+        *,
+        span: tuple[int, int] | None = None,
+        logprobs: tuple[float, ...] | None = None,
+        malicious: bool = False,
+        withheld: bool = False,
+    ) -> Submitted:
+        """A completion as it reaches the exchange at ``place``, its (group, slot)."""
+        group, slot = place
+        completion = Completion(
+            prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
+            completion_ids=one.ids, node=self.node(group, slot), group=group, round=iteration,
+            # Under a coin slots are counted by node, since each owes its share of every group.
+            slot=slot if self.coin is None else slot % self.config.per_node,
+            reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
+        )  # fmt: skip
+        reward = self.task.reward(completion.text, problem.answer)
+        if withheld:
+            return Submitted(completion, False, None, reward, malicious, withheld=True)
+        return Submitted(completion, span is not None, span, reward, malicious)
