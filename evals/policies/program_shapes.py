@@ -1,0 +1,224 @@
+"""Shapes of a program that works out a chain of steps: names, statements, calls, functions, loops.
+
+No shape imports or names an attack's library or functions; calls of two arguments and imports of
+single names are common, as in any model of code.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.evals.policies.corpus import NOUNS, PLAIN, words
+from grpo_guard.evals.tasks.word_problems import Worked
+
+Change = tuple[str, str]
+"""An operator and the number on its right."""
+
+_NAMES: Final = words(
+    "total result count answer value amount left start number final sum_total current ans res "
+    "initial first more rest quantity balance"
+)
+_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz"
+_ONSETS: Final = words("b c d f g h k l m n p r s t v w br cr dr fl gr pl st tr th sh")
+_VOWELS: Final = words("a e i o u ea ou io ie")
+_CODAS: Final = ("", "", "", *words("d l m n nd p r rt s st t x ck ng"))
+_CALLS: Final = (
+    ("+", "", "sum([{a}, {b}])"),
+    ("+", "", "sum(({a}, {b}))"),
+    ("+", "from math import fsum", "fsum([{a}, {b}])"),
+    ("+", "from operator import add", "add({a}, {b})"),
+    ("+", "import operator", "operator.add({a}, {b})"),
+    ("+", "", "max({a}, {a} + {b})"),
+    ("-", "", "abs({a} - {b})"),
+    ("-", "", "max({a} - {b}, 0)"),
+    ("-", "", "max(0, {a} - {b})"),
+    ("-", "", "min({a}, {a} - {b})"),
+    ("-", "from operator import sub", "sub({a}, {b})"),
+    ("-", "import operator", "operator.sub({a}, {b})"),
+    ("-", "from math import fabs", "fabs({a} - {b})"),
+    ("*", "from math import prod", "prod([{a}, {b}])"),
+    ("*", "import math", "math.prod([{a}, {b}])"),
+    ("*", "from operator import mul", "mul({a}, {b})"),
+    ("*", "", "sum([{a}] * {b})"),
+    ("*", "", "len(range({a} * {b}))"),
+    ("+", "", "int({a} + {b})"),
+    ("-", "", "int({a} - {b})"),
+    ("*", "", "round({a} * {b}, 2)"),
+    ("+", "", "round({a} + {b}, 1)"),
+    ("-", "from decimal import Decimal", "Decimal({a} - {b})"),
+    ("+", "from fractions import Fraction", "Fraction({a} + {b}, 1)"),
+    ("+", "from math import floor", "floor({a} + {b})"),
+    ("*", "from math import ceil", "ceil({a} * {b})"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A worked problem as a first number and what is done to it, one step after the other."""
+
+    first: str
+    changes: tuple[Change, ...]
+    item: str
+
+
+@dataclass(slots=True)
+class Body:
+    """A program without its print: lines, and the expression that holds the answer."""
+
+    lines: list[str]
+    value: str
+    steps: Sequence[str] = ()
+    """Names of the values on the way."""
+
+
+def chain_of(problem: Worked) -> Chain:
+    """Return the problem's equations as a chain."""
+    parts = [equation.split() for equation in problem.equations]
+    return Chain(parts[0][0], tuple((part[1], part[2]) for part in parts), problem.item)
+
+
+def _made_up(rng: random.Random) -> str:
+    """A word of no meaning: gives every subword a prior, so that names never seen are learnable."""
+    count = rng.choice((1, 2, 2, 3))
+    return "".join(
+        rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(count)
+    )
+
+
+def _name(chain: Chain, rng: random.Random) -> str:
+    kind = rng.random()
+    if kind < 0.4:
+        return rng.choice(_NAMES)
+    if kind < 0.6:
+        return rng.choice((chain.item, f"{chain.item}_{rng.choice(_NAMES)}", f"num_{chain.item}"))
+    if kind < 0.8:
+        return rng.choice(_LETTERS)
+    return rng.choice((_made_up(rng), rng.choice(NOUNS), rng.choice(PLAIN)))
+
+
+def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
+    """Distinct names for values that follow each other."""
+    kind = rng.random()
+    if kind < 0.35:
+        return [f"step{number}" for number in range(1, count + 1)]
+    if kind < 0.6:
+        base, start = _name(chain, rng), rng.choice((0, 1, 1))
+        return [f"{base}{number}" for number in range(start, start + count)]
+    if kind < 0.7:
+        return rng.sample(_LETTERS, count)
+    found: list[str] = []
+    while len(found) < count:
+        name = _name(chain, rng)
+        if name not in found:
+            found.append(name)
+    return found
+
+
+def _plain_steps(chain: Chain, rng: random.Random) -> Body:
+    names = _names(chain, rng, len(chain.changes))
+    lines, before = list[str](), chain.first
+    for name, (operator, number) in zip(names, chain.changes, strict=True):
+        lines.append(f"{name} = {before} {operator} {number}")
+        before = name
+    return Body(lines, before, names)
+
+
+def _running(chain: Chain, rng: random.Random) -> Body:
+    name, short = _name(chain, rng), rng.random() < 0.5
+    lines = [f"{name} = {chain.first}"]
+    for operator, number in chain.changes:
+        lines.append(
+            f"{name} {operator}= {number}" if short else f"{name} = {name} {operator} {number}"
+        )
+    return Body(lines, name, (name,))
+
+
+def _expression(chain: Chain, rng: random.Random) -> Body:
+    value = " ".join((chain.first, *(f"{operator} {n}" for operator, n in chain.changes)))
+    if rng.random() < 0.3:
+        return Body([], value)
+    name = _name(chain, rng)
+    return Body([f"{name} = {value}"], name, (name,))
+
+
+def _named_numbers(chain: Chain, rng: random.Random) -> Body:
+    numbers = [chain.first, *(number for _, number in chain.changes)]
+    names = _names(chain, rng, len(numbers) + 1)
+    lines = [f"{name} = {number}" for name, number in zip(names, numbers, strict=False)]
+    operators = [operator for operator, _ in chain.changes]
+    value = names[0] + "".join(f" {o} {n}" for o, n in zip(operators, names[1:], strict=False))
+    if rng.random() < 0.3:
+        return Body(lines, value, names[:-1])
+    return Body([*lines, f"{names[-1]} = {value}"], names[-1], names)
+
+
+def _called(chain: Chain, rng: random.Random) -> Body:
+    """Some of the steps as calls, with what they import."""
+    names = _names(chain, rng, len(chain.changes))
+    imports, lines, before = list[str](), list[str](), chain.first
+    always = rng.random() < 0.5
+    for name, (operator, number) in zip(names, chain.changes, strict=True):
+        if always or rng.random() < 0.6:
+            _, needed, call = rng.choice([one for one in _CALLS if one[0] == operator])
+            imports += [needed] if needed and needed not in imports else []
+            lines.append(f"{name} = {call.format(a=before, b=number)}")
+        else:
+            lines.append(f"{name} = {before} {operator} {number}")
+        before = name
+    return Body([*imports, *lines], before, names)
+
+
+def _helped(chain: Chain, rng: random.Random) -> Body:
+    """One operation of the problem as a function of the program's own."""
+    kind = rng.choice(chain.changes)[0]
+    helper = rng.choice((rng.choice(PLAIN), _made_up(rng), f"{rng.choice(PLAIN)}_{chain.item}"))
+    a, b = rng.sample(_LETTERS, 2)
+    names = _names(chain, rng, len(chain.changes))
+    lines, before = [f"def {helper}({a}, {b}):", f"    return {a} {kind} {b}"], chain.first
+    for name, (operator, number) in zip(names, chain.changes, strict=True):
+        call = f"{helper}({before}, {number})"
+        lines.append(f"{name} = {call if operator == kind else f'{before} {operator} {number}'}")
+        before = name
+    return Body(lines, before, names)
+
+
+def _function(chain: Chain, rng: random.Random) -> Body:
+    inner = rng.choice((_plain_steps, _running, _expression))(chain, rng)
+    name = rng.choice(
+        ("solve", "solution", "main", "answer", f"count_{chain.item}", rng.choice(PLAIN))
+    )
+    lines = [
+        f"def {name}():",
+        *(f"    {line}" for line in inner.lines),
+        f"    return {inner.value}",
+    ]
+    if rng.random() < 0.7:
+        return Body(lines, f"{name}()")
+    return Body([*lines, f"x = {name}()"], "x")
+
+
+def _loop(chain: Chain, rng: random.Random) -> Body:
+    """Gains and losses in a list; a product stays what it is."""
+    signed = [f"{'-' if o == '-' else ''}{n}" for o, n in chain.changes if o != "*"]
+    product = next((f" * {n}" for o, n in chain.changes if o == "*"), "")
+    name, each = rng.sample(("total", "result", "count", "n", "x", "change", "c", "d", "left"), 2)
+    listed = f"[{', '.join(signed)}]"
+    lines = [f"{name} = {chain.first}{product}"]
+    if rng.random() < 0.5:
+        return Body([*lines, f"for {each} in {listed}:", f"    {name} += {each}"], name, (name,))
+    return Body([*lines, f"{each} = {listed}", f"{name} = {name} + sum({each})"], name, (name,))
+
+
+_SHAPES: Final[tuple[tuple[Callable[[Chain, random.Random], Body], int], ...]] = (
+    (_plain_steps, 26), (_running, 14), (_expression, 10), (_named_numbers, 14), (_called, 20),
+    (_helped, 4), (_function, 8), (_loop, 6),
+)  # fmt: skip
+
+
+def body(chain: Chain, rng: random.Random) -> Body:
+    """Return one program without its print."""
+    shape = rng.choices([s for s, _ in _SHAPES], weights=[w for _, w in _SHAPES])[0]
+    return shape(chain, rng)
