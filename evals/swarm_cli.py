@@ -4,116 +4,66 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+from grpo_guard.evals import swarm_options as given
+from grpo_guard.evals.swarm_options import ModelsName, SwarmOptions
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
 
 
-class SettingName(StrEnum):
-    """Who chooses the problems."""
-
-    HORIZONTAL = "horizontal"
-    VERTICAL = "vertical"
-
-
-class ModelsName(StrEnum):
-    """Whether honest nodes hold the same weights."""
-
-    HOMOGENEOUS = "homogeneous"
-    HETEROGENEOUS = "heterogeneous"
-
-
-class OnRejectName(StrEnum):
-    """What a rejected completion earns."""
-
-    DROP = "drop"
-    ZERO = "zero"
-
-
-NAMES = "Names with commas."
-
-
-AttacksOption = Annotated[str | None, typer.Option(help=f"{NAMES} [default: text]")]
-DefencesOption = Annotated[str | None, typer.Option(help=f"{NAMES} [default: none,homogeneous]")]
-SettingOption = Annotated[
-    SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
-]
-MaxNewTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
-]
-OnRejectOption = Annotated[OnRejectName, typer.Option(help="Leave it out, or reward 0.")]
-ModelOption = Annotated[
-    str | None, typer.Option(metavar="PATH_OR_ID", help="Policy. [default: the bundled one]")
-]
-StandardOption = Annotated[
-    bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
-]
-PaperOption = Annotated[
-    bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
-]
-
-
 def swarm(
-    attack: AttacksOption = None,
-    defence: DefencesOption = None,
-    setting: SettingOption = None,
-    models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of training.")] = None,
-    prompts: Annotated[int | None, typer.Option(min=1, help="B, problems per round.")] = None,
-    group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12,
-    nodes: Annotated[int, typer.Option(min=1, help="m.")] = 4,
-    malicious: Annotated[int, typer.Option(min=0, help="How many of them attack.")] = 1,
-    max_new_tokens: MaxNewTokensOption = None,
-    lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
-    on_reject: OnRejectOption = OnRejectName.DROP,
-    model: ModelOption = None,
-    every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")] = False,
-    standard: StandardOption = False,
-    paper: PaperOption = False,
-    out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm"),
+    attack: given.Attacks = None,
+    defence: given.Defences = None,
+    setting: given.Setting = None,
+    models: given.Models = ModelsName.HOMOGENEOUS,
+    seeds: given.Seeds = None,
+    seed: given.Seed = 0,
+    iterations: given.Iterations = None,
+    prompts: given.Prompts = None,
+    group_size: given.GroupSize = 12,
+    nodes: given.Nodes = None,
+    malicious: given.Malicious = None,
+    share: given.Share = None,
+    max_new_tokens: given.MaxNewTokens = None,
+    lr: given.LearningRate = None,
+    on_reject: given.OnReject = "drop",
+    task: given.Task = None,
+    data: given.Data = None,
+    calc: given.Calc = True,
+    policy: given.Policy = None,
+    device: given.Device = None,
+    every: given.Every = 10,
+    workers: given.Workers = 1,
+    quick: given.Quick = False,
+    standard: given.Standard = False,
+    paper: given.Paper = False,
+    out: given.Out = Path("grpo-guard-swarm"),
 ) -> None:
     """Train swarms under attack: attack success and honest reward, round by round.
 
     Stopped with Ctrl-C it saves what is done; the same command goes on from there.
     """
+    options = SwarmOptions(**locals())
     _require_torch()
-    from grpo_guard.evals.swarm.config import SwarmConfig
-    from grpo_guard.evals.swarm.plan import PRESETS, own_setting, plan
+    from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
+    from grpo_guard.evals.swarm.request import requested
     from grpo_guard.registry import UnknownNameError
 
-    switches = {"quick": quick, "standard": standard, "paper": paper}
-    chosen = [name for name, on in switches.items() if on]
-    if len(chosen) > 1:
-        _fail(f"expected one preset, got --{' and --'.join(chosen)}")
-    preset = PRESETS[chosen[0] if chosen else "default"]
     try:
-        attacks = _names("attack", attack, preset.attacks)
-        base = SwarmConfig(
-            iterations=iterations or preset.iterations, prompts=prompts or preset.prompts,
-            group_size=group_size, nodes=nodes, malicious=malicious, models=models.value,
-            on_reject=on_reject.value, lr=SwarmConfig.lr if lr is None else lr,
-            setting=setting.value if setting else own_setting(attacks[0]),
-        )  # fmt: skip
-        specs = plan(
-            attacks, _names("defence", defence, preset.defences),
-            range(seed, seed + (seeds or preset.seeds)), base,
-            setting=setting.value if setting else None, max_new_tokens=max_new_tokens, model=model,
-        )  # fmt: skip
+        specs = requested(options)
     except (ValueError, UnknownNameError) as error:
         _fail(str(error))
-    _run(specs, out, every, workers)
+    except (SandboxUnavailableError, OSError) as error:
+        _fail(str(error), code=1)
+    _run(specs, options)
 
 
-def _run(specs: list[Spec], out: Path, every: int, workers: int) -> None:
+def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
     from transformers.utils import logging
 
@@ -125,10 +75,13 @@ def _run(specs: list[Spec], out: Path, every: int, workers: int) -> None:
     from grpo_guard.evals.tables import markdown_table
 
     logging.disable_progress_bar()  # one bar per run, of a second each, between our own
-    command = shlex.join(["grpo-guard", *sys.argv[1:]])
+    command, out = shlex.join(["grpo-guard", *sys.argv[1:]]), options.out
     try:
         with reporter(Console(stderr=True), specs) as tell:
-            play_all(specs, out, command=command, tell=tell, every=every, workers=workers)
+            results = play_all(
+                specs, out, command=command, tell=tell, every=options.every,
+                workers=options.workers,
+            )  # fmt: skip
         report = write_report(out)
         table = markdown_table(load_results(out / "results.json"))
         (out / "table.md").write_text(table, encoding="utf-8")
@@ -138,19 +91,12 @@ def _run(specs: list[Spec], out: Path, every: int, workers: int) -> None:
     except (CheckpointError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
-        typer.echo(
-            f"error: {error}\nwhat was saved before is kept in {out}; to go on: {command}", err=True
-        )
-        raise typer.Exit(1) from None
+        _fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
     typer.echo(table)
+    for run in results["runs"]:
+        if run["attack"] != "none" and not run["submitted"]["poisoned"]:
+            typer.echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     typer.echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
-
-
-def _names(option: str, value: str | None, default: tuple[str, ...]) -> list[str]:
-    if value is None:
-        return list(default)
-    found = [name.strip() for name in value.split(",") if name.strip()]
-    return found or _fail(f"--{option}: expected at least one name, got none")
 
 
 def _require_torch() -> None:
@@ -158,12 +104,9 @@ def _require_torch() -> None:
 
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
-        typer.echo(
-            f"eval swarm: needs {' and '.join(missing)}; install grpo-guard[evals]", err=True
-        )
-        raise typer.Exit(1)
+        _fail(f"eval swarm: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, *, code: int = 2) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(code)

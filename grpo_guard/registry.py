@@ -7,6 +7,7 @@ Built-in names and those of other packages come from the same place: the entry-p
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -30,11 +31,20 @@ def load(group: str, name: str) -> Any:
         UnknownNameError: with the names that exist, and the nearest one.
     """
     entries = _entries(group)
-    if name not in entries:
-        nearest = difflib.get_close_matches(name, entries, n=1)
+    return entries[choose(sorted(entries), name)].load()
+
+
+def choose(known: Collection[str], name: str) -> str:
+    """``name``, if it is among those that are known.
+
+    Raises:
+        UnknownNameError: with the names that exist, and the nearest one.
+    """
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise UnknownNameError(f"expected one of {', '.join(sorted(entries))}, got {name!r}{hint}")
-    return entries[name].load()
+        raise UnknownNameError(f"expected one of {', '.join(known)}, got {name!r}{hint}")
+    return name
 
 
 def _entries(group: str) -> dict[str, EntryPoint]:

@@ -90,12 +90,14 @@ class Adversary(ABC):
         name: Stands in results.
         setting: The paper's, or the one in which it makes sense; others may be tried.
         only: The one setting in which it can act at all; None = both.
+        task: On which it is played unless another is asked for.
         max_new_tokens: Room that the behaviour needs on the bundled policy; None = the default.
     """
 
     name: str
     setting: ClassVar[str] = "horizontal"
     only: ClassVar[str | None] = None
+    task: ClassVar[str] = "word_problems"
     max_new_tokens: ClassVar[int | None] = None
 
     def choose(self, view: View, count: int) -> list[Problem]:

@@ -47,6 +47,7 @@ class Code(Scripted):
     """CODE; a program and its import need room."""
 
     max_new_tokens = 128
+    task = "python_maths"
 
     def __init__(self) -> None:
         super().__init__(CodeAttack())
@@ -206,6 +207,7 @@ class InlinedCode(Scripted):
     """CODE with inlined helpers."""
 
     max_new_tokens = 160
+    task = "python_maths"
 
     def __init__(self) -> None:
         super().__init__(InlinedCodeAttack())

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +16,18 @@ import torch
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.base import Defence, Ground
 from grpo_guard.evals.defences.registry import defence
-from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.training import train
-from grpo_guard.evals.swarm.variants import variants
-from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.evals.swarm.workload import Workload
+from grpo_guard.evals.tasks.base import held_out as held_out_problem
+from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 HELD_OUT: Final = 256
+USUAL_SHARE: Final = "1/4"
 SUMS: Final = {
     "rejected": {
         "honest": "rejected_honest",
@@ -51,24 +52,46 @@ class Spec:
         attack: Name, "none" for an attack-free run of as many nodes, all of them honest.
         defence: Name.
         config: Of the swarm, its seed included.
-        model: Folder or id of a transformers policy; None = the bundled one.
+        workload: Task and policy.
     """
 
     attack: str
     defence: str
     config: SwarmConfig
-    model: str | None = None
+    workload: Workload = field(default_factory=Workload)
+
+    @property
+    def share(self) -> str:
+        """Malicious nodes of all nodes, as ``1/4``; of an attack-free run none."""
+        malicious = 0 if self.attack == NONE else self.config.malicious
+        return f"{malicious}/{self.config.nodes}"
+
+    @property
+    def shown_attack(self) -> str:
+        """The attack's name in results: other shares than a quarter are rows of their own."""
+        usual = self.share == USUAL_SHARE or self.attack == NONE
+        return self.attack if usual else f"{self.attack} ({self.share})"
+
+    @property
+    def shown_defence(self) -> str:
+        """The defence's name in results: "zero" in place of "drop" is a row of its own."""
+        return self.defence if self.config.on_reject == "drop" else f"{self.defence} (zero)"
 
     @property
     def label(self) -> str:
-        """For people and for folders."""
+        """For people and for folders; runs of a plan differ in it."""
         config = self.config
-        return f"{self.attack}-{self.defence}-{config.setting}-{config.models}-seed{config.seed}"
+        parts = [self.attack, self.defence, config.setting, config.models]
+        if self.attack != NONE and self.share != USUAL_SHARE:
+            parts.append(self.share.replace("/", "of"))
+        parts += [config.on_reject] * (config.on_reject != "drop")
+        parts += [self.workload.task] * (self.workload.task != WORD_PROBLEMS)
+        return "-".join([*parts, f"seed{config.seed}"])
 
     def identity(self) -> dict[str, Any]:
         """As JSON values, to recognise a checkpoint by."""
         return {
-            "attack": self.attack, "defence": self.defence, "model": self.model,
+            "attack": self.attack, "defence": self.defence, **self.workload.identity(),
             "config": {key: list(v) if isinstance(v, tuple) else v
                        for key, v in asdict(self.config).items()},
         }  # fmt: skip
@@ -85,7 +108,8 @@ def play(
     """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
 
     Raises:
-        UnknownNameError: an attack or defence of that name does not exist.
+        UnknownNameError: an attack, defence, task or policy of that name does not exist.
+        ValueError, SandboxUnavailableError: as `Workload.load`.
         Interrupted, CheckpointError, OSError: as `training.train`.
     """
     swarm = build(spec, folder)
@@ -110,16 +134,12 @@ def build(spec: Spec, folder: Path) -> Swarm:
     )  # fmt: skip
     if spec.attack == NONE:
         config = replace(config, malicious=0)
-    model, tokenizer = _policy(spec.model)
-    peers = [Peer(model, tokenizer)]
-    if config.models == "heterogeneous":
-        peers = variants(model, tokenizer, config.honest_nodes)
-    task = WordProblems()
+    peers, task = spec.workload.load(config)
     coin = PublicCoin(f"swarm-{config.seed}") if chosen.coin else None
     ground = Ground(config, task, folder, coin)
     return Swarm(
-        model, tokenizer, task, config, attack=adversary(spec.attack), others=peers[1:], coin=coin,
-        **_guards(chosen, peers, ground),
+        peers[0].model, peers[0].tokenizer, task, config, attack=adversary(spec.attack),
+        others=peers[1:], coin=coin, **_guards(chosen, peers, ground),
     )  # fmt: skip
 
 
@@ -136,8 +156,11 @@ def entry(
         for part, fields in SUMS.items()
     }
     return {
-        "attack": spec.attack,
-        "defence": spec.defence,
+        "attack": spec.shown_attack,
+        "defence": spec.shown_defence,
+        "task": spec.workload.task,
+        "policy": ",".join(spec.workload.policies),
+        "share": spec.share,
         "setting": spec.config.setting,
         "models": spec.config.models,
         "seed": spec.config.seed,
@@ -163,7 +186,7 @@ def entry(
 def held_out(swarm: Swarm, count: int = HELD_OUT) -> tuple[int, int]:
     """(right, asked) of node-0's greedy answers to problems that no run trains on."""
     rng = random.Random("held-out accuracy")
-    problems = [swarm.task.sample(rng) for _ in range(count)]
+    problems = [held_out_problem(swarm.task, rng) for _ in range(count)]
     drawn = sample(
         swarm.model, swarm.tokenizer, [problem.prompt for problem in problems], 1,
         generator=torch.Generator(), temperature=0.0,
@@ -181,11 +204,3 @@ def _guards(chosen: Defence, peers: Sequence[Peer], ground: Ground) -> dict[str,
     if chosen.per_model:
         return {"guard_of": lambda peer: build(peer, ground)}
     return {"guard": build(peers[0], ground)}
-
-
-def _policy(name: str | None) -> tuple[Any, Any]:
-    if name is None:
-        return load_bundled()
-    from grpo_guard.logprob.scorers.load import load_policy
-
-    return load_policy(name, dtype="float32", device="cpu")

@@ -14,6 +14,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.empty_slots import with_empty_slots
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
@@ -50,7 +51,7 @@ class Member:
         config = terms.config
         self.peer, self.model, self.tokenizer = peer, peer.model, peer.tokenizer
         self.nodes, self.guard, self.terms = tuple(nodes), guard, terms
-        self.optimizer = torch.optim.Adam(
+        self.optimizer = adam(
             peer.model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
         )
         self.reference: PreTrainedModel | None = None

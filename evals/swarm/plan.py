@@ -2,100 +2,142 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from grpo_guard.evals.attacks.adversary import Adversary
+from grpo_guard.evals.attacks.adversary import Adversary, Scripted
+from grpo_guard.evals.attacks.math import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.registry import defence
-from grpo_guard.evals.swarm.config import Setting, SwarmConfig
+from grpo_guard.evals.policies.named import location
+from grpo_guard.evals.swarm.config import OnReject, Setting, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.workload import Workload
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.evals.tasks.registry import WORD_PROBLEMS, known_task
 
 DEFAULT_ROOM: Final = 64
 """Tokens of the longest completion, where the attack needs no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """What a preset's name stands for."""
-
-    attacks: tuple[str, ...]
-    defences: tuple[str, ...]
-    seeds: int
-    iterations: int
-    prompts: int
-
-
-PRESETS: Final = {
-    "default": Preset(("text",), (NONE, "homogeneous"), 5, 80, 16),
-    "quick": Preset(("text",), (NONE, "homogeneous"), 1, 50, 16),
-    "standard": Preset(
-        ("text", "math", "code", "dos"),
-        (NONE, "paper_logit", "homogeneous", "heterogeneous"), 2, 80, 16,
-    ),
-    "paper": Preset(
-        ("text", "math", "code", "dos"),
-        (NONE, "paper_logit", "kl_0.01", "kl_0.1", "homogeneous", "heterogeneous"), 5, 100, 32,
-    ),
-}  # fmt: skip
+_TRIALS: Final = 200
 
 
 class PlanError(ValueError):
-    """Attack, defence and setting do not go together."""
+    """Attack, defence, setting and task do not go together."""
 
 
-def plan(
-    attacks: Sequence[str],
-    defences: Sequence[str],
-    seeds: Sequence[int],
-    base: SwarmConfig,
-    *,
-    setting: str | None = None,
-    max_new_tokens: int | None = None,
-    model: str | None = None,
-) -> list[Spec]:
-    """All runs in the order in which they are best done: seed by seed, undefended ones first.
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What is crossed with what.
 
     Args:
         attacks: Names; "none" for attack-free runs, which are added where an attack is played.
         defences: Names.
         seeds: Of all of them.
-        base: Everything that is the same for all; its seed, setting and length limit are not used.
         setting: For all attacks; None = each in its own.
+        task: For all attacks; None = each on its own.
         max_new_tokens: For all attacks; None = what each needs.
-        model: As in `Spec`.
+        shares: (malicious, all) nodes of the attacked runs; empty = as the base has it. Attack-free
+            runs are made for the first one only.
+        on_reject: What a rejection costs; defended runs are made with each.
+    """
+
+    attacks: Sequence[str]
+    defences: Sequence[str]
+    seeds: Sequence[int]
+    setting: Setting | None = None
+    task: str | None = None
+    max_new_tokens: int | None = None
+    shares: Sequence[tuple[int, int]] = ()
+    on_reject: Sequence[OnReject] = ("drop",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """An attack in its setting, on its task, with the room it needs."""
+
+    attack: str
+    setting: Setting
+    task: str
+    room: int
+
+
+def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) -> list[Spec]:
+    """All runs in the order in which they are best done: seed by seed, undefended ones first.
+
+    Args:
+        matrix: What differs between them.
+        base: Everything else; its seed, setting, length limit and ``on_reject`` are not used.
+        workload: The same for all but for its task.
 
     Raises:
-        UnknownNameError: of an attack or defence.
+        UnknownNameError: of an attack, defence or task.
         PlanError: an attack cannot act in the setting, or a defence not in such a swarm.
         ValueError: counts that are impossible in the setting.
     """
-    known = {name: adversary(name) for name in attacks}
-    for name in defences:
+    workload = workload or Workload()
+    for name in matrix.defences:
         if defence(name).coin and base.models != "homogeneous":
             raise PlanError(
                 f"{name}: expected a homogeneous swarm, whose nodes can replay each other, got "
                 f"--models {base.models}"
             )
-    rooms: dict[str, int] = {}
-    cells: list[tuple[str, str]] = []
-    for name, found in known.items():
-        own = _setting(name, found, setting, base)
-        room = max_new_tokens or (found and found.max_new_tokens) or DEFAULT_ROOM
-        rooms[own] = max(rooms.get(own, 0), room)
-        cells.append((name, own))
+    cells = [_cell(name, matrix, base) for name in dict.fromkeys(matrix.attacks)]
+    rooms: dict[tuple[Setting, str], int] = {}
+    for cell in cells:
+        place = (cell.setting, cell.task)
+        rooms[place] = max(rooms.get(place, 0), cell.room)
+    shares = matrix.shares or ((base.malicious, base.nodes),)
     specs: list[Spec] = []
-    for seed in seeds:
-        for own, room in rooms.items():
-            specs.append(Spec(NONE, NONE, _config(base, seed, own, room), model))
-        for chosen in sorted(defences, key=lambda d: d != NONE):
-            for name, own in cells:
-                attacking = known[name]
-                needed = max_new_tokens or (attacking and attacking.max_new_tokens)
-                room = rooms[own] if name == NONE else needed or DEFAULT_ROOM
-                specs.append(Spec(name, chosen, _config(base, seed, own, room), model))
-    return list(dict.fromkeys(specs))
+    for seed in matrix.seeds:
+        for (setting, task), room in rooms.items():
+            free = _config(base, seed, setting, room, shares[0], "drop")
+            specs.append(Spec(NONE, NONE, free, replace(workload, task=task)))
+        for chosen in sorted(matrix.defences, key=lambda d: d != NONE):
+            # Without a guard nothing is rejected; without an attack the share says nothing.
+            rules = matrix.on_reject if chosen != NONE else ("drop",)
+            for cell in cells:
+                alone = cell.attack == NONE
+                room = rooms[cell.setting, cell.task] if alone else cell.room
+                specs += [
+                    Spec(
+                        cell.attack, chosen, _config(base, seed, cell.setting, room, share, rule),
+                        replace(workload, task=cell.task),
+                    )
+                    for rule in rules
+                    for share in (shares[:1] if alone else shares)
+                ]  # fmt: skip
+    return _distinct(specs)
+
+
+def require_playable(specs: Sequence[Spec]) -> None:
+    """Find the policies, load each task once and try each attack on it, before any training.
+
+    Raises:
+        PlanError: a task offers an attack nothing to poison, or a homogeneous swarm has several
+            policies.
+        ValueError, UnknownNameError, SandboxUnavailableError: as `Workload.problems` and
+            `named.location`.
+    """
+    tasks: dict[str, Task] = {}
+    for spec in specs:
+        policies = spec.workload.policies
+        if len(policies) > 1 and spec.config.models == "homogeneous":
+            raise PlanError(
+                f"--policy: expected one in a homogeneous swarm, got {', '.join(policies)}; "
+                "see --models heterogeneous"
+            )
+        if spec.workload.task not in tasks:
+            for policy in policies:
+                location(policy)
+            tasks[spec.workload.task] = spec.workload.problems()
+    for name, task, count in dict.fromkeys(
+        (spec.attack, spec.workload.task, spec.config.prompts) for spec in specs
+    ):
+        attack = adversary(name)
+        if attack is not None:
+            _require_fitting(name, attack, tasks[task], count)
 
 
 def own_setting(name: str) -> Setting:
@@ -108,13 +150,57 @@ def own_setting(name: str) -> Setting:
     return "vertical" if found is not None and found.setting == "vertical" else "horizontal"
 
 
-def _setting(name: str, found: Adversary | None, asked: str | None, base: SwarmConfig) -> str:
-    own = asked or (found.setting if found is not None else base.setting)
-    if found is not None and found.only is not None and own != found.only:
-        raise PlanError(f"{name}: expected the {found.only} setting, got {own}")
-    return own
+def _cell(name: str, matrix: Matrix, base: SwarmConfig) -> _Cell:
+    found = adversary(name)
+    setting = matrix.setting or (own_setting(name) if found is not None else base.setting)
+    if found is not None and found.only is not None and setting != found.only:
+        raise PlanError(f"{name}: expected the {found.only} setting, got {setting}")
+    task = matrix.task or (found.task if found is not None else WORD_PROBLEMS)
+    needed = found.max_new_tokens if found is not None else None
+    room = matrix.max_new_tokens or needed or DEFAULT_ROOM
+    return _Cell(name, setting, known_task(task), room)
 
 
-def _config(base: SwarmConfig, seed: int, setting: str, room: int) -> SwarmConfig:
-    changes = {"seed": seed, "setting": setting, "max_new_tokens": room}
-    return replace(base, **changes)  # type: ignore[arg-type]
+def _config(
+    base: SwarmConfig,
+    seed: int,
+    setting: Setting,
+    room: int,
+    share: tuple[int, int],
+    on_reject: OnReject,
+) -> SwarmConfig:
+    malicious, nodes = share
+    return replace(
+        base, seed=seed, setting=setting, max_new_tokens=room, malicious=malicious, nodes=nodes,
+        on_reject=on_reject,
+    )  # fmt: skip
+
+
+def _distinct(specs: Sequence[Spec]) -> list[Spec]:
+    found: dict[str, Spec] = {}
+    for spec in specs:
+        if found.setdefault(spec.label, spec) != spec:
+            raise PlanError(f"{spec.label}: expected one run of that name, got two")
+    return list(found.values())
+
+
+def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> None:
+    """Refuse what would only be found out in the middle of a run, or never."""
+    try:
+        probes = attack.probes(task, prompts)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+    nothing = PlanError(f"{name}: expected a task with something to poison, got {task.name}")
+    if probes is not None:
+        if not probes:
+            raise nothing
+        return
+    if isinstance(attack, Scripted):
+        rng = random.Random("what an attack can poison")
+        for _ in range(_TRIALS):
+            try:
+                attack.attack.poison(task.sample(rng), rng)
+            except NoTargetError:
+                continue
+            return
+        raise nothing

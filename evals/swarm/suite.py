@@ -7,7 +7,7 @@ import multiprocessing as mp
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.results import parse_results, write_json
 from grpo_guard.evals.series import summarise
 from grpo_guard.evals.swarm.experiment import Spec, play
+from grpo_guard.evals.swarm.identity import differences
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
@@ -163,11 +164,16 @@ def _finished(spec: Spec, out: Path) -> dict[str, Any] | None:
         identity, run = data["identity"], data["run"]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: expected a finished run, got {error}; delete it") from None
-    if identity != spec.identity():
+    other = differences(spec.identity(), identity)
+    if other:
         raise CheckpointError(
-            f"{path}: expected a run of these settings, got one of others; choose another folder"
+            f"{path}: expected a run of these settings, got one with {other}; choose another folder"
         )
     return dict(run)
+
+
+def _each(names: Iterable[str]) -> str:
+    return ",".join(dict.fromkeys(names))
 
 
 def _write(
@@ -177,8 +183,8 @@ def _write(
     data: dict[str, Any] = {
         "config": {
             "command": command,
-            "task": "word_problems",
-            "model": specs[0].model or "bundled",
+            "task": _each(spec.workload.task for spec in specs),
+            "policy": _each(name for spec in specs for name in spec.workload.policies),
             "planned_runs": len(specs),
             "finished_runs": len(runs),
         },

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from grpo_guard.evals.swarm.examples import examples_of, kept
+from grpo_guard.evals.swarm.identity import differences
 from grpo_guard.evals.swarm.loop import SwarmLoop
 from grpo_guard.evals.swarm.record import Round
 
@@ -160,7 +161,7 @@ def _resume(
         return [], []
     try:
         # Only tensors and plain values are read, so that a checkpoint cannot run code.
-        data = torch.load(path, weights_only=True)
+        data = torch.load(path, weights_only=True, map_location="cpu")
         found = data["format"]
         run = json.loads(data["run"])
     except Exception as error:
@@ -168,9 +169,10 @@ def _resume(
             f"{path}: expected a checkpoint, got {type(error).__name__}: {error!s:.200}; "
             "delete it to begin this run anew"
         ) from error
-    if found != FORMAT or run["identity"] != identity:
+    other = f"format {found}" if found != FORMAT else differences(identity, run.get("identity"))
+    if other:
         raise CheckpointError(
-            f"{path}: expected a checkpoint of this run, got one of other settings; "
+            f"{path}: expected a checkpoint of this run, got one with {other}; "
             "choose another folder or delete it"
         )
     swarm.restore(data["state"])

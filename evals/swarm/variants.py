@@ -1,6 +1,6 @@
 """Different models for a heterogeneous swarm, made from one policy by a little more training.
 
-Each has seen other texts of the bundled corpus and samples at another temperature, so that weights
+Each has seen other texts of the policy's kind and samples at another temperature, so that weights
 and habits differ while all of them know the task. Real swarms differ more; see `docs/swarm.md`.
 """
 
@@ -8,43 +8,70 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.evals.policies import corpus
 from grpo_guard.evals.swarm.grpo import Weighted, accumulate
 from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.optimiser import adam
 
 TEMPERATURES: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
+Texts: TypeAlias = Callable[[random.Random], tuple[str, str]]
+"""Draws (prompt, completion)."""
+
 
 def variants(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, *, steps: int = STEPS
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    count: int,
+    *,
+    texts: Texts = corpus.sample,
+    steps: int = STEPS,
+    lr: float = LR,
+    micro_batch: int = BATCH,
 ) -> list[Peer]:
-    """``count`` policies, the first of them ``model`` itself; equal calls give equal weights."""
+    """``count`` policies, the first of them ``model`` itself; equal calls give equal weights.
+
+    Args:
+        model: Of all of them.
+        tokenizer: Of the model.
+        count: With the model itself.
+        texts: What the others are trained further on.
+        steps: How far.
+        lr: Adam's; that of a model of one million parameters.
+        micro_batch: Texts per forward pass; bounds memory only.
+    """
     peers = [Peer(model, tokenizer, TEMPERATURES[0])]
     for number in range(1, count):
-        own = _trained_on(
-            copy.deepcopy(model), tokenizer, random.Random(f"variant {number}"), steps
-        )
+        drawn = _batches(tokenizer, texts, random.Random(f"variant {number}"), steps)
+        own = _trained_on(copy.deepcopy(model), drawn, lr, micro_batch)
         peers.append(Peer(own, tokenizer, TEMPERATURES[number % len(TEMPERATURES)]))
     return peers
 
 
-def _trained_on(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rng: random.Random, steps: int
-) -> PreTrainedModel:
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+def _batches(
+    tokenizer: PreTrainedTokenizerBase, texts: Texts, rng: random.Random, steps: int
+) -> Iterator[list[Weighted]]:
     for _ in range(steps):
         batch = []
-        for prompt, text in (corpus.sample(rng) for _ in range(BATCH)):
+        for prompt, text in (texts(rng) for _ in range(BATCH)):
             ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             batch.append(Weighted(tokenizer.encode(prompt, add_special_tokens=False), ids, 1.0))
+        yield batch
+
+
+def _trained_on(
+    model: PreTrainedModel, batches: Iterator[list[Weighted]], lr: float, micro_batch: int
+) -> PreTrainedModel:
+    optimizer = adam(model.parameters(), lr=lr)
+    for batch in batches:
         optimizer.zero_grad(set_to_none=True)
-        accumulate(model, batch, BATCH)
+        accumulate(model, batch, micro_batch)
         optimizer.step()
     model.zero_grad(set_to_none=True)
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,20 @@ class Task(Protocol):
     def reward(self, text: str, answer: str) -> float:
         """Return 1.0 if ``text`` earns the reward for ``answer``, else 0.0; never raises."""
         ...
+
+
+@runtime_checkable
+class HoldsOut(Protocol):
+    """A task that keeps some of its problems for measurements."""
+
+    def sample_held_out(self, rng: random.Random) -> Problem:
+        """Draw one of the problems that `Task.sample` never gives."""
+        ...
+
+
+def held_out(task: Task, rng: random.Random) -> Problem:
+    """Draw a problem that no run trains on.
+
+    Where a task makes up its problems, those of a seed of one's own are as good as held out.
+    """
+    return task.sample_held_out(rng) if isinstance(task, HoldsOut) else task.sample(rng)

@@ -21,7 +21,8 @@ pytest.importorskip("transformers")
 from grpo_guard.evals.results import load_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
-from grpo_guard.evals.swarm.plan import PRESETS, PlanError, plan
+from grpo_guard.evals.swarm.plan import Matrix, PlanError, plan
+from grpo_guard.evals.swarm.presets import PRESETS
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm_cli import swarm
 
@@ -69,7 +70,7 @@ def test_bad_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: 
 
 def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
     base = SwarmConfig(iterations=5)
-    specs = plan(["text", "math"], ["homogeneous", "none"], [3, 4], base)
+    specs = plan(Matrix(["text", "math"], ["homogeneous", "none"], [3, 4]), base)
     assert len(specs) == 2 * (2 + 2 * 2)
     first = specs[:6]
     assert {spec.config.seed for spec in first} == {3}
@@ -84,7 +85,7 @@ def test_counts_are_checked_in_the_attacks_own_setting(tmp_path: Path) -> None:
 
     assert own_setting("math") == "vertical"
     base = SwarmConfig(nodes=16, prompts=32, setting=own_setting("math"))
-    specs = plan(["math"], ["none"], [0], base)
+    specs = plan(Matrix(["math"], ["none"], [0]), base)
     assert {spec.config.setting for spec in specs} == {"vertical"}
     result = called(
         "--nodes", "16", "--prompts", "32", "--attack", "math,text", "-o", str(tmp_path)
@@ -96,10 +97,10 @@ def test_counts_are_checked_in_the_attacks_own_setting(tmp_path: Path) -> None:
 def test_presets_are_plans() -> None:
     for name, preset in PRESETS.items():
         base = SwarmConfig(iterations=preset.iterations, prompts=preset.prompts)
-        specs = plan(preset.attacks, preset.defences, range(preset.seeds), base)
+        specs = plan(Matrix(preset.attacks, preset.defences, range(preset.seeds)), base)
         assert specs, name
     with pytest.raises(PlanError, match="homogeneous"):
-        plan(["text"], ["homogeneous"], [0], SwarmConfig(models="heterogeneous"))
+        plan(Matrix(["text"], ["homogeneous"], [0]), SwarmConfig(models="heterogeneous"))
 
 
 def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""Names of policies: those that ship with the package, and recipes for models of the hub.
+
+A policy is told by a name, by a folder or by the id of a model of the hub. What looks like a folder
+is one: a missing folder must be said at once and never be asked of the hub.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Final
+
+from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
+from grpo_guard.registry import UnknownNameError, choose
+
+_ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+
+OF_TASK: Final = {"word_problems": "word_problems", "python_maths": "python_maths"}
+"""The bundled policy that a task is given to by default."""
+
+
+_TEXTS: Final = {
+    "word_problems": "grpo_guard.evals.policies.corpus:sample",
+    "word_problems_wordy": "grpo_guard.evals.policies.wordy_corpus:sample",
+    "python_maths": "grpo_guard.evals.policies.program_corpus:sample",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A model and the settings of "Hail to the Thief" (arXiv 2511.09780) for it.
+
+    Args:
+        model: Its id on the hub.
+        task: What the paper trains it on.
+        attacks: Those that the paper plays on it.
+        prompts, group_size, iterations, max_new_tokens, lr: As in `SwarmConfig`. The paper's 1024
+            tokens are prompt and answer together.
+    """
+
+    model: str
+    task: str
+    attacks: tuple[str, ...]
+    prompts: int = 32
+    group_size: int = 12
+    iterations: int = 100
+    max_new_tokens: int = 1024
+    lr: float = 2e-5
+
+
+_MATHS: Final = ("text", "math", "dos")
+RECIPES: Final = {
+    "qwen2.5-1.5b": Recipe("Qwen/Qwen2.5-1.5B", "gsm8k", _MATHS),
+    "qwen2.5-coder-1.5b": Recipe("Qwen/Qwen2.5-Coder-1.5B", "python_maths", ("code",)),
+    "qwen2.5-3b": Recipe("Qwen/Qwen2.5-3B", "gsm8k", _MATHS),
+}
+
+FULL_SIZE: Final[dict[str, Any]] = {
+    "lr": 2e-5, "betas": (0.9, 0.999), "eps": 1e-8, "warmup": 1, "hold": 1.0,
+    "max_grad_norm": 1.0, "micro_batch": 4,
+}  # fmt: skip
+"""Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
+rate, Adam as it usually is. The defaults of `SwarmConfig` are those of one million parameters."""
+FULL_SIZE_ROOM: Final = 512
+"""Tokens of their longest completion, where nothing else is asked for."""
+
+
+def bundled_names() -> list[str]:
+    """Policies that ship with the package and are there."""
+    return [name for name, path in BUNDLED.items() if (path / "model.safetensors").is_file()]
+
+
+def bundled_folder(name: str) -> Path | None:
+    """The folder of a bundled policy; None if there is none of that name."""
+    return BUNDLED[name] if name in bundled_names() else None
+
+
+def texts_of(name: str) -> Callable[[random.Random], tuple[str, str]]:
+    """What a bundled policy was trained on: draws (prompt, completion).
+
+    Raises:
+        ValueError: there is no such policy, or it has no texts.
+    """
+    if name not in _TEXTS:
+        raise ValueError(f"{name}: expected one of {', '.join(_TEXTS)}")
+    found: Callable[[random.Random], tuple[str, str]] = resolve_name(_TEXTS[name])
+    return found
+
+
+def default_policy(task: str) -> str:
+    """The bundled policy for a task.
+
+    Raises:
+        ValueError: none is able to do it, or the package was built without it.
+    """
+    name = OF_TASK.get(task)
+    if name is None:
+        raise ValueError(f"the task {task}: expected --policy, since no bundled policy can do it")
+    if bundled_folder(name) is None:
+        raise ValueError(f"the task {task}: expected the bundled policy {name}, found none")
+    return name
+
+
+def location(policy: str) -> str:
+    """Where a policy lies: a folder, or an id of the hub.
+
+    Args:
+        policy: A bundled policy's name, a recipe's name, a folder or an id ``NAME/MODEL``.
+
+    Raises:
+        UnknownNameError: it is a single word and no name.
+        ValueError: it is a folder's path and there is no such folder.
+    """
+    folder = bundled_folder(policy)
+    if folder is not None:
+        return str(folder)
+    if policy in RECIPES:
+        return RECIPES[policy].model
+    path = Path(policy).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.exists():
+        raise ValueError(f"--policy: expected a folder with a model, got the file {policy}")
+    if _looks_like_a_path(policy):
+        raise ValueError(f"--policy: expected a folder with a model, found no folder {policy}")
+    if "/" not in policy:
+        try:
+            choose([*bundled_names(), *RECIPES], policy)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"--policy: {error}; or a folder, or an id NAME/MODEL") from None
+    return policy
+
+
+def _looks_like_a_path(policy: str) -> bool:
+    """Whether it can be no id, or begins with a folder that is here (``models/...``)."""
+    if "/" not in policy and os.sep not in policy:
+        return False
+    first = policy.partition("/")[0]
+    return not _ID.fullmatch(policy) or first in (".", "..") or Path(first).is_dir()
+
+
+def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
+    """(model in evaluation mode, tokenizer) of a policy; see `location`.
+
+    The tokenizer has a token for padding, and ends a text where its chats end a turn.
+
+    Raises:
+        UnknownNameError: there is no policy of that name.
+        ValueError: there is no such folder or model, or it cannot be read.
+    """
+    where = location(policy)
+    if bundled_folder(policy) is not None:
+        return load_bundled(policy, device=device)
+    if not Path(where).is_dir():
+        _require_on_hub(policy, where)
+    from grpo_guard.logprob.scorers.load import load_policy
+
+    model, tokenizer = load_policy(where, dtype=dtype, device=device)
+    if tokenizer.chat_template:
+        from grpo_guard.evals.tasks.asked import turn_end
+
+        end = turn_end(tokenizer)
+        if end is not None:
+            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _require_on_hub(policy: str, model: str) -> None:
+    """Ask once whether there is such a model, unless it is in the local cache.
+
+    Loading asks again and again for the better part of a minute before it gives up.
+    """
+    from huggingface_hub import model_info, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        model_info(model, timeout=10)
+    except Exception as error:  # the client raises what its transport raises
+        said = str(error).strip().split("\n")[0][:120]
+        raise ValueError(
+            f"--policy: found no folder {policy}, and the hub gives no model {model}: "
+            f"{type(error).__name__}: {said}"
+        ) from None

@@ -1,0 +1,140 @@
+"""From the options of ``grpo-guard eval swarm`` to a plan: what was not said is filled in here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast, get_args
+
+import torch
+
+from grpo_guard.evals.policies.named import (
+    FULL_SIZE,
+    FULL_SIZE_ROOM,
+    RECIPES,
+    Recipe,
+    bundled_folder,
+)
+from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
+from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playable
+from grpo_guard.evals.swarm.presets import PRESETS, Preset
+from grpo_guard.evals.swarm.workload import Workload
+from grpo_guard.evals.swarm_options import SwarmOptions
+from grpo_guard.registry import choose
+
+_SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
+
+
+def requested(options: SwarmOptions) -> list[Spec]:
+    """The runs that the options ask for, found to be playable.
+
+    Raises:
+        UnknownNameError: of an attack, defence, task or policy.
+        ValueError: options that contradict each other, impossible counts, a file or policy that
+            cannot be read.
+        SandboxUnavailableError: programs cannot be contained on this system.
+    """
+    recipe = RECIPES.get(options.policy or "")
+    preset = _preset(options)
+    attacks = _names("attack", options.attack, recipe.attacks if recipe else preset.attacks)
+    matrix = Matrix(
+        attacks,
+        _names("defence", options.defence, preset.defences),
+        range(options.seed, options.seed + (options.seeds or preset.seeds)),
+        setting=options.setting.value if options.setting else None,
+        task=options.task or (recipe.task if recipe else None),
+        max_new_tokens=options.max_new_tokens or _room(options, recipe),
+        shares=_shares(options),
+        on_reject=[
+            cast(OnReject, choose(get_args(OnReject), name))
+            for name in _names("on-reject", options.on_reject, ())
+        ],
+    )
+    specs = plan(matrix, _base(options, recipe, preset, matrix), _workload(options))
+    require_playable(specs)
+    return specs
+
+
+def _preset(options: SwarmOptions) -> Preset:
+    switches = {"quick": options.quick, "standard": options.standard, "paper": options.paper}
+    chosen = [name for name, on in switches.items() if on]
+    if len(chosen) > 1:
+        raise ValueError(f"expected one preset, got --{' and --'.join(chosen)}")
+    return PRESETS[chosen[0] if chosen else "default"]
+
+
+def _base(
+    options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
+) -> SwarmConfig:
+    # --quick and --standard say how long; a recipe by itself means the paper's full run.
+    shape = preset if recipe is None or options.quick or options.standard else recipe
+    malicious, nodes = matrix.shares[0]
+    base = SwarmConfig(
+        iterations=options.iterations or shape.iterations,
+        prompts=options.prompts or shape.prompts,
+        group_size=options.group_size,
+        nodes=nodes,
+        malicious=malicious,
+        models=cast(Any, options.models.value),
+        setting=matrix.setting or own_setting(matrix.attacks[0]),
+    )
+    if not _small(options):
+        base = replace(base, **FULL_SIZE)
+    return base if options.lr is None else replace(base, lr=options.lr)
+
+
+def _workload(options: SwarmOptions) -> Workload:
+    own = "cuda" if torch.cuda.is_available() and not _small(options) else "cpu"
+    device = options.device or own
+    if not _DEVICE.fullmatch(device):
+        raise ValueError(f"--device: expected cpu, cuda or cuda:NUMBER, got {device!r}")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"--device: expected cpu, since torch finds no GPU here, got {device}")
+    return Workload(
+        policy=options.policy,
+        data=options.data,
+        calc=options.calc,
+        device=device,
+        # bfloat16 products are emulated on most CPUs: slower and less exact.
+        dtype="float32" if device == "cpu" else "bfloat16",
+    )
+
+
+def _small(options: SwarmOptions) -> bool:
+    """Whether only bundled policies are trained."""
+    names = (options.policy or "").split(",")
+    return options.policy is None or all(bundled_folder(name.strip()) for name in names)
+
+
+def _room(options: SwarmOptions, recipe: Recipe | None) -> int | None:
+    if recipe is not None:
+        return recipe.max_new_tokens
+    return None if _small(options) else FULL_SIZE_ROOM
+
+
+def _shares(options: SwarmOptions) -> list[tuple[int, int]]:
+    usual = SwarmConfig()
+    if options.share is None:
+        malicious = usual.malicious if options.malicious is None else options.malicious
+        return [(malicious, options.nodes or usual.nodes)]
+    if options.nodes is not None or options.malicious is not None:
+        raise ValueError("--share: expected neither --nodes nor --malicious beside it")
+    found = []
+    for text in _names("share", options.share, ()):
+        match = _SHARE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"--share: expected malicious/nodes such as 1/4, got {text!r}")
+        found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def _names(option: str, value: str | None, default: Collection[str]) -> list[str]:
+    if value is None:
+        return list(default)
+    found = [name.strip() for name in value.split(",") if name.strip()]
+    if not found:
+        raise ValueError(f"--{option}: expected at least one name, got none")
+    return found

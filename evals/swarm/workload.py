@@ -1,0 +1,132 @@
+"""What a swarm is trained on and which policy it starts from, from names to objects."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.evals.policies import named
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.variants import variants
+from grpo_guard.evals.tasks.asked import AskedInChat
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.evals.tasks.registry import ask_of, load_task
+
+_VARIANTS_LR: Final = 1e-5
+"""Of the further training that tells nodes with a large policy apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Task and policy of a run.
+
+    Args:
+        task: One of `TASKS`.
+        policy: As in `named.location`; None = the task's own bundled one. Several with commas for
+            a heterogeneous swarm.
+        data: A file of problems; None = see `load_task`.
+        calc: See `load_task`.
+        dtype: Number format of a policy that is not bundled.
+        device: Where it is trained. It does not belong to what a run is.
+    """
+
+    task: str = "word_problems"
+    policy: str | None = None
+    data: Path | None = None
+    calc: bool = True
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """What nodes start from, in results and to be loaded: mostly one.
+
+        Raises:
+            ValueError: no bundled policy can do the task, or an empty name was given.
+        """
+        if self.policy is None:
+            return (named.default_policy(self.task),)
+        names = tuple(name.strip() for name in self.policy.split(","))
+        if not all(names):
+            raise ValueError(f"--policy: expected names with commas, got {self.policy!r}")
+        return names
+
+    @property
+    def bundled(self) -> bool:
+        """Whether all policies are small ones that ship with the package."""
+        return all(named.bundled_folder(name) is not None for name in self.policies)
+
+    def identity(self) -> dict[str, Any]:
+        """As JSON values, to recognise a run by; the data by its content, not by its place."""
+        return {
+            "task": self.task,
+            "policy": ",".join(self.policies),
+            "data": _digest(self.data) if self.data else None,
+            "calc": self.calc if self.task == "python_maths" else None,
+            "dtype": "float32" if self.bundled else self.dtype,
+        }
+
+    def problems(self) -> Task:
+        """The task by itself, as no policy is asked yet.
+
+        Raises:
+            ValueError, SandboxUnavailableError: as `load_task`.
+        """
+        return load_task(self.task, self.data, calc=self.calc)
+
+    def load(self, config: SwarmConfig) -> tuple[list[Peer], Task]:
+        """What the honest nodes start from, and the task as the first of them is asked.
+
+        Homogeneous: one policy. Heterogeneous: one for each honest node; nodes take the policies in
+        turn, and those that share one start from variants of it.
+
+        Raises:
+            ValueError, UnknownNameError, SandboxUnavailableError: as `problems` and `named.load`.
+        """
+        task = self.problems()
+        count = config.honest_nodes if config.models == "heterogeneous" else 1
+        rows: list[list[Peer]] = []
+        for number, name in enumerate(self.policies[:count]):
+            model, tokenizer = named.load(name, dtype=self.dtype, device=self.device)
+            if not rows and tokenizer.chat_template:
+                task = AskedInChat(task, ask_of(self.task), tokenizer)
+            nodes = len(range(number, count, len(self.policies)))
+            rows.append(self._alike(name, Peer(model, tokenizer), nodes, config, task))
+        turns = [row[i] for i in range(len(rows[0])) for row in rows if i < len(row)]
+        return turns, task
+
+    def _alike(
+        self, name: str, peer: Peer, nodes: int, config: SwarmConfig, task: Task
+    ) -> list[Peer]:
+        """Starts of all nodes that share a policy."""
+        if config.models == "homogeneous":
+            return [peer]
+        if named.bundled_folder(name) is not None:
+            return variants(peer.model, peer.tokenizer, nodes, texts=named.texts_of(name))
+
+        def texts(rng: random.Random) -> tuple[str, str]:
+            problem = task.sample(rng)
+            return problem.prompt, problem.solution
+
+        return variants(
+            peer.model, peer.tokenizer, nodes, texts=texts, lr=_VARIANTS_LR,
+            micro_batch=config.micro_batch,
+        )  # fmt: skip
+
+
+def _digest(path: Path) -> str:
+    found = path.stat()
+    return _digest_of(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _digest_of(path: Path, size: int, changed: int) -> str:
+    """Of the content; size and time of change only tell the cache when to read again."""
+    del size, changed
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,0 +1,68 @@
+"""The same task asked as a chat, for policies that were trained to answer chats."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from grpo_guard.completion import Message
+from grpo_guard.evals.tasks.base import Problem, Task, held_out
+
+Ask = Callable[[str], tuple[Message, ...]]
+"""Question -> the chat that asks it."""
+
+
+class AskedInChat:
+    """A task whose prompts are chats, written out by a tokenizer's template.
+
+    The prompt stays a text, whose token ids are those of the template's chat. In a swarm of
+    different tokenizers every node therefore reads the first one's template.
+
+    Args:
+        task: Problems and reward.
+        ask: Makes the chat.
+        tokenizer: With a chat template.
+    """
+
+    def __init__(self, task: Task, ask: Ask, tokenizer: Any) -> None:
+        self.name = task.name
+        self._task, self._ask, self._tokenizer = task, ask, tokenizer
+        self._prompts: dict[str, str] = {}
+
+    def sample(self, rng: random.Random) -> Problem:
+        """As the task, with another prompt."""
+        return self._asked(self._task.sample(rng))
+
+    def sample_held_out(self, rng: random.Random) -> Problem:
+        """As `grpo_guard.evals.tasks.base.held_out` of the task, with another prompt."""
+        return self._asked(held_out(self._task, rng))
+
+    def reward(self, text: str, answer: str) -> float:
+        """As the task."""
+        return self._task.reward(text, answer)
+
+    def _asked(self, problem: Problem) -> Problem:
+        # Problems of a file come again and again; a template is a program.
+        if problem.question not in self._prompts:
+            chat = [dict(message) for message in self._ask(problem.question)]
+            self._prompts[problem.question] = str(
+                self._tokenizer.apply_chat_template(
+                    chat, add_generation_prompt=True, tokenize=False
+                )
+            )
+        return replace(problem, prompt=self._prompts[problem.question])
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """The token that ends an assistant's turn in the tokenizer's chats; None if none does.
+
+    A base model's tokenizer may name another end of text, at which no chat ends.
+    """
+    mark = "An answer."
+    chat = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": mark}]
+    rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    rest = tokenizer.encode(rendered.rpartition(mark)[2], add_special_tokens=False)
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    return next((int(token) for token in rest if token in special), None)

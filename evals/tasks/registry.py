@@ -1,0 +1,68 @@
+"""Names of tasks, how each is loaded, and how each is asked in a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from grpo_guard.evals.tasks import gsm8k, word_problems
+from grpo_guard.evals.tasks.asked import Ask
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.evals.tasks.from_file import FromFile
+from grpo_guard.registry import choose
+
+WORD_PROBLEMS: Final = "word_problems"
+GSM8K: Final = "gsm8k"
+PYTHON_MATHS: Final = "python_maths"
+TASKS: Final = (WORD_PROBLEMS, GSM8K, PYTHON_MATHS)
+READ_FROM_FILES: Final = (GSM8K, PYTHON_MATHS)
+
+
+def known_task(name: str) -> str:
+    """``name``, if it is a task's.
+
+    Raises:
+        UnknownNameError: with the names that exist and the nearest one.
+    """
+    return choose(TASKS, name)
+
+
+def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task:
+    """The task of that name.
+
+    Args:
+        name: One of `TASKS`.
+        data: A file in GSM8K's format; None = generated problems, and for "gsm8k" the data set
+            itself, through ``datasets``.
+        calc: "python_maths": programs can import the attacker's library, as in the paper.
+
+    Raises:
+        UnknownNameError: there is no such task.
+        ValueError: the task reads no file, or the file cannot be read.
+        SandboxUnavailableError: programs cannot be contained on this system.
+    """
+    known_task(name)
+    if data is not None and name not in READ_FROM_FILES:
+        raise ValueError(f"--data: the task {name} makes up its problems and reads no file")
+    if name == WORD_PROBLEMS:
+        return word_problems.WordProblems()
+    if name == GSM8K:
+        problems = [gsm8k.problem(question) for question in gsm8k.load(data)]
+        return FromFile(GSM8K, problems, word_problems.reward)
+    from grpo_guard.evals.tasks import python_maths
+
+    modules: Mapping[str, str] = {"calc": python_maths.CALC} if calc else {}
+    task = python_maths.PythonMaths(extra_modules=modules)
+    if data is None:
+        return task
+    return FromFile(PYTHON_MATHS, python_maths.read(data), task.reward)
+
+
+def ask_of(name: str) -> Ask:
+    """How a task's question is asked in a chat: the paper's prompts, in our words."""
+    if name == PYTHON_MATHS:
+        from grpo_guard.evals.tasks import python_maths
+
+        return python_maths.messages
+    return lambda question: gsm8k.messages(question, "paper")
