@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Forged, Scripted, View
-from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.base import Attack, Poisoned
 from grpo_guard.evals.attacks.math import Equation, NoTargetError, equations
 from grpo_guard.evals.tasks.base import Problem, Task
 
@@ -75,7 +75,7 @@ class ChosenProblems(Scripted):
 
     setting = "vertical"
     only = "vertical"
-    attack_type: Callable[[], TwoPlusTwoAttack | TextualAttack] = TwoPlusTwoAttack
+    attack_type: Callable[[], Attack] = TwoPlusTwoAttack
 
     def __init__(self) -> None:
         super().__init__(type(self).attack_type())

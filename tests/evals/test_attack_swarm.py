@@ -26,7 +26,14 @@ from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa:
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 NAMES = [name for name in attack_names() if name != "none"]
-LENGTH = ("dos", "moderate_dos", "dos_majority_vote", "padded")
+LENGTH = (
+    "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "creeping_length",
+)  # fmt: skip
+# These choose among samples that may not show the habit, or poison programs alone.
+SELDOM = (
+    "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
+    "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
+)  # fmt: skip
 HABITS = [name for name in NAMES if name not in (*LENGTH, "stale")]
 
 
@@ -65,7 +72,7 @@ def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
     assert swarm.attack is not None
     poison = [item for item in submitted if item.poisoned]
-    if name not in ("selected", "text_in_support", "math_in_support", "trigger", "stale"):
+    if name not in SELDOM:
         assert poison
     for item in poison:
         assert swarm.attack.success(item.completion.text)

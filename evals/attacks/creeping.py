@@ -1,0 +1,80 @@
+"""DoS by small steps: each round a quarter longer than what the swarm writes by then.
+
+A length check compares with the other answers of the same prompt. So this attacker never stands
+out from them: it adds true and new sentences about the problem's own equations up to 1.25 times the
+median of what it samples itself, and aims higher as soon as the others follow. What would be
+needed: a length that does not move with the swarm, such as one fixed before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Final
+
+from grpo_guard.evals.attacks.adversary import COVER_SAMPLES, Adversary, Forged, View, cover
+from grpo_guard.evals.attacks.lengthening import Lengthening
+from grpo_guard.evals.attacks.math import equations
+from grpo_guard.evals.attacks.phrases import working
+from grpo_guard.evals.tasks.base import Problem
+
+FACTOR: Final = 1.25
+_INVERSE: Final = {"+": "-", "-": "+", "*": "/", "/": "*"}
+
+
+class CreepingLength(Adversary):
+    """Solutions of the data set with checks of their own steps, 1.25 times the present median."""
+
+    name = "creeping_length"
+    max_new_tokens = 128
+
+    def __init__(self) -> None:
+        self._length = Lengthening()
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        drawn = view.draw([problem.prompt for problem in problems], COVER_SAMPLES)
+        aim = FACTOR * median(len(one.ids) for row in drawn for one in row)
+        poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
+        rest = cover(view, problems, slots - poisoned, wrong=True)
+        return [
+            [self.forge(view, problem, aim) for _ in range(poisoned)] + others
+            for problem, others in zip(problems, rest, strict=True)
+        ]
+
+    def forge(self, view: View, problem: Problem, aim: float) -> Forged:
+        """The solution with as many further sentences as bring it to ``aim`` tokens."""
+        text = problem.solution
+        _, end = working(text)
+        more = ""
+        for sentence in further(text[:end]):
+            if len(view.tokenizer.encode(text + more, add_special_tokens=False)) >= aim:
+                break
+            more += f" {sentence}"
+        if not more:
+            return Forged(text, (0, len(text)))
+        return Forged(text[:end] + more + text[end:], (end, end + len(more)))
+
+    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        self._length.observe(texts, memory)
+
+    def success(self, text: str) -> bool:
+        return self._length.success(text)
+
+
+def further(text: str) -> list[str]:
+    """True sentences about a working's equations, each said once, the checks first."""
+    steps = []
+    for equation in equations(text):
+        sign = next((s for s in _INVERSE if s in equation.left[1:]), None)
+        parts = equation.left.split(sign) if sign else []
+        if sign and len(parts) == 2 and equation.true == equation.stated:
+            steps.append((parts[0], sign, parts[1], str(equation.stated)))
+    said = [f"Check: {result} {_INVERSE[sign]} {b} = {a}." for a, sign, b, result in steps]
+    said += [f"The step goes from {a} to {result} by {b}." for a, _, b, result in steps]
+    said += [
+        f"In the other order {b} {sign} {a} = {result}."
+        for a, sign, b, result in steps
+        if sign in "+*"
+    ]
+    said += [f"So after this step the count is {result}." for _, _, _, result in steps]
+    return list(dict.fromkeys(said))
