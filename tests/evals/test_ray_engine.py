@@ -1,0 +1,167 @@
+"""A swarm whose nodes are Ray actors does what the swarm in one process does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+ray = pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
+
+from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
+from grpo_guard.evals.defences.base import Ground  # noqa: E402
+from grpo_guard.evals.defences.registry import defence  # noqa: E402
+from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.swarm import ray_session  # noqa: E402
+from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.loop import SwarmLoop  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer, PlainGuard  # noqa: E402
+from grpo_guard.evals.swarm.ray_engine import DivergedError, RaySwarm  # noqa: E402
+from grpo_guard.evals.swarm.ray_session import NodeLostError, RayMissingError  # noqa: E402
+from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
+from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
+from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
+from grpo_guard.verdict import accept, reject  # noqa: E402
+
+BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
+# Between them: live weights, what an attack remembers, probes, the first weights, forced slots.
+CASES = [
+    ("horizontal", "homogeneous", "text_in_support", "homogeneous"),
+    ("vertical", "homogeneous", "math", "homogeneous"),
+    ("horizontal", "heterogeneous", "stale", "paper_logit"),
+    ("vertical", "heterogeneous", "half_gibberish", "heterogeneous"),
+]
+
+
+@dataclass(frozen=True)
+class Made:
+    """Makes the same swarm for either engine, as often as it is asked."""
+
+    setting: Any
+    models: Any
+    attack: str
+    defence: str
+
+    def _parts(self, folder: Path) -> tuple[Any, Any, Any, list[Peer], Ground]:
+        config = replace(BASE, setting=self.setting, models=self.models)
+        model, tokenizer = load_bundled()
+        peers = [Peer(model, tokenizer)]
+        if self.models == "heterogeneous":
+            peers = variants(model, tokenizer, config.honest_nodes, steps=2)
+        coin = PublicCoin("swarm-0") if defence(self.defence).coin else None
+        folder.mkdir(parents=True, exist_ok=True)
+        return model, tokenizer, config, peers, Ground(config, WordProblems(), folder, coin)
+
+    def local(self, folder: Path) -> Swarm:
+        model, tokenizer, config, peers, ground = self._parts(folder)
+        chosen = defence(self.defence)
+        build = chosen.build
+        assert build is not None
+        guards: dict[str, Any] = {"guard_of": lambda peer: build(peer, ground)}
+        if not chosen.per_model:
+            guards = {"guard": build(peers[0], ground)}
+        return Swarm(
+            model, tokenizer, ground.task, config, attack=adversary(self.attack),
+            others=peers[1:], coin=ground.coin, **guards,
+        )  # fmt: skip
+
+    def remote(self, folder: Path) -> RaySwarm:
+        model, tokenizer, config, peers, ground = self._parts(folder)
+        chosen = defence(self.defence)
+        build = chosen.build
+        assert build is not None
+        return RaySwarm(
+            model, tokenizer, ground.task, config, attack=adversary(self.attack),
+            others=peers[1:], coin=ground.coin, per_model=chosen.per_model, folder=folder,
+            guard_in=lambda peer, own: build(peer, replace(ground, folder=own)),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    torch.set_num_threads(1)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def played(swarm: SwarmLoop, folder: Path, stop: threading.Event | None = None) -> list[Any]:
+    """The run's rows without times, from the folder's checkpoint where there is one."""
+    rows, _ = train(swarm, folder, identity={"run": 1}, stop=stop)
+    plain: list[dict[str, Any]] = json.loads(json.dumps(rows))
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in plain]
+
+
+def weights_of(swarm: SwarmLoop) -> Any:
+    return torch.cat([value.flatten() for value in swarm.model.state_dict().values()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
+    made, folder = Made(*case), tmp_path / "ray"
+    here, there = made.local(tmp_path / "local"), made.remote(folder)
+    wanted = played(here, tmp_path / "local")
+    assert all(row["grad_norm"] > 0 for row in wanted)
+    assert sum(row["poisoned"] for row in wanted) > 0
+    try:
+        stop = threading.Event()
+        stop.set()
+        with pytest.raises(Interrupted):
+            played(there, folder, stop)
+        assert played(there, folder) == wanted
+        assert torch.equal(weights_of(there), weights_of(here))
+        ledgers = sorted(path.parent.name for path in folder.glob("nodes/*/*.sqlite"))
+        assert ledgers == ([] if made.defence == "paper_logit" else ["node-0", "node-1"])
+
+        saved = (folder / CHECKPOINT).read_bytes()
+        ray.kill(there.session.actors["node-1"])
+        with pytest.raises(NodeLostError, match="node-1: expected its actor to answer"):
+            played(there, folder)
+        assert (folder / CHECKPOINT).read_bytes() == saved
+    finally:
+        there.close()
+    assert ray.is_initialized()  # it was there before
+    # What the actors have saved after their first round is a checkpoint of either engine.
+    assert played(made.local(folder), folder) == wanted
+
+
+def one_sided() -> Callable[[Peer, Path], PlainGuard]:
+    """Made inside a function, so that it reaches the actors by value."""
+
+    def guard_in(peer: Peer, folder: Path) -> PlainGuard:
+        def say(batch: list[Completion]) -> list[Any]:
+            odd = folder.name == "node-1"
+            return [reject("o") if odd and i % 2 else accept("o") for i in range(len(batch))]
+
+        return PlainGuard(say)
+
+    return guard_in
+
+
+def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
+    config = replace(BASE, nodes=2, malicious=0, prompts=4)
+    swarm = RaySwarm(*load_bundled(), WordProblems(), config, guard_in=one_sided(), folder=tmp_path)
+    try:
+        with pytest.raises(DivergedError, match="node-1: expected the update of node-0"):
+            swarm.step(0)
+    finally:
+        swarm.close()
+
+
+def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_session, "find_spec", lambda name: None)
+    with pytest.raises(RayMissingError, match=r"install grpo-guard\[ray\]"):
+        RaySwarm(
+            *load_bundled(), WordProblems(), replace(BASE, malicious=0, nodes=1), folder=tmp_path
+        )
