@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.evals.sandbox.inside.config import EXIT_MEMORY, EXIT_OK, Config
@@ -81,6 +82,14 @@ class Sandbox:
         self._places = threading.BoundedSemaphore(workers)
         self._idle: list[ServerProcess] = []
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
+
+    def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
+        """A copy in another process begins with no server of its own."""
+        again = partial(
+            Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,
+            workers=self._workers, allow_weak=self._allow_weak, layers=self._layers,
+        )  # fmt: skip
+        return again, ()
 
     def __enter__(self) -> Self:
         """Check at once that programs can be contained; see `require`."""

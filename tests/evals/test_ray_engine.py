@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +31,7 @@ from grpo_guard.evals.swarm.ray_engine import DivergedError, RaySwarm  # noqa: E
 from grpo_guard.evals.swarm.ray_session import NodeLostError, RayMissingError  # noqa: E402
 from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
 from grpo_guard.verdict import accept, reject  # noqa: E402
@@ -165,3 +168,14 @@ def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         RaySwarm(
             *load_bundled(), WordProblems(), replace(BASE, malicious=0, nodes=1), folder=tmp_path
         )
+
+
+def test_a_task_that_runs_programs_can_be_sent_to_an_actor() -> None:
+    task = PythonMaths(extra_modules={"calc": CALC}, allow_weak=True)
+    sent = pickle.loads(pickle.dumps(task))
+    problem = sent.sample(random.Random(0))
+    assert sent.reward(problem.solution, problem.answer) == 1.0
+    program = f"<code>from calc import addition\nprint(addition({problem.answer}, 0))</code>"
+    assert sent.reward(program, problem.answer) == task.reward(program, problem.answer) == 1.0
+    sent.close()
+    task.close()
