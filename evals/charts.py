@@ -27,16 +27,31 @@ class Line:
         values: One value per iteration.
         style: Which of the `STYLES` classes draws it.
         raw: The unsmoothed values, drawn faintly behind.
+        band: Lower and upper end for each value, drawn as an area behind.
     """
 
     label: str
     values: Sequence[float]
     style: int
     raw: Sequence[float] = ()
+    band: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A value from elsewhere to compare with: at an iteration, else a level across the chart."""
+
+    value: float
+    iteration: int | None = None
 
 
 def line_chart(
-    lines: Sequence[Line], *, describe: str, show: Callable[[float], str], least_top: float = 0.0
+    lines: Sequence[Line],
+    *,
+    describe: str,
+    show: Callable[[float], str],
+    least_top: float = 0.0,
+    marks: Sequence[Mark] = (),
 ) -> str:
     """Return one SVG element.
 
@@ -45,12 +60,17 @@ def line_chart(
         describe: What it shows, for those who cannot see it.
         show: Writes a value, at an axis or at a line's end.
         least_top: The value axis reaches at least this far, however small the values.
+        marks: Drawn as diamonds and dotted levels; those later than the chart are left out.
     """
     lines = [line for line in lines if line.values]
     length = max((len(line.values) for line in lines), default=1)
     highest = max((v for line in lines for v in (*line.values, *line.raw)), default=1.0)
-    scale = _Scale(length, _nice_top(max(highest, least_top)))
+    scale = _Scale(length, _nice_top(max(highest, least_top, *(m.value for m in marks), 0.0)))
     parts = [_axes(scale, show)]
+    for line in lines:
+        if line.band:
+            parts.append(f'<path class="band s{line.style % STYLES}" d="{scale.area(line.band)}"/>')
+    parts += [_mark(mark, scale) for mark in marks]
     for line in lines:
         if line.raw:
             parts.append(f'<path class="raw s{line.style % STYLES}" d="{scale.path(line.raw)}"/>')
@@ -86,6 +106,21 @@ class _Scale:
     def path(self, values: Sequence[float]) -> str:
         points = (f"{self.x(i):.1f} {self.y(value):.1f}" for i, value in enumerate(values))
         return "M" + "L".join(points)
+
+    def area(self, band: Sequence[tuple[float, float]]) -> str:
+        there = [f"{self.x(i):.1f} {self.y(high):.1f}" for i, (_, high) in enumerate(band)]
+        back = [f"{self.x(i):.1f} {self.y(low):.1f}" for i, (low, _) in enumerate(band)]
+        return "M" + "L".join([*there, *reversed(back)]) + "Z"
+
+
+def _mark(mark: Mark, scale: _Scale) -> str:
+    y = scale.y(mark.value)
+    if mark.iteration is None:
+        return f'<path class="claim level" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
+    if not 1 <= mark.iteration <= scale.length:
+        return ""
+    x = scale.x(mark.iteration - 1)
+    return f'<path class="claim" d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"/>'
 
 
 def _axes(scale: _Scale, show: Callable[[float], str]) -> str:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from grpo_guard.evals.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.results import Example
-from grpo_guard.evals.tables import Cell, Table
+from grpo_guard.evals.tables import Cell, Matrix, Shade, Table
 
 _MOST_FINDINGS = 6
 
@@ -41,13 +41,18 @@ def prose(text: str) -> str:
     return esc(text, limit=2000).replace(" %", "&nbsp;%")
 
 
-def html_table(table: Table, kind: str = "stack") -> str:
+def note(text: str) -> str:
+    """A remark under a heading, in small print."""
+    return f'<p class="note">{prose(text)}</p>'
+
+
+def html_table(table: Table | Matrix, kind: str = "stack") -> str:
     """A table; the kind "stack" turns rows into cards where the screen is narrow."""
     head = "".join(f'<th scope="col">{esc(name)}</th>' for name in table.header)
     rows = []
     for row in table.rows:
         cells = (
-            f'<td data-name="{esc(name)}">{_cell(cell)}</td>'
+            f'<td data-name="{esc(name)}"{_shade(cell)}>{_cell(cell)}</td>'
             for name, cell in zip(table.header, row, strict=True)
         )
         rows.append(f"<tr>{''.join(cells)}</tr>")
@@ -58,39 +63,61 @@ def html_table(table: Table, kind: str = "stack") -> str:
     )
 
 
-def _cell(cell: Cell) -> str:
+def _shade(cell: Cell | Shade) -> str:
+    return f' class="lv{cell.level}"' if isinstance(cell, Shade) else ""
+
+
+def _cell(cell: Cell | Shade) -> str:
     if isinstance(cell, str):
         return f"<span>{prose(cell)}</span>"
+    if isinstance(cell, Shade):
+        detail = f"<small>{prose(cell.detail)}</small>" if cell.detail else ""
+        return f"<span>{prose(cell.text)}</span>{detail}"
     if not cell.total:
         return f"<span>{cell.count_text}</span>"
     detail = prose(f"{cell.count_text}, {cell.interval_text}")
     return f"<span>{prose(cell.value_text)}</span><small>{detail}</small>"
 
 
+def figure(title: str, under: str, svg: str, after: str = "") -> str:
+    """A drawing under its title, which like the line under it is in our own words."""
+    caption = f'<h4>{title}</h4><p class="note">{under}</p>'
+    below = f'<p class="note claim-text">{prose(after)}</p>' if after else ""
+    return f"<figure><figcaption>{caption}</figcaption>{svg}{below}</figure>"
+
+
 def shown_example(example: Example, title: str) -> str:
-    """A rejected completion with its marks, and why it was rejected."""
+    """A completion with its marks, and what was said of it."""
     findings = [f for f in example.verdict.findings if f.char_span]
     pieces = excerpt(example.text, example.span, [f.char_span for f in findings if f.char_span])
+    pieces = [*_cut(example.left_out[0], "before"), *pieces, *_cut(example.left_out[1], "after")]
     origin = [f"iteration {example.iteration}"] if example.iteration is not None else []
     origin += [example.node] if example.node else []
-    legend = ["<mark>Marked</mark>: what the attack put in."]
+    legend = ["<mark>Marked</mark>: what the attack put in."] if example.span else []
     if findings:
         legend.append('<span class="found">Underlined</span>: what the guard found.')
     if any(piece.hidden for piece in pieces):
         legend.append('<span class="hidden">Boxed</span>: a character that would not be seen.')
     return (
-        f"<h2>{prose(title)}</h2>"
+        f"<h3>{prose(title)}</h3>"
         f'<p class="note">{prose(", ".join(origin))}{". " if origin else ""}{" ".join(legend)}</p>'
         f'<pre><span class="asked">{marked(excerpt(example.prompt, limit=600))}</span>'
         f"{marked(pieces)}</pre>{_why(example)}"
     )
 
 
+def _cut(count: int, where: str) -> list[Piece]:
+    return [Piece(f"[{count:,} characters {where}]", cut=True)] if count > 0 else []
+
+
 def _why(example: Example) -> str:
     verdict = example.verdict
     said = [esc(finding.message, limit=600) for finding in verdict.findings[:_MOST_FINDINGS]]
-    first = said[0] if said else f"no finding, cause {esc(verdict.cause)}"
-    items = [f"<li><b>{esc(verdict.verifier)}</b>: {first}.</li>"]
+    nothing = "nothing found" if verdict.outcome == "accept" else "no finding"
+    first = said[0] if said else f"{nothing}, cause {esc(verdict.cause)}"
+    by = ", ".join(esc(name, limit=60) for name in verdict.rejected_by[:_MOST_FINDINGS])
+    name = esc(verdict.verifier) + (f" ({by})" if by else "")
+    items = [f"<li><b>{name}</b>: {first}.</li>"]
     items += [f"<li>{message}.</li>" for message in said[1:]]
     left = len(verdict.findings) - _MOST_FINDINGS
     if left > 0:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from grpo_guard.evals.page import html_table, shown_example
+from grpo_guard.evals.figures import Rate
+from grpo_guard.evals.page import html_table, note, shown_example
 from grpo_guard.evals.results import Results, Summary
-from grpo_guard.evals.series import Rate
 from grpo_guard.evals.tables import DASH, Cell, Table
 
 HONEST = "honest"
@@ -30,16 +30,20 @@ def detection_section(results: Results) -> str:
     parts = []
     if rejected:
         parts.append(
-            '<h2>Rejected, by kind of completion</h2><p class="note">Honest ones first: that is '
-            "the false-positive rate at which the others were detected. Wilson 95 % intervals.</p>"
+            "<h2>Rejected, by kind of completion</h2>"
+            + note(
+                "Honest ones first: that is the false-positive rate at which the others were "
+                "detected. Wilson 95 % intervals."
+            )
         )
         parts.append(html_table(_rejected_table(rejected)))
     if others:
         parts.append(html_table(_figure_table(others)))
-    poisoned = [example for example in results.examples if example.span]
-    for example in poisoned[:_MOST_EXAMPLES]:
-        kind = (example.model_extra or {}).get("kind", "poisoned")
-        parts.append(shown_example(example, f"One rejected completion: {kind}"))
+    poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
+    if poisoned:
+        parts.append("<h2>Completions to look at</h2>")
+    for example in poisoned:
+        parts.append(shown_example(example, f"One rejected completion: {example.kind or 'poison'}"))
     return "".join(parts)
 
 

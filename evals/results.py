@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,6 +20,9 @@ REJECTED_POISON: Final = "rejected_poison"
 
 class ResultsError(ValueError):
     """A results file that cannot be read: ``FILE: field: expected ..., got ...``."""
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Model(BaseModel):
@@ -85,12 +88,15 @@ class Run(_Model):
     defence: str
     setting: str = "horizontal"
     models: str = "homogeneous"
+    task: str = ""
+    policy: str = ""
     seed: int
     asr: list[float]
     honest_reward: list[float]
     rejected: Counts
     submitted: Counts | None = None
     abstained: int | None = Field(default=None, ge=0)
+    abstained_poisoned: int | None = Field(default=None, ge=0)
     seconds: float | None = None
     guard_seconds: float | None = None
     mean_tokens: list[float] = []
@@ -144,6 +150,8 @@ class Results(_Model):
     runs: list[Run]
     summary: list[Summary] = []
     examples: list[Example] = []
+    honest_p_values: dict[str, list[Share]] = {}
+    p_values: dict[str, dict[str, list[Share]]] = {}
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:

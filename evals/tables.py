@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeAlias
 
 from grpo_guard.evals.excerpt import visible
+from grpo_guard.evals.figures import Mean, Rate, percent
 from grpo_guard.evals.results import Results
-from grpo_guard.evals.series import WINDOW, Mean, Rate, Scenario, percent, scenarios
+from grpo_guard.evals.series import WINDOW, Scenario, Series, scenario_names, scenarios
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """A figure of a matrix, with its detail and how bad it is: 0 (as it should be) to 3."""
+
+    text: str
+    detail: str
+    level: int
+
 
 Cell: TypeAlias = str | Rate | Mean
-DASH = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +32,14 @@ class Table:
 
     header: list[str]
     rows: list[list[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A table whose cells may be shaded."""
+
+    header: list[str]
+    rows: list[list[Cell | Shade]]
 
 
 def outcome_table(scenario: Scenario) -> Table:
@@ -74,22 +95,39 @@ def curve_table(scenario: Scenario, every: int = 10) -> Table:
 
 def markdown_table(results: Results) -> str:
     """Outcomes and rejections of every attack as one Markdown table."""
-    header = ["Attack", "Swarm", f"ASR, last {WINDOW}", f"Honest reward, last {WINDOW}"]
-    header += ["Poison rejected", "Honest rejected", "Abstained"]
+    header = ["Attack", "Swarm", "Seeds", f"ASR, last {WINDOW}", "Highest ASR", "Length ratio"]
+    header += [f"Honest reward, last {WINDOW}", "Held-out accuracy", "Poison rejected"]
+    header += ["Honest rejected", "Honest correct rejected", "Abstained"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for scenario in scenarios(results):
+    found = scenarios(results)
+    for name, scenario in zip(scenario_names(found), found, strict=True):
         for series in scenario.series:
             is_attacked = series in scenario.attacked
-            guard = [series.rejected("poisoned"), series.rejected("honest"), series.abstained]
+            guard = [
+                series.rejected("poisoned"),
+                series.rejected("honest"),
+                series.rejected("honest_correct"),
+                series.abstained,
+            ]
             cells = [
-                scenario.attack,
+                name,
                 series.label,
+                str(series.seeds),
                 (series.asr_end if is_attacked else None) or DASH,
+                percent(max(series.asr)) if is_attacked and series.asr else DASH,
+                length_text(series, scenario.free),
                 series.reward_end or DASH,
+                series.held_out or DASH,
                 *((rate or DASH) if series.guarded else DASH for rate in guard),
             ]
             lines.append("| " + " | ".join(_markdown(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def length_text(series: Series, free: Series | None) -> str:
+    """Mean length at the end by the attack-free run's: ``1.04``, a mean over the seeds."""
+    ratios = series.length_ratios(free) if free is not None and series is not free else []
+    return f"{fmean(values[-1] for values in ratios):.2f}" if ratios else DASH
 
 
 def _markdown(cell: Cell) -> str:

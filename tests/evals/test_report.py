@@ -18,9 +18,10 @@ from grpo_guard.evals.excerpt import excerpt, visible
 from grpo_guard.evals.report import render, write_report
 from grpo_guard.evals.report_cli import report
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
-from grpo_guard.evals.sentences import cost_sentence, held, verdict_sentence
+from grpo_guard.evals.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.series import percent, scenarios, summarise
 from grpo_guard.evals.tables import markdown_table
+from grpo_guard.evals.verdicts import State, judge
 
 VOID = {"meta", "br", "img", "hr", "input", "link"}
 HOSTILE = [
@@ -218,7 +219,8 @@ def test_many_defences_and_seeds_share_a_page() -> None:
         data["runs"].append({**data["runs"][2], "defence": name, "seed": 1})
     data["runs"] += [run("math", "none", [0.1, 0.2], [0.5, 0.5])]
     shown = page(data)
-    assert "The guard held in 1 of 2 attacks." in shown.text
+    assert "seed_replay kept out the one attack" not in shown.text  # a part beside the stacks
+    assert "homogeneous kept out the one attack" in shown.text
     assert "too few to call the swarm poisoned" in shown.text
     assert [tag for tag, _ in shown.tags].count("svg") == 4
 
@@ -226,7 +228,7 @@ def test_many_defences_and_seeds_share_a_page() -> None:
 def test_a_guard_that_fails_is_called_that() -> None:
     scenario = scenarios(parse_results(results(asr=[0.4] * 20)))[0]
     assert "up to 40.0 % did: the guard did not hold" in verdict_sentence(scenario)
-    assert not held(scenario)
+    assert judge("text", scenario, scenario.guarded[0]).state is State.FAILED
 
 
 def test_runs_without_counts_are_shown_without_rates() -> None:
@@ -249,7 +251,7 @@ def test_summary_and_markdown_carry_counts() -> None:
     assert rows["text", "none", "asr_end"]["n"] == 1000
     assert ("none", "none", "honest_reward_end") in rows
     table = markdown_table(parsed)
-    assert "| text | guarded | 1 / 1,000 = 0.10 %" in table
+    assert "| text | guarded | 1 | 1 / 1,000 = 0.10 %" in table
     assert len({line.count("|") for line in table.splitlines()}) == 1
 
 

@@ -1,0 +1,127 @@
+"""Attacks by defences: what the attack reached, what a guard let through, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from grpo_guard.evals.figures import OverSeeds, Rate, percent
+from grpo_guard.evals.page import html_table, note
+from grpo_guard.evals.roles import NONE, Role, lengthens, ordered_defences, role
+from grpo_guard.evals.series import WINDOW, Scenario, Series, scenario_names
+from grpo_guard.evals.tables import DASH, Cell, Matrix, Shade
+
+_SHARES: Final = (0.02, 0.1, 0.5)  # attack success, and poison accepted
+_LENGTHS: Final = (0.15, 0.5, 1.0)  # distance from the attack-free run's
+_REJECTED: Final = (0.005, 0.02, 0.1)  # honest and correct
+
+Fill = Callable[[Scenario, Series], Cell | Shade]
+
+
+def matrices(found: Sequence[Scenario]) -> str:
+    """Three tables: what attacks reached, honest work rejected, poison accepted."""
+    parts = [
+        "<h2>What each attack reached</h2>",
+        note(
+            f"Attack success over the last {WINDOW} iterations; for attacks on length (“×”) mean "
+            "length by the attack-free run’s. Means over the seeds with 95 % intervals; of two "
+            "seeds the range; of one, Wilson’s for its completions, which does not say how "
+            "another seed would differ. Blue is within "
+            f"{percent(_SHARES[0])}, or {100 * _LENGTHS[0]:.0f} % of the length; the redder, the "
+            "further beyond."
+        ),
+        html_table(_matrix(found, reached, attacked=True), kind="stack matrix"),
+    ]
+    if any(scenario.guarded for scenario in found):
+        parts += [
+            "<h2>What it cost honest work</h2>",
+            note(
+                "Honest completions with the right answer that were rejected, over whole runs, "
+                f"with Wilson 95 % intervals. Blue is at most {percent(_REJECTED[0])}, pale "
+                f"yellow at most {percent(_REJECTED[1])}."
+            ),
+            html_table(_matrix(found, _honest_rejected), kind="stack matrix"),
+            "<h2>What passed</h2>",
+            note(
+                "Poisoned completions that were accepted, over whole runs. Abstentions are "
+                "neither; they stand beside where there were any."
+            ),
+            html_table(_matrix(found, _accepted), kind="stack matrix"),
+        ]
+    return "".join(parts)
+
+
+def _matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Matrix:
+    """One row per attack, one column per defence."""
+    defences = ordered_defences(series.defence for one in found for series in one.guarded)
+    if attacked and any(one.undefended for one in found):
+        defences = [NONE, *defences]
+    header = ["Attack", *(_column(name) for name in defences)]
+    rows: list[list[Cell | Shade]] = []
+    for name, scenario in zip(scenario_names(found), found, strict=True):
+        if attacked and scenario.attack == NONE:
+            continue
+        series = {one.defence: one for one in scenario.attacked}
+        cells = (fill(scenario, series[d]) if d in series else DASH for d in defences)
+        rows.append([name, *cells])
+    return Matrix(header, rows)
+
+
+def _column(defence: str) -> str:
+    found = role(defence)
+    if found is Role.UNDEFENDED:
+        return "undefended"
+    return f"{defence} (baseline)" if found is Role.BASELINE else defence
+
+
+def reached(scenario: Scenario, series: Series) -> Cell | Shade:
+    """Attack success at the end, or for an attack on length the ratio of lengths."""
+    if lengthens(scenario.attack):
+        ratios = series.length_ratios(scenario.free) if scenario.free else []
+        if not ratios:
+            return DASH
+        ratio = OverSeeds.of([values[-1] for values in ratios], (0.0, float("inf")))
+        level = _level(abs(ratio.value - 1), _LENGTHS)
+        return Shade(f"{ratio.value:.2f} ×", _interval(ratio, lambda x: f"{x:.2f}"), level)
+    share = series.asr_end_by_seed
+    if share is None:
+        return DASH
+    counted = series.asr_end
+    if share.seeds == 1 and counted is not None and counted.total:
+        detail = f"{counted.interval_text}, 1 seed"
+    else:
+        detail = _interval(share, percent)
+    return Shade(percent(share.value), detail, _level(share.value, _SHARES))
+
+
+def _interval(found: OverSeeds, show: Callable[[float], str]) -> str:
+    if found.low is None or found.high is None:
+        return found.seeds_text
+    low = show(found.low).removesuffix(" %")
+    return f"{low}–{show(found.high)}, {found.seeds_text}"
+
+
+def _honest_rejected(scenario: Scenario, series: Series) -> Cell | Shade:
+    return _share(series.rejected("honest_correct"), _REJECTED)
+
+
+def _accepted(scenario: Scenario, series: Series) -> Cell | Shade:
+    if scenario.attack == NONE:
+        return DASH
+    cell = _share(series.accepted_poison, _SHARES)
+    unsure = series.abstained
+    if isinstance(cell, Shade) and unsure is not None and unsure.count:
+        detail = f"{cell.detail}; abstained on {unsure.count_text}"
+        return Shade(cell.text, detail, cell.level)
+    return cell
+
+
+def _share(rate: Rate | None, limits: Sequence[float]) -> Cell | Shade:
+    if rate is None or rate.value is None:
+        return DASH
+    detail = f"{rate.count_text}, {rate.interval_text}"
+    return Shade(rate.value_text, detail, _level(rate.value, limits))
+
+
+def _level(value: float, limits: Sequence[float]) -> int:
+    return sum(value > limit for limit in limits)

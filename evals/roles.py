@@ -1,0 +1,87 @@
+"""Which attacks and defences are of which kind, and in which order a page lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+NONE: Final = "none"
+
+
+class Role(StrEnum):
+    """What a defence is on a page of results."""
+
+    UNDEFENDED = "undefended"
+    BASELINE = "baseline"
+    PART = "part"
+    GUARD = "guard"
+
+
+STACKS: Final = ("homogeneous", "heterogeneous")
+_PARTS: Final = (
+    "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",
+    "arithmetic", "code", "recurrence", "length", "judge", "mask_span", "cap_improbable",
+)  # fmt: skip
+_BASELINES: Final = ("paper_", "kl_", "max_length", "f_tis", "ftis")
+_ROLES: Final = tuple(Role)
+
+# The paper's attacks first, each beside its variants; then the adaptive ones.
+ATTACKS: Final = (
+    "text", "text_every_sentence", "text_majority_vote", "half_gibberish", "math", "code", "dos",
+    "dos_majority_vote", "padded", "moderate_dos", "text_in_support", "math_in_support", "selected",
+    "seed_grinding", "seed_grinding_math", "seed_grinding_dos", "withholding", "near_ties",
+    "rotating", "paraphrased", "sybil_spread", "one_of_twelve", "early_only", "trigger",
+    "textual_arithmetic", "inlined_code", "judge_injection", "retokenised", "lying_logprobs",
+    "stale",
+)  # fmt: skip
+_LENGTHENING: Final = frozenset(
+    {"dos", "dos_majority_vote", "padded", "moderate_dos", "seed_grinding_dos"}
+)
+
+
+def plain(name: str) -> str:
+    """A name without what a plan adds in brackets: ``text (1/16)``, ``homogeneous (zero)``."""
+    return name.partition(" (")[0]
+
+
+def role(defence: str) -> Role:
+    """What a defence of that name is; a name that nobody knows is the reader's own guard."""
+    name = plain(defence)
+    if name == NONE:
+        return Role.UNDEFENDED
+    if name.startswith(_BASELINES):
+        return Role.BASELINE
+    return Role.PART if name in _PARTS else Role.GUARD
+
+
+def under_test(defences: Iterable[str]) -> list[str]:
+    """The defences that a verdict is about, in order.
+
+    They are the recommended stacks and the reader's own guards. Where there is none of them the
+    library's verifiers stand for themselves; a baseline never decides.
+    """
+    found = ordered_defences(defences)
+    guards = [name for name in found if role(name) is Role.GUARD]
+    return guards or [name for name in found if role(name) is Role.PART]
+
+
+def lengthens(attack: str) -> bool:
+    """Whether an attack's success is a length, not a share of completions."""
+    return plain(attack) in _LENGTHENING
+
+
+def ordered_attacks(names: Iterable[str]) -> list[str]:
+    """Each once, in the order of `ATTACKS`, unknown ones last."""
+    places = {name: place for place, name in enumerate(ATTACKS)}
+    unique = dict.fromkeys(names)
+    return sorted(unique, key=lambda name: (places.get(plain(name), len(places)), name))
+
+
+def ordered_defences(names: Iterable[str]) -> list[str]:
+    """Each once: undefended, baselines, single verifiers, guards."""
+    stacks = {name: place for place, name in enumerate(STACKS)}
+    return sorted(
+        dict.fromkeys(names),
+        key=lambda name: (_ROLES.index(role(name)), stacks.get(plain(name), len(stacks)), name),
+    )
