@@ -64,6 +64,7 @@ class Defence:
         coin: Honest nodes sample under a public coin.
         kl_beta: Weight of a KL term in their loss.
         mask_spans, cap_below: As in `SwarmConfig`: blame on tokens in place of completions.
+        filter_kl: As in `SwarmConfig`: F-TIS.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Defence:
     kl_beta: float = 0.0
     mask_spans: bool = False
     cap_below: float = 0.0
+    filter_kl: float = 0.0
 
 
 class VerifierGuard:

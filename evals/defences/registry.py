@@ -15,8 +15,10 @@ from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
+from grpo_guard.evals.defences.judges import paper_judge, shipped
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
+from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
@@ -33,6 +35,8 @@ _ELSEWHERE: Final = ("judge", "reference_likelihood")
 _GOLD_SOLUTIONS: Final = 1000
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02
+# Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.
+_FILTER_KL: Final = 10.0
 
 
 def defence_names() -> list[str]:
@@ -117,6 +121,16 @@ def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
     return VerifierGuard(_replay(peer, ground), own_prompts=True)
 
 
+def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
+    """The content verifiers that name places, and only these places pay."""
+    del ground
+    verifier = AllOf(
+        ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
+        name="mask_content_span",
+    )  # fmt: skip
+    return TokenSpanGuard(verifier, peer.tokenizer)
+
+
 def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
     """What needs neither weights nor a judge, length as a factor, and the ledger."""
     ledger = new_ledger(ground.folder)
@@ -146,6 +160,12 @@ _BUILT_IN: Final[dict[str, Defence]] = {
         per_model=True,
         mask_spans=True,
     ),
+    "mask_content_span": Defence(
+        "mask_content_span", _content_spans, per_model=True, mask_spans=True
+    ),
+    "f_tis": Defence("f_tis", filter_kl=_FILTER_KL),
+    "shipped_judge": Defence("shipped_judge", _simple(lambda peer, ground: shipped(ground))),
+    "paper_judge": Defence("paper_judge", _simple(lambda peer, ground: paper_judge(ground))),
     "paper_logit": Defence(
         "paper_logit",
         _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k)),

@@ -40,7 +40,8 @@ class AssignedPrompts(CompletionVerifier):
         return [self._verdict(completion) for completion in batch]
 
     def _verdict(self, completion: Completion) -> Verdict:
-        if self._owner.get(completion.prompt_text) == completion.node:
+        owner = self._owner.get(completion.prompt_text)
+        if owner is not None and owner == completion.node:
             return accept(self.name)
         message = f"this prompt is not {(completion.node or '')[:80]!r}'s to answer in this round"
         return reject(self.name, Cause.MALFORMED, message)

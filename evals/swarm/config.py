@@ -56,6 +56,9 @@ class SwarmConfig:
             these tokens; others are treated as ``on_reject`` says.
         cap_below: Tokens that the local policy finds less likely than this have their positive
             updates scaled by probability / cap_below; 0 = off.
+        filter_kl: F-TIS: completions with a negative advantage and more than this KL divergence
+            between the local policy and the claimed sampler, in nats, are left out, and all tokens
+            weighed by the ratio of both, at most 2; see `grpo.OffPolicy`. 0 = off.
     """
 
     seed: int = 0
@@ -81,6 +84,7 @@ class SwarmConfig:
     kl_beta: float = 0.0
     mask_spans: bool = False
     cap_below: float = 0.0
+    filter_kl: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
@@ -104,7 +108,7 @@ class SwarmConfig:
             )
         if self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2, got {self.group_size}")
-        for name in ("temperature", "lr", "kl_beta", "cap_below"):
+        for name in ("temperature", "lr", "kl_beta", "cap_below", "filter_kl"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: expected a finite number >= 0, got {value}")

@@ -130,7 +130,7 @@ def build(spec: Spec, folder: Path) -> Swarm:
     chosen = defence(spec.defence)
     config = replace(
         spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta, mask_spans=chosen.mask_spans,
-        cap_below=chosen.cap_below,
+        cap_below=chosen.cap_below, filter_kl=chosen.filter_kl,
     )  # fmt: skip
     if spec.attack == NONE:
         config = replace(config, malicious=0)

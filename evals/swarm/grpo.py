@@ -22,12 +22,59 @@ _MIN_SIGMA = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """One completion of the update: its tokens, its advantage, and the [start, end) left out."""
+    """One completion of the update: its tokens, its advantage, and the [start, end) left out.
+
+    ``claimed`` are the log-probs that its sender says it sampled with, one per token.
+    """
 
     prompt_ids: Sequence[int]
     ids: Sequence[int]
     advantage: float
     masked: tuple[tuple[int, int], ...] = ()
+    claimed: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """Filtering and truncated importance sampling, as in F-TIS (arXiv 2605.22537).
+
+    Each token is weighed by min(pi / pi_gen, ``most_ratio``), and a completion is left out where
+    its advantage is negative and KL(pi || pi_gen) is above ``most_kl``. pi_gen is what the sender
+    *claims*; where it claims nothing the ratio is 1. Positive advantages are kept however far off
+    the policy their completions are, so that this is no defence against poison, and a lie about
+    pi_gen costs nothing.
+
+    Args:
+        most_kl: In nats over a whole completion, estimated on its tokens as the sum of
+            r log r - (r - 1) with r = pi / pi_gen. The source names g = 50 and no estimator; the
+            sum is our reading.
+        most_ratio: C of the source.
+    """
+
+    most_kl: float
+    most_ratio: float = 2.0
+
+    def factors(self, logprobs: Tensor, part: Sequence[Weighted]) -> Tensor:
+        """What the weights of all tokens of ``part``, one after the other, are multiplied by, [n].
+
+        ``logprobs`` [n] are the local policy's.
+        """
+        found, first = torch.ones_like(logprobs), 0
+        for item in part:
+            here = slice(first, first + len(item.ids))
+            first += len(item.ids)
+            if item.claimed is None:
+                continue
+            # A claim may be anything: beyond e^20 a ratio is as good as infinite.
+            gap = (logprobs[here] - logprobs.new_tensor(item.claimed)).nan_to_num(0.0)
+            gap = gap.clamp(-20.0, 20.0)
+            ratio = gap.exp()
+            distance = float((ratio * gap - (ratio - 1)).sum())
+            if item.advantage < 0 and distance > self.most_kl:
+                found[here] = 0.0
+            else:
+                found[here] = ratio.clamp(max=self.most_ratio)
+        return found
 
 
 def advantages(rewards: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -74,6 +121,7 @@ def accumulate(
     kl: KLTerm | None = None,
     *,
     cap_below: float = 0.0,
+    off_policy: OffPolicy | None = None,
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
@@ -98,6 +146,8 @@ def accumulate(
         if cap_below > 0:
             capped = (torch.exp(-nll.detach()) / cap_below).clamp(max=1.0)
             weight = torch.where(weight > 0, weight * capped, weight)
+        if off_policy is not None:
+            weight = weight * off_policy.factors(-nll.detach(), part)
         loss = (nll * weight).sum()
         if kl is not None:
             share = nll.new_tensor([kl.beta / len(item.ids) / total for item in part])

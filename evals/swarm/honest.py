@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.empty_slots import with_empty_slots
-from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
+from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.record import Submitted
@@ -116,7 +116,10 @@ class Member:
         batch = self._weighted(submitted, review)
         self.optimizer.zero_grad(set_to_none=True)
         kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
-        accumulate(self.model, batch, config.micro_batch, kl, cap_below=config.cap_below)
+        accumulate(
+            self.model, batch, config.micro_batch, kl, cap_below=config.cap_below,
+            off_policy=OffPolicy(config.filter_kl) if config.filter_kl else None,
+        )  # fmt: skip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr_at(iteration)
@@ -158,7 +161,10 @@ class Member:
             if keep:
                 seen = self._as_seen(item.completion)
                 ids = seen.completion_ids or ()
-                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans))
+                claimed = seen.sampler_logprobs
+                if claimed is not None and len(claimed) != len(ids):
+                    claimed = None  # what fits no token claims nothing
+                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans, claimed))
         return batch
 
     def _as_seen(self, completion: Completion) -> Completion:

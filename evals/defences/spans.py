@@ -1,0 +1,79 @@
+"""Findings of content verifiers in tokens, so that only what they name is left out of the update.
+
+Content verifiers see characters; the update weighs tokens. A token that shares a character with a
+finding counts as named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.defences.base import VerifierGuard
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Cause, Finding, Verdict
+
+# Of a completion that is malformed or too long, a place says nothing about what else is wrong.
+_LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)
+
+
+class TokenSpanGuard(VerifierGuard):
+    """A guard whose rejections name tokens wherever they name characters.
+
+    Args:
+        verifier: What decides.
+        tokenizer: Of the ids in the completions.
+        options: Of `VerifierGuard`.
+    """
+
+    def __init__(self, verifier: Any, tokenizer: Any, **options: Any) -> None:
+        super().__init__(verifier, **options)
+        self._tokenizer = tokenizer
+
+    def review(self, batch: list[Completion]) -> Review:
+        found = super().review(batch)
+        pairs = zip(found.verdicts, batch, strict=True)
+        return replace(found, verdicts=[self._in_tokens(v, c) for v, c in pairs])
+
+    def _in_tokens(self, verdict: Verdict, completion: Completion) -> Verdict:
+        if not verdict.rejected or verdict.cause not in _LOCAL:
+            return verdict
+        if all(finding.char_span is None for finding in verdict.findings):
+            return verdict
+        ends = token_ends(self._tokenizer, completion.completion_ids or ())
+        findings = tuple(_placed(finding, ends) for finding in verdict.findings)
+        return replace(verdict, findings=findings)
+
+
+def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Where each token ends, in characters of the decoded text, shape [n].
+
+    By decoding each prefix, which is right for every tokenizer whose text grows with its tokens. Of
+    a character that takes several tokens only the last one ends it.
+    """
+    ends, least = [], 0
+    for count in range(1, len(ids) + 1):
+        text = str(tokenizer.decode(list(ids[:count]), skip_special_tokens=False))
+        least = max(least, len(text.rstrip("�")))
+        ends.append(least)
+    return ends
+
+
+def token_span(chars: tuple[int, int], ends: Sequence[int]) -> tuple[int, int] | None:
+    """Tokens [start, end) that share a character with ``chars``; None where there are none."""
+    start, end = chars
+    touched = []
+    for at, stop in enumerate(ends):
+        first = ends[at - 1] if at else 0
+        # A token that ends no character is a part of the one that comes next.
+        if first < end and max(stop, first + 1) > start:
+            touched.append(at)
+    return (touched[0], touched[-1] + 1) if touched else None
+
+
+def _placed(finding: Finding, ends: Sequence[int]) -> Finding:
+    if finding.char_span is None or finding.token_span is not None:
+        return finding
+    return replace(finding, token_span=token_span(finding.char_span, ends))
