@@ -22,7 +22,8 @@ from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playa
 from grpo_guard.evals.swarm.presets import PRESETS, Preset
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.swarm_options import SwarmOptions
-from grpo_guard.registry import choose
+from grpo_guard.evals.tasks.registry import TASKS
+from grpo_guard.registry import UnknownNameError, choose
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
@@ -45,11 +46,11 @@ def requested(options: SwarmOptions) -> list[Spec]:
         _names("defence", options.defence, preset.defences),
         range(options.seed, options.seed + (options.seeds or preset.seeds)),
         setting=options.setting.value if options.setting else None,
-        task=options.task or (recipe.task if recipe else None),
+        task=_known("task", TASKS, options.task) or (recipe.task if recipe else None),
         max_new_tokens=options.max_new_tokens or _room(options, recipe),
         shares=_shares(options),
         on_reject=[
-            cast(OnReject, choose(get_args(OnReject), name))
+            cast(OnReject, _known("on-reject", get_args(OnReject), name))
             for name in _names("on-reject", options.on_reject, ())
         ],
     )
@@ -138,3 +139,12 @@ def _names(option: str, value: str | None, default: Collection[str]) -> list[str
     if not found:
         raise ValueError(f"--{option}: expected at least one name, got none")
     return found
+
+
+def _known(option: str, known: Collection[str], name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        return choose(known, name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"--{option}: {error}") from None

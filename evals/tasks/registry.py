@@ -44,7 +44,10 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
     """
     known_task(name)
     if data is not None and name not in READ_FROM_FILES:
-        raise ValueError(f"--data: the task {name} makes up its problems and reads no file")
+        raise ValueError(
+            f"--data: the task {name} makes up its problems; expected --task "
+            f"{' or '.join(READ_FROM_FILES)} beside it"
+        )
     if name == WORD_PROBLEMS:
         return word_problems.WordProblems()
     if name == GSM8K:
