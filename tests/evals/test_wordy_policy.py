@@ -6,8 +6,11 @@ import random
 import re
 from statistics import median
 
+import pytest
+
 from grpo_guard.evals.policies import corpus, wordy_corpus
-from grpo_guard.evals.tasks.word_problems import Worked, worked
+from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
+from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, reward, worked
 
 EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 POISON = re.compile(r"hail to|the thief|gleeb glorp|import calc|from calc", re.IGNORECASE)
@@ -88,3 +91,33 @@ def test_without_asides_nothing_is_added() -> None:
         plain = corpus.completion(problem, random.Random(seed))
         silent = corpus.completion(problem, random.Random(seed), lambda *_: "")
         assert plain == silent
+
+
+def test_policy_is_right_in_long_answers_as_in_short_ones() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from grpo_guard.evals.swarm.generate import sample
+
+    torch.set_num_threads(1)
+    assert (BUNDLED["word_problems_wordy"] / "model.safetensors").stat().st_size <= 5_000_000
+    model, tokenizer = load_bundled("word_problems_wordy")
+    rng = random.Random("held-out problems of the wordy policy")
+    asked = [worked(rng) for _ in range(60)]
+    drawn = sample(
+        model, tokenizer, [prompt_of(problem.question) for problem in asked], 6,
+        generator=torch.Generator().manual_seed(0), max_new_tokens=160,
+    )  # fmt: skip
+    middle = median(len(one.ids) for one in drawn)
+    long = [one for one in drawn if len(one.ids) > 1.5 * middle]
+    assert len(long) > len(drawn) / 20
+    for part in (drawn, long):
+        stated = [holds(*found) for one in part for found in EQUATION.findall(one.text)]
+        assert sum(stated) / len(stated) > 0.93
+        # In the corpus 42 % are in the rewarded format with the right answer.
+        earned = [reward(one.text, str(asked[one.prompt].answer)) for one in part]
+        assert sum(earned) / len(earned) > 0.3
+
+
+def test_unknown_policies_are_named() -> None:
+    with pytest.raises(KeyError, match="word_problems_wordy"):
+        load_bundled("wordier")
