@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from grpo_guard.evals import swarm_options as given
-from grpo_guard.evals.swarm_options import ModelsName, SwarmOptions
+from grpo_guard.evals.swarm_options import EngineName, ModelsName, SwarmOptions
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
@@ -37,6 +37,7 @@ def swarm(
     calc: given.Calc = True,
     policy: given.Policy = None,
     device: given.Device = None,
+    engine: given.Engine = EngineName.LOCAL,
     every: given.Every = 10,
     workers: given.Workers = 1,
     quick: given.Quick = False,
@@ -69,6 +70,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
 
     from grpo_guard.evals.report import write_report
     from grpo_guard.evals.results import load_results
+    from grpo_guard.evals.swarm.ray_session import RayMissingError
     from grpo_guard.evals.swarm.suite import play_all
     from grpo_guard.evals.swarm.training import CheckpointError
     from grpo_guard.evals.swarm_console import reporter
@@ -80,7 +82,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         with reporter(Console(stderr=True), specs) as tell:
             results = play_all(
                 specs, out, command=command, tell=tell, every=options.every,
-                workers=options.workers,
+                workers=options.workers, engine=options.engine.value,
             )  # fmt: skip
         report = write_report(out)
         table = markdown_table(load_results(out / "results.json"))
@@ -90,6 +92,8 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         raise typer.Exit(130) from None
     except (CheckpointError, ValueError) as error:
         _fail(str(error))
+    except RayMissingError as error:
+        _fail(str(error), code=1)
     except OSError as error:
         _fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
     typer.echo(table)

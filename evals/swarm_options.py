@@ -24,6 +24,13 @@ class ModelsName(StrEnum):
     HETEROGENEOUS = "heterogeneous"
 
 
+class EngineName(StrEnum):
+    """Where nodes compute."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 _NAMES = "Names with commas."
 
 Attacks = Annotated[str | None, typer.Option(help=f"{_NAMES} [default: text]")]
@@ -68,6 +75,7 @@ Policy = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
 ]
+Engine = Annotated[EngineName, typer.Option(help="In one process, or each node a Ray actor.")]
 Every = Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")]
 Workers = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
 Quick = Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")]
@@ -104,6 +112,7 @@ class SwarmOptions:
     calc: bool
     policy: str | None
     device: str | None
+    engine: EngineName
     every: int
     workers: int
     quick: bool

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +15,12 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.evals.attacks.registry import NONE, adversary
-from grpo_guard.evals.defences.base import Defence, Ground
+from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.engine import Swarm
+from grpo_guard.evals.swarm.engines import EngineName, swarm_on
 from grpo_guard.evals.swarm.generate import sample
-from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.loop import SwarmLoop
 from grpo_guard.evals.swarm.training import train
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import held_out as held_out_problem
@@ -104,28 +105,32 @@ def play(
     every: int = 10,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     stop: threading.Event | None = None,
+    engine: EngineName = "local",
 ) -> dict[str, Any]:
     """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
+
+    The engine is no part of the run's identity: either gives the same rounds.
 
     Raises:
         UnknownNameError: an attack, defence, task or policy of that name does not exist.
         ValueError, SandboxUnavailableError: as `Workload.load`.
+        RayMissingError: the engine is not installed.
         Interrupted, CheckpointError, OSError: as `training.train`.
     """
-    swarm = build(spec, folder)
-    started = time.perf_counter()
-    rows, examples = train(
-        swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
-    )
-    seconds = time.perf_counter() - started
-    correct, total = held_out(swarm)
+    with closing(build(spec, folder, engine)) as swarm:
+        started = time.perf_counter()
+        rows, examples = train(
+            swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
+        )
+        seconds = time.perf_counter() - started
+        correct, total = held_out(swarm)
     return entry(spec, rows, examples) | {
         "wall_seconds": round(seconds, 2),
         "held_out": {"correct": correct, "total": total},
     }
 
 
-def build(spec: Spec, folder: Path) -> Swarm:
+def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
     """The swarm before its first round."""
     chosen = defence(spec.defence)
     config = replace(
@@ -137,10 +142,7 @@ def build(spec: Spec, folder: Path) -> Swarm:
     peers, task = spec.workload.load(config)
     coin = PublicCoin(f"swarm-{config.seed}") if chosen.coin else None
     ground = Ground(config, task, folder, coin)
-    return Swarm(
-        peers[0].model, peers[0].tokenizer, task, config, attack=adversary(spec.attack),
-        others=peers[1:], coin=coin, **_guards(chosen, peers, ground),
-    )  # fmt: skip
+    return swarm_on(engine, peers, chosen, ground, adversary(spec.attack))
 
 
 def entry(
@@ -183,7 +185,7 @@ def entry(
     }
 
 
-def held_out(swarm: Swarm, count: int = HELD_OUT) -> tuple[int, int]:
+def held_out(swarm: SwarmLoop, count: int = HELD_OUT) -> tuple[int, int]:
     """(right, asked) of node-0's greedy answers to problems that no run trains on."""
     rng = random.Random("held-out accuracy")
     problems = [held_out_problem(swarm.task, rng) for _ in range(count)]
@@ -194,13 +196,3 @@ def held_out(swarm: Swarm, count: int = HELD_OUT) -> tuple[int, int]:
     )  # fmt: skip
     pairs = zip(drawn, problems, strict=True)
     return sum(swarm.task.reward(one.text, p.answer) > 0 for one, p in pairs), count
-
-
-def _guards(chosen: Defence, peers: Sequence[Peer], ground: Ground) -> dict[str, Any]:
-    """One guard for all nodes, or one for each model where it looks at weights."""
-    build = chosen.build
-    if build is None:
-        return {}
-    if chosen.per_model:
-        return {"guard_of": lambda peer: build(peer, ground)}
-    return {"guard": build(peers[0], ground)}

@@ -16,8 +16,10 @@ from typing import Any
 from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.results import parse_results, write_json
 from grpo_guard.evals.series import summarise
+from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences
+from grpo_guard.evals.swarm.ray_session import require_ray
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
@@ -41,22 +43,29 @@ def play_all(
     tell: Tell,
     every: int = 10,
     workers: int = 1,
+    engine: EngineName = "local",
 ) -> dict[str, Any]:
     """Play what is not finished yet; return the content of ``out/results.json``.
 
     results.json is written after each run, so that whatever is finished counts.
 
     Raises:
+        ValueError: several workers with an engine that has processes of its own.
+        RayMissingError: the engine is not installed.
         Interrupted: Ctrl-C was heard; all runs in progress are saved.
         CheckpointError: ``out`` holds a run of the same name with other settings.
         OSError: the disk is full, or the folder cannot be written.
     """
+    if engine == "ray":
+        require_ray()
+        if workers > 1:
+            raise ValueError(f"workers: expected 1 with --engine ray, got {workers}")
     out.mkdir(parents=True, exist_ok=True)
     finished = {spec.label: run for spec in specs if (run := _finished(spec, out)) is not None}
     todo = [spec for spec in specs if spec.label not in finished]
     results = _write(specs, finished, out, command) if finished else {}
     playing = _in_processes(todo, out, every, workers, tell) if workers > 1 else None
-    for spec, run in playing or _in_turn(todo, out, every, tell):
+    for spec, run in playing or _in_turn(todo, out, every, tell, engine):
         write_json(_folder(spec, out) / _RUN, {"identity": spec.identity(), "run": run})
         (_folder(spec, out) / CHECKPOINT).unlink(missing_ok=True)
         finished[spec.label] = run
@@ -65,7 +74,7 @@ def play_all(
 
 
 def _in_turn(
-    specs: Sequence[Spec], out: Path, every: int, tell: Tell
+    specs: Sequence[Spec], out: Path, every: int, tell: Tell, engine: EngineName
 ) -> Iterator[tuple[Spec, dict[str, Any]]]:
     with stop_on_interrupt() as stop:
         for spec in specs:
@@ -75,7 +84,7 @@ def _in_turn(
             def told(row: dict[str, Any], spec: Spec = spec) -> None:
                 tell(spec, row)
 
-            yield spec, play(spec, folder, every=every, on_round=told, stop=stop)
+            yield spec, play(spec, folder, every=every, on_round=told, stop=stop, engine=engine)
             if stop.is_set():
                 raise Interrupted
 
