@@ -21,7 +21,7 @@ from grpo_guard.evals.demo_worker import Job, Progress, sampling_spec, work
 from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.report import write_report
 from grpo_guard.evals.results import Results, parse_results, write_json
-from grpo_guard.evals.series import summarise
+from grpo_guard.evals.scenarios import summarise
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
 from grpo_guard.evals.versions import versions
 from grpo_guard.policy import Policy

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from grpo_guard.evals.demo_worker import Job, Progress
 from grpo_guard.evals.excerpt import excerpt, visible
+from grpo_guard.evals.figures import percent
 from grpo_guard.evals.results import Example, Results
+from grpo_guard.evals.scenarios import Scenario, scenarios
 from grpo_guard.evals.sentences import cost_sentence, time_sentence, verdict_sentence
-from grpo_guard.evals.series import Scenario, percent, scenarios
 from grpo_guard.evals.tables import Cell, Table, curve_table, outcome_table, rejection_table
 
 Tell: TypeAlias = Callable[[Job, Progress], None]

@@ -296,9 +296,25 @@ def results_of(
             defence: sorted(_rounded(row.verdict.p_value) for row in group)
             for defence, group in honest.items()
         },
+        "p_values": p_values(rows),
         "examples": examples(rows),
         "seconds": round(seconds, 1),
     }
+
+
+def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
+    """Sorted p-values by verifier and kind, for all but honest work; abstentions are left out.
+
+    A rejection without a p-value, such as one for malformed ids, holds at every threshold: 0.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        verdict = row.verdict
+        if row.kind != HONEST and not verdict.abstained:
+            bare = verdict.rejected and verdict.p_value is None
+            value = 0.0 if bare else _rounded(verdict.p_value)
+            found.setdefault(row.defence, {}).setdefault(row.kind, []).append(value)
+    return {v: {k: sorted(values) for k, values in kinds.items()} for v, kinds in found.items()}
 
 
 def write(out: Path, results: dict[str, Any], rows: Sequence[Row]) -> None:

@@ -48,7 +48,7 @@ def note(text: str) -> str:
 
 def html_table(table: Table | Matrix, kind: str = "stack") -> str:
     """A table; the kind "stack" turns rows into cards where the screen is narrow."""
-    head = "".join(f'<th scope="col">{esc(name)}</th>' for name in table.header)
+    head = "".join(f'<th scope="col">{prose(name)}</th>' for name in table.header)
     rows = []
     for row in table.rows:
         cells = (
@@ -64,7 +64,9 @@ def html_table(table: Table | Matrix, kind: str = "stack") -> str:
 
 
 def _shade(cell: Cell | Shade) -> str:
-    return f' class="lv{cell.level}"' if isinstance(cell, Shade) else ""
+    if not isinstance(cell, Shade) or cell.level is None:
+        return ""
+    return f' class="lv{cell.level}"'
 
 
 def _cell(cell: Cell | Shade) -> str:

@@ -19,11 +19,10 @@ from grpo_guard.evals.report_detect import detection_section, detection_sentence
 from grpo_guard.evals.report_failures import failures_section
 from grpo_guard.evals.report_matrix import matrices
 from grpo_guard.evals.report_merge import RESULTS, load_all, merged
-from grpo_guard.evals.report_roc import roc_section
 from grpo_guard.evals.report_verdict import verdict_section
 from grpo_guard.evals.results import Results, load_results, write_text
+from grpo_guard.evals.scenarios import Scenario, scenario_names, scenarios
 from grpo_guard.evals.sentences import cost_sentence, headline, time_sentence, verdict_sentence
-from grpo_guard.evals.series import Scenario, scenario_names, scenarios
 from grpo_guard.evals.verdicts import guard_verdicts
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -69,7 +68,7 @@ def render(results: Results, files: Sequence[Results] = ()) -> str:
         f'<p class="eyebrow">grpo-guard report{_subject(found)}</p>',
         f"<h1>{prose(title)}</h1>",
         _swarms(found) if found else "",
-        *(detection_section(one) + roc_section(one) for one in detections),
+        *(detection_section(one) for one in detections),
         "<h2>How it was made</h2>",
         *(_made_by(one) for one in files),
     ]
@@ -105,10 +104,8 @@ def _subject(found: list[Scenario]) -> str:
 def _swarms(found: list[Scenario]) -> str:
     """Everything about training runs."""
     alone = len(found) == 1
-    parts = [verdict_section(found)]
-    if alone:
-        cost = cost_sentence(found[0])
-        parts.append(f'<p class="lede">{prose(cost)}</p>' if cost else "")
+    cost = cost_sentence(found[0]) if alone else ""
+    parts = [f'<p class="lede">{prose(cost)}</p>' if cost else "", verdict_section(found)]
     if not alone or len(found[0].guarded) > 1:
         parts.append(matrices(found))
     parts.append("<h2>Round by round</h2>")

@@ -8,7 +8,8 @@ from statistics import fmean
 from grpo_guard.evals.figures import OverSeeds
 from grpo_guard.evals.page import html_table, note
 from grpo_guard.evals.roles import NONE
-from grpo_guard.evals.series import WINDOW, Scenario, Series, scenario_names
+from grpo_guard.evals.scenarios import Scenario, scenario_names
+from grpo_guard.evals.series import WINDOW, Series
 from grpo_guard.evals.tables import DASH, Cell, Table, outcome_table, rejection_table
 
 NOTE = (

@@ -12,8 +12,9 @@ from grpo_guard.evals.figures import OverSeeds, percent
 from grpo_guard.evals.page import figure, html_table, note, prose
 from grpo_guard.evals.paper_claims import Claim, claim
 from grpo_guard.evals.roles import NONE, Role, lengthens, role, under_test
+from grpo_guard.evals.scenarios import Scenario
 from grpo_guard.evals.sentences import cost_sentence, length_ratio, verdict_sentence
-from grpo_guard.evals.series import WINDOW, Scenario, Series
+from grpo_guard.evals.series import WINDOW, Series
 from grpo_guard.evals.tables import curve_table
 
 _MOST_LINES: Final = 6

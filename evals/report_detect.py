@@ -4,41 +4,59 @@ from __future__ import annotations
 
 from grpo_guard.evals.figures import Rate
 from grpo_guard.evals.page import html_table, note, shown_example
+from grpo_guard.evals.report_roc import roc_section
 from grpo_guard.evals.results import Results, Summary
-from grpo_guard.evals.tables import DASH, Cell, Table
+from grpo_guard.evals.tables import DASH, Cell, Matrix, Shade, Table
 
 HONEST = "honest"
+CONTROL = "control:"
 REJECTED = "rejected"
 _MOST_EXAMPLES = 4
+_MOST_IN_TITLE = 2
+_FALSE = (0.005, 0.02, 0.1)  # shares of honest completions rejected
+_MISSED = (0.02, 0.1, 0.5)  # shares of poison that passed
 
 
 def detection_sentence(results: Results) -> str:
     """The false positives first: a detection rate means nothing without them."""
-    parts = []
-    for row in results.summary:
-        rate = _rate(row) if (row.metric, row.attack) == (REJECTED, HONEST) else None
-        if rate:
-            counts = f"{rate.count:,} of {rate.total:,} honest completions"
-            parts.append(f"{row.defence} rejected {counts} ({rate.value_text})")
-    return f"{'; '.join(parts)}." if parts else "Results"
+    found = [
+        (row.defence, rate)
+        for row in results.summary
+        if (row.metric, row.attack) == (REJECTED, HONEST) and (rate := _rate(row))
+    ]
+    if not found:
+        return "Results"
+    if len(found) > _MOST_IN_TITLE:
+        rate = max((rate for _, rate in found), key=lambda rate: rate.value or 0.0)
+        return (
+            f"{len(found)} verifiers each rejected at most {rate.count:,} of {rate.total:,} honest "
+            f"completions ({rate.value_text})."
+        )
+    parts = [
+        f"{name} rejected {rate.count:,} of {rate.total:,} honest completions ({rate.value_text})"
+        for name, rate in found
+    ]
+    return f"{'; '.join(parts)}."
 
 
 def detection_section(results: Results) -> str:
-    """The table of rates, and some of the rejected completions."""
+    """Rates by kind and verifier, the ROC, and some of the rejected completions."""
     rejected = [row for row in results.summary if row.metric == REJECTED]
     others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
     if rejected:
-        parts.append(
-            "<h2>Rejected, by kind of completion</h2>"
-            + note(
+        parts += [
+            "<h2>Rejected, by kind of completion</h2>",
+            note(
                 "Honest ones first: that is the false-positive rate at which the others were "
-                "detected. Wilson 95 % intervals."
-            )
-        )
-        parts.append(html_table(_rejected_table(rejected)))
+                "detected. Wilson 95 % intervals. Blue is as it should be, the redder the worse; "
+                "negative controls are not shaded, since some of them may pass."
+            ),
+            html_table(_rejected_matrix(rejected), kind="stack matrix"),
+        ]
     if others:
         parts.append(html_table(_figure_table(others)))
+    parts.append(roc_section(results))
     poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
     if poisoned:
         parts.append("<h2>Completions to look at</h2>")
@@ -47,12 +65,37 @@ def detection_section(results: Results) -> str:
     return "".join(parts)
 
 
-def _rejected_table(rows: list[Summary]) -> Table:
-    cells: list[list[Cell]] = []
-    for row in sorted(rows, key=lambda row: row.attack != HONEST):
-        abstained = DASH if row.abstained is None else Rate(row.abstained, row.n).count_text
-        cells.append([row.attack, row.defence, _rate(row) or DASH, abstained])
-    return Table(["Kind", "Verifier", "Rejected", "Abstained"], cells)
+def _rejected_matrix(rows: list[Summary]) -> Matrix:
+    """One row per kind of completion, one column per verifier."""
+    cells = {(row.attack, row.defence): row for row in rows}
+    verifiers = list(dict.fromkeys(row.defence for row in rows))
+    kinds = sorted(dict.fromkeys(row.attack for row in rows), key=_place)
+    table: list[list[Cell | Shade]] = []
+    for kind in kinds:
+        found = (cells.get((kind, verifier)) for verifier in verifiers)
+        table.append([kind, *(_rejected_cell(row) if row else DASH for row in found)])
+    return Matrix(["Kind", *verifiers], table)
+
+
+def _place(kind: str) -> int:
+    return 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1
+
+
+def _rejected_cell(row: Summary) -> Cell | Shade:
+    rate = _rate(row)
+    if rate is None or rate.value is None:
+        return DASH
+    detail = f"{rate.count_text}, {rate.interval_text}"
+    if row.abstained:
+        detail += f"; abstained on {row.abstained:,}"
+    if row.attack == HONEST:
+        return Shade(rate.value_text, detail, _level(rate.value, _FALSE))
+    level = None if row.attack.startswith(CONTROL) else _level(1 - rate.value, _MISSED)
+    return Shade(rate.value_text, detail, level)
+
+
+def _level(value: float, limits: tuple[float, ...]) -> int:
+    return sum(value > limit for limit in limits)
 
 
 def _figure_table(rows: list[Summary]) -> Table:

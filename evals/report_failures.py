@@ -16,7 +16,8 @@ from grpo_guard.evals.results import (
     Example,
 )
 from grpo_guard.evals.roles import under_test
-from grpo_guard.evals.series import Scenario, Series, scenario_names
+from grpo_guard.evals.scenarios import Scenario, scenario_names
+from grpo_guard.evals.series import Series
 
 _MOST: Final = {ACCEPTED_POISON: 2, REJECTED_CORRECT: 2, REJECTED_POISON: 1}
 _TITLES: Final = {

@@ -8,7 +8,8 @@ from typing import Final
 from grpo_guard.evals.figures import OverSeeds, Rate, percent
 from grpo_guard.evals.page import html_table, note
 from grpo_guard.evals.roles import NONE, Role, lengthens, ordered_defences, role
-from grpo_guard.evals.series import WINDOW, Scenario, Series, scenario_names
+from grpo_guard.evals.scenarios import Scenario, scenario_names
+from grpo_guard.evals.series import WINDOW, Series
 from grpo_guard.evals.tables import DASH, Cell, Matrix, Shade
 
 _SHARES: Final = (0.02, 0.1, 0.5)  # attack success, and poison accepted

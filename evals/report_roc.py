@@ -24,6 +24,7 @@ from grpo_guard.evals.tables import Cell, Table
 _WIDTH, _HEIGHT = 380, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 94, 12, 36
 _LABEL_GAP = 17
+_MOST_CURVES = 5
 _NOTE = (
     "At every threshold of the p-value. The axis of false positives is logarithmic, and a curve "
     "begins where the honest completions that were measured begin to say something."
@@ -70,7 +71,11 @@ def roc_section(results: Results) -> str:
     rows: list[list[Cell]] = []
     for verifier, kinds in results.p_values.items():
         honest = results.honest_p_values.get(verifier, [])
-        curves = [roc(kind, honest, values) for kind, values in kinds.items() if honest and values]
+        curves = [
+            roc(kind, honest, values)
+            for kind, values in kinds.items()
+            if honest and values and not kind.startswith("control:")
+        ][:_MOST_CURVES]
         if not curves:
             continue
         name = html.escape(visible(verifier, limit=60))

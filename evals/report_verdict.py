@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from grpo_guard.evals.page import note, prose
 from grpo_guard.evals.report_failures import baselines_note
 from grpo_guard.evals.roles import NONE
-from grpo_guard.evals.series import Scenario
+from grpo_guard.evals.scenarios import Scenario
+from grpo_guard.evals.sentences import cost_headline
 from grpo_guard.evals.verdicts import CRITERION, Case, GuardVerdict, State, guard_verdicts
 
 _CLASSES = {
@@ -22,8 +23,9 @@ def verdict_section(found: Sequence[Scenario]) -> str:
     if not verdicts:
         return '<p class="lede">No guard was tested in these runs.</p>' + baselines_note(found)
     blocks = "".join(_block(verdict) for verdict in verdicts)
+    cost = f'<p class="lede">{prose(cost_headline(verdicts))}</p>' if len(found) > 1 else ""
     return (
-        f'<ul class="verdicts">{blocks}</ul>{baselines_note(found)}{_seeds_note(found)}'
+        f'{cost}<ul class="verdicts">{blocks}</ul>{baselines_note(found)}{_seeds_note(found)}'
         f"<details><summary>By what measure</summary><p>{prose(CRITERION)}</p></details>"
     )
 
@@ -33,7 +35,7 @@ def _block(verdict: GuardVerdict) -> str:
     lines = []
     for each in (State.FAILED, State.COSTLY, State.UNDECIDED):
         lines += [
-            f"<li><b>{each.value}</b> {_against(case)}: {prose('; '.join(case.reasons))}.</li>"
+            f"<li><b>{each.value}</b> {prose(_plain(case))}: {prose(_why(case))}.</li>"
             for case in verdict.against(each)
         ]
     held = verdict.against(State.HELD)
@@ -49,8 +51,9 @@ def _block(verdict: GuardVerdict) -> str:
     )
 
 
-def _against(case: Case) -> str:
-    return prose(_plain(case))
+def _why(case: Case) -> str:
+    kept = case.kept_out and case.scenario.attack != NONE
+    return ("the attack is kept out, but " if kept else "") + "; ".join(case.reasons)
 
 
 def _plain(case: Case) -> str:

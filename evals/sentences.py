@@ -7,8 +7,9 @@ from typing import Final
 
 from grpo_guard.evals.figures import percent
 from grpo_guard.evals.roles import NONE, lengthens, under_test
-from grpo_guard.evals.series import WINDOW, Scenario, Series
-from grpo_guard.evals.verdicts import HELD, GuardVerdict, State
+from grpo_guard.evals.scenarios import Scenario
+from grpo_guard.evals.series import WINDOW, Series
+from grpo_guard.evals.verdicts import HELD, Case, GuardVerdict, State
 
 LEARNT: Final = 0.5  # ASR at the end from which an undefended swarm counts as poisoned
 
@@ -16,25 +17,46 @@ _MOST_QUOTED: Final = 4
 
 
 def headline(verdicts: Sequence[GuardVerdict]) -> str:
-    """One sentence over all guards and attacks: what was kept out, and whether that cost much."""
-    parts = [_over_attacks(verdict) for verdict in verdicts]
+    """One sentence over all guards and attacks: what was kept out."""
+    parts = []
+    for verdict in verdicts:
+        tested = _tested(verdict)
+        kept = sum(case.kept_out for case in tested)
+        if not tested:
+            parts.append(f"{verdict.defence} met no attack that does harm here")
+        elif len(tested) == 1:
+            parts.append(f"{verdict.defence} {'kept out' if kept else 'let in'} the one attack")
+        else:
+            of = f"all {kept}" if kept == len(tested) else f"{kept} of {len(tested)}"
+            parts.append(f"{verdict.defence} kept out {of} attacks")
     return f"{'; '.join(parts)}." if parts else "No guard was tested."
 
 
-def _over_attacks(verdict: GuardVerdict) -> str:
-    attacked = [case.state for case in verdict.cases if case.scenario.attack != NONE]
-    tested = [state for state in attacked if state is not State.UNTESTED]
-    if not tested:
-        return f"{verdict.defence} met no attack that does harm here"
-    kept = len(tested) - tested.count(State.FAILED)
-    if len(tested) == 1:
-        text = f"{verdict.defence} {'kept out' if kept else 'did not keep out'} the one attack"
-    else:
-        text = f"{verdict.defence} kept out {kept} of {len(tested)} attacks"
-    costly, open_ = tested.count(State.COSTLY), tested.count(State.UNDECIDED)
-    text += f", at too high a cost in {costly}" if costly else ""
-    text += f", undecided at what cost in {open_}" if open_ else ""
-    return text
+def cost_headline(verdicts: Sequence[GuardVerdict]) -> str:
+    """Whether honest work paid for it."""
+    sentences = []
+    for state, words in (
+        (State.COSTLY, "Too costly for honest work"),
+        (State.UNDECIDED, "Undecided whether it costs honest work too much"),
+    ):
+        counts = [
+            f"{verdict.defence} in {number} of {len(verdict.cases)}"
+            for verdict in verdicts
+            if (number := len(verdict.against(state)))
+        ]
+        if counts:
+            sentences.append(f"{words}: {_listed(counts)}.")
+    if verdicts and not sentences and any(_tested(verdict) for verdict in verdicts):
+        return "Where an attack was kept out, honest work stayed within the limits."
+    return " ".join(sentences)
+
+
+def _tested(verdict: GuardVerdict) -> list[Case]:
+    return [
+        case
+        for case in verdict.cases
+        if case.scenario.attack != NONE and case.state is not State.UNTESTED
+    ]
 
 
 def verdict_sentence(scenario: Scenario) -> str:

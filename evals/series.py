@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from grpo_guard.evals.figures import Mean, OverSeeds, Rate, over_seeds, percent
-from grpo_guard.evals.results import Counts, Results, Run
-from grpo_guard.evals.roles import NONE, ordered_attacks, ordered_defences
-
-__all__ = [
-    "NONE", "WINDOW", "Mean", "Rate", "Scenario", "Series", "percent", "scenarios", "summarise",
-]  # fmt: skip
+from grpo_guard.evals.figures import Mean, OverSeeds, Rate, over_seeds
+from grpo_guard.evals.results import Counts, Run
+from grpo_guard.evals.roles import NONE
 
 WINDOW = 10
 """Iterations that "at the end" means; a single one is too noisy to quote."""
@@ -196,109 +191,6 @@ class Series:
     def excluded_in(self) -> list[int]:
         """Of each run in which a node was excluded, the first iteration after which one was."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """One attack under one set of conditions: attack-free, undefended and guarded side by side."""
-
-    attack: str
-    where: Conditions
-    free: Series | None
-    undefended: Series | None
-    guarded: tuple[Series, ...]
-
-    @property
-    def setting(self) -> str:
-        return self.where.setting
-
-    @property
-    def models(self) -> str:
-        return self.where.models
-
-    @property
-    def attacked(self) -> list[Series]:
-        return [*([self.undefended] if self.undefended else []), *self.guarded]
-
-    @property
-    def series(self) -> list[Series]:
-        return [*([self.free] if self.free else []), *self.attacked]
-
-
-def scenarios(results: Results) -> list[Scenario]:
-    """Group the runs by attack and conditions, in an order that does not depend on the file's."""
-    pools: dict[tuple[str, Conditions, str], list[Run]] = defaultdict(list)
-    for run in results.runs:
-        pools[run.attack, conditions(run), run.defence].append(run)
-    keys = dict.fromkeys(key[:2] for key in pools)
-    # Attack-free runs stand beside every attack; guarded ones of them are a row of their own.
-    guarded_free = {key[:2] for key in pools if key[0] == NONE and key[2] != NONE}
-    attacks = [key for key in keys if key[0] != NONE or key in guarded_free] or list(keys)
-    place = {name: at for at, name in enumerate(ordered_attacks(key[0] for key in keys))}
-    found = []
-    for attack, where in sorted(attacks, key=lambda key: (place[key[0]], key[1])):
-        defences = ordered_defences(key[2] for key in pools if key[:2] == (attack, where))
-        guarded = [name for name in defences if name != NONE]
-        series = {
-            name: Series(
-                "undefended" if name == NONE else "guarded" if len(guarded) == 1 else name,
-                tuple(sorted(pools[attack, where, name], key=lambda run: run.seed)),
-            )
-            for name in defences
-        }
-        free_runs = pools.get((NONE, where, NONE))
-        free = Series("attack-free", tuple(free_runs)) if free_runs else None
-        undefended = series.get(NONE) if attack != NONE else None
-        rest = tuple(series[name] for name in guarded)
-        found.append(Scenario(attack, where, free, undefended, rest))
-    return found
-
-
-def scenario_names(found: Sequence[Scenario]) -> list[str]:
-    """A short name for each: the attack, and what tells its conditions from its other ones."""
-    names = []
-    for one in found:
-        others = [other.where for other in found if other.attack == one.attack]
-        parts = []
-        for at, field in enumerate(Conditions._fields):
-            if len({where[at] for where in others}) > 1:
-                value = str(one.where[at]) or "?"
-                parts.append(f"{value} iterations" if field == "iterations" else value)
-        names.append(", ".join([one.attack if one.attack != NONE else "no attack", *parts]))
-    return names
-
-
-def summarise(results: Results) -> list[dict[str, Any]]:
-    """The ``summary`` list: each headline figure with its interval and count."""
-    rows: list[dict[str, Any]] = []
-    seen: set[tuple[str, str, int]] = set()
-    for scenario in scenarios(results):
-        for series in scenario.series:
-            if (series.attack, series.defence, id(series.runs[0])) in seen:
-                continue  # the attack-free series stands beside every attack
-            seen.add((series.attack, series.defence, id(series.runs[0])))
-            for metric, figure in _headline(series, scenario.free).items():
-                if figure is None:
-                    continue
-                low, high = figure.interval or (None, None)
-                rows.append(
-                    {"attack": series.attack, "defence": series.defence, "metric": metric,
-                     "mean": figure.value, "low": low, "high": high, "n": figure.total}
-                )  # fmt: skip
-    return rows
-
-
-def _headline(series: Series, free: Series | None) -> dict[str, Rate | Mean | None]:
-    figures: dict[str, Rate | Mean | None] = {"honest_reward_end": series.reward_end}
-    if free is not None and series is not free:
-        figures["honest_reward_end_minus_attack_free"] = series.reward_beside(free)
-    if series.attack != NONE:
-        figures["asr_end"] = series.asr_end
-    if series.guarded:
-        for kind in Counts.model_fields:
-            figures[f"rejected_{kind}"] = series.rejected(kind)
-        figures["abstained"] = series.abstained
-    return figures
 
 
 def _mean(curves: Sequence[Sequence[float]]) -> list[float]:

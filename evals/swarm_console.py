@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from grpo_guard.evals.series import percent
+from grpo_guard.evals.figures import percent
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec

@@ -9,18 +9,19 @@ from typing import TypeAlias
 from grpo_guard.evals.excerpt import visible
 from grpo_guard.evals.figures import Mean, Rate, percent
 from grpo_guard.evals.results import Results
-from grpo_guard.evals.series import WINDOW, Scenario, Series, scenario_names, scenarios
+from grpo_guard.evals.scenarios import Scenario, scenario_names, scenarios
+from grpo_guard.evals.series import WINDOW, Series
 
 DASH = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A figure of a matrix, with its detail and how bad it is: 0 (as it should be) to 3."""
+    """A figure of a matrix with its detail, and how bad it is: from 0, as it should be, to 3."""
 
     text: str
     detail: str
-    level: int
+    level: int | None
 
 
 Cell: TypeAlias = str | Rate | Mean

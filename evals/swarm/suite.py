@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_guard.evals.one_thread import one_thread
 from grpo_guard.evals.results import parse_results, write_json
-from grpo_guard.evals.series import summarise
+from grpo_guard.evals.scenarios import summarise
 from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences

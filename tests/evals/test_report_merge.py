@@ -1,0 +1,120 @@
+"""Several results in one page, and the command that makes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from report_samples import Page, results, run
+from typer.testing import CliRunner
+
+from grpo_guard.evals.report_cli import report
+from grpo_guard.evals.report_merge import load_all, merged
+from grpo_guard.evals.results import ResultsError, write_json
+
+
+def called(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(report)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def second() -> dict[str, Any]:
+    """Another seed of the same attack, with an attack-free run that both files have."""
+    data = results()
+    extra = [one | {"seed": 1} for one in data["runs"]]
+    return {"config": {"command": "grpo-guard second"}, "runs": [data["runs"][0], *extra]}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    write_json(tmp_path / "a" / "results.json", results())
+    write_json(tmp_path / "b" / "results.json", second())
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_runs_of_all_files_count_once(folders: tuple[Path, Path]) -> None:
+    found = merged(load_all([*folders, folders[0]]))
+    assert [(one.attack, one.defence, one.seed) for one in found.runs] == [
+        ("none", "none", 0), ("text", "none", 0), ("text", "logprob_bound", 0),
+        ("none", "none", 1), ("text", "none", 1), ("text", "logprob_bound", 1),
+    ]  # fmt: skip
+
+
+def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
+    changed = second()
+    changed["runs"][0] = changed["runs"][0] | {"asr": [0.5] * 20}
+    write_json(folders[1] / "results.json", changed)
+    with pytest.raises(ResultsError, match=r"b/results\.json: runs: expected the same results as"):
+        merged(load_all(folders))
+    result = called(*map(str, folders), "-o", str(folders[0] / "x.html"))
+    assert result.exit_code == 2
+    assert "report these files apart" in result.stderr
+    assert not (folders[0] / "x.html").exists()
+
+
+def test_other_tasks_are_kept_apart(folders: tuple[Path, Path]) -> None:
+    data = second() | {"config": {"task": "gsm8k", "model": "a/model"}}
+    write_json(folders[1] / "results.json", data)
+    found = merged(load_all(folders))
+    assert {(one.task, one.policy) for one in found.runs} == {("", ""), ("gsm8k", "a/model")}
+    own = run("text", "none", [0.1], [0.5], task="own", policy="p")
+    write_json(folders[1] / "results.json", {"config": {"task": "gsm8k"}, "runs": [own]})
+    assert merged(load_all(folders)).runs[-1].task == "own"
+
+
+def test_one_page_says_how_each_file_was_made(folders: tuple[Path, Path]) -> None:
+    target = folders[0].parent / "both.html"
+    done = called(*map(str, folders), "-o", str(target))
+    assert done.exit_code == 0, done.output
+    shown = Page(target.read_text(encoding="utf-8"))
+    assert "2 seeds" in shown.text
+    assert "grpo-guard second" in shown.text
+    assert "grpo-guard demo --seed 7" in shown.text
+
+
+def test_a_detection_result_stands_beside_runs(folders: tuple[Path, Path]) -> None:
+    row = {"attack": "honest", "defence": "v", "metric": "rejected", "mean": 0.0, "n": 9}
+    detection = {
+        "runs": [], "summary": [row | {"low": 0.0, "high": 0.3, "rejected": 0}],
+        "honest_p_values": {"v": [0.2, 1.0]}, "p_values": {"v": {"text": [0.0, 0.3]}},
+    }  # fmt: skip
+    write_json(folders[1] / "results.json", detection)
+    target = folders[0].parent / "both.html"
+    assert called(*map(str, folders), "-o", str(target)).exit_code == 0
+    text = Page(target.read_text(encoding="utf-8")).text
+    assert "Rejected, by kind of completion" in text
+    assert "Area under the curve" in text
+    assert "Guarded, at most" in text
+
+
+def test_several_places_or_a_file_need_a_target(folders: tuple[Path, Path]) -> None:
+    file = folders[0] / "results.json"
+    for places in (folders, (file,)):
+        result = called(*map(str, places))
+        assert result.exit_code == 2
+        assert "-o: expected a file to write" in result.stderr
+    target = folders[0].parent / "deep" / "x.html"
+    assert called(str(file), "-o", str(target)).exit_code == 0
+    assert target.is_file()
+
+
+def test_markdown_is_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
+    assert called(str(folders[0]), "--format", "markdown").exit_code == 0
+    table = (folders[0] / "table.md").read_text(encoding="utf-8")
+    assert table.startswith("| Attack | Swarm | Seeds |")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+    target = folders[0].parent / "both.md"
+    assert called(*map(str, folders), "--format", "markdown", "-o", str(target)).exit_code == 0
+    assert "| text | guarded | 2 | 2 / 2,000 = 0.10 %" in target.read_text(encoding="utf-8")
+
+
+def test_p_values_out_of_range_are_named(tmp_path: Path) -> None:
+    data = {"runs": [], "p_values": {"v": {"text": [2.0]}}}
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    result = called(str(tmp_path))
+    assert result.exit_code == 2
+    assert "p_values.v.text.0: expected less than or equal to 1, got 2.0" in result.stderr
