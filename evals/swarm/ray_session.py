@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
@@ -12,6 +13,9 @@ CPUS_PER_NODE: Final = 0.1
 """Nodes of a swarm wait for one another, so that a core carries several of them."""
 START_SECONDS: Final = 600.0
 """Until which all actors must stand: they load torch and their policy."""
+
+
+CONNECT_SECONDS: Final = 10.0
 
 
 class RayMissingError(ModuleNotFoundError):
@@ -60,6 +64,7 @@ class RaySession:
         self._ours = not ray.is_initialized()
         if not self._ours:
             return
+        _knock(address)
         try:
             ray.init(
                 address=address, include_dashboard=False, log_to_driver=False,
@@ -127,3 +132,14 @@ class RaySession:
         self.actors.clear()
         if self._ours:
             self.ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes to reach an address at which nobody listens."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise NodeLostError(f"ray: expected a cluster at {address}, got {error}") from error

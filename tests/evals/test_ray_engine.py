@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -168,6 +171,19 @@ def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         RaySwarm(
             *load_bundled(), WordProblems(), replace(BASE, malicious=0, nodes=1), folder=tmp_path
         )
+
+
+def test_an_address_where_nobody_listens_is_named() -> None:
+    code = (
+        "from grpo_guard.evals.swarm.ray_session import RaySession, NodeLostError\n"
+        "try: RaySession()\n"
+        "except NodeLostError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}, timeout=100,
+    )  # fmt: skip
+    assert done.stdout.startswith("ray: expected a cluster at 127.0.0.1:1")
 
 
 def test_a_task_that_runs_programs_can_be_sent_to_an_actor() -> None:
