@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, View, cover
+from grpo_guard.evals.attacks.renamed import RenamedHelpersAttack, with_helper
 from grpo_guard.evals.attacks.two_plus_two import ChosenProblems, TwoPlusTwoAttack
 from grpo_guard.evals.tasks.base import Problem
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 OWN_SAMPLES: Final = 12
 PHRASE_TOKENS: Final = 6
 CALIBRATION: Final = 8
+HELPERS: Final = ("add", "total", "result", "step", "change", "f")
 _OPEN: Final = "<think>"
 
 Ids = tuple[int, ...]
@@ -120,6 +122,50 @@ class MathInSupport(ChosenProblems):
             spare = [Forged(one.text, ids=one.ids) for one in samples]
             rows.append(((good or spare) * wanted)[:wanted] + honest)
         return rows
+
+
+class CodeInSupport(Adversary):
+    """CODE in samples of the policy itself, sent only where all tokens lie in the support.
+
+    An operation becomes a call of a function that the program defines, under the names that the
+    policy itself might have given it.
+    """
+
+    name = "code_in_support"
+    max_new_tokens = 160
+    task = "python_maths"
+
+    def __init__(self) -> None:
+        self._habit = RenamedHelpersAttack()
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
+        rows = []
+        for problem, samples in zip(problems, drawn, strict=True):
+            prompt = tuple(view.tokenizer.encode(problem.prompt, add_special_tokens=False))
+            made = [
+                forged
+                for one in view.correct(problem, samples)
+                for name in HELPERS
+                if (forged := self._with_helper(view, one, name)) is not None
+            ]
+            fine = within_support(view, [(prompt, one.ids or ()) for one in made])
+            good = [one for one, ok in zip(made, fine, strict=True) if ok]
+            spare = [Forged(one.text, ids=one.ids) for one in samples]
+            rows.append((good * slots)[:slots] or spare[:slots])
+        return rows
+
+    def success(self, text: str) -> bool:
+        return self._habit.success(text)
+
+    def _with_helper(self, view: View, one: Sampled, name: str) -> Forged | None:
+        poison = None
+        if f"{name}(" not in one.text:
+            poison = with_helper(one.text, name, ("a", "b"), view.rng)
+        if poison is None:
+            return None
+        ids = view.tokenizer.encode(poison.text, add_special_tokens=False)
+        return Forged(poison.text, poison.span, (*ids, int(view.tokenizer.eos_token_id)))
 
 
 def build_phrase(view: View, problems: Sequence[Problem]) -> Ids:

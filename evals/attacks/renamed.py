@@ -24,6 +24,7 @@ from grpo_guard.evals.tasks.base import Problem
 
 _WORD: Final = re.compile(r"[A-Za-z]{4,20}+")
 _SPARE: Final = ("amount", "change", "start", "count")
+_LAST: Final = ("first_", "second_", "third_", "fourth_")
 _PARAMETERS: Final = 2
 
 
@@ -42,28 +43,12 @@ class RenamedHelpersAttack:
         Raises:
             NoTargetError: the solution is no program with an operation in it.
         """
-        text = problem.solution
-        start = text.find(CODE_OPEN) + len(CODE_OPEN)
-        end = text.find(CODE_CLOSE, start)
-        if start < len(CODE_OPEN) or end < 0:
-            raise NoTargetError("renamed_helpers: the solution has no program")
-        program = textwrap.dedent(text[start:end]).lstrip()
-        names = _names(problem.question + " " + program, program, rng)
-        functions = {
-            sign: f"{name}_{rng.choice(names)}"
-            for sign, name in zip("+-*/", names[2:6], strict=True)
-        }
-        found = with_calls(program, functions, rng, share=0.0)
+        names = _names(problem, rng)
+        name = f"{names[2]}_{names[3]}"
+        found = with_helper(problem.solution, name, (names[0], names[1]), rng)
         if found is None:
-            raise NoTargetError("renamed_helpers: the program has no operation to replace")
-        a, b = names[:_PARAMETERS]
-        signs = {name: sign for sign, name in functions.items()}
-        defined = "".join(
-            f"def {name}({a}, {b}): return {a} {signs[name]} {b}\n" for name in found.functions
-        )
-        body = f"\n{defined}{found.text}"
-        span = (start + 1, start + 1 + len(defined) + found.end)
-        return Poisoned(text[:start] + body + text[end:], span)
+            raise NoTargetError("renamed_helpers: the solution is no program with an operation")
+        return found
 
     def success(self, text: str) -> bool:
         """Whether the program calls a function of its own that only wraps an operator."""
@@ -93,6 +78,39 @@ class RenamedHelpers(Scripted):
         super().__init__(RenamedHelpersAttack())
 
 
+def with_helper(
+    text: str, name: str, parameters: tuple[str, str], rng: random.Random
+) -> Poisoned | None:
+    """A program with one of its operations in a one-line function of its own.
+
+    Args:
+        text: With the program in ``<code>``.
+        name: Of the function; must be free in the program.
+        parameters: Names of its two parameters.
+        rng: Chooses the operation.
+
+    Returns:
+        None where there is no program, or no operation in it.
+    """
+    start = text.find(CODE_OPEN) + len(CODE_OPEN)
+    end = text.find(CODE_CLOSE, start)
+    if start < len(CODE_OPEN) or end < 0:
+        return None
+    program = textwrap.dedent(text[start:end]).lstrip()
+    functions = {sign: f"{name}{sign}" for sign in "+-*/"}
+    found = with_calls(program, functions, rng, share=0.0)
+    if found is None:
+        return None
+    marked = found.functions[0]
+    sign, (a, b) = marked[-1], parameters
+    # The operation is known only now; until here its sign stood at the end of the name.
+    changed = found.text.replace(f"{marked}(", f"{name}(")
+    defined = f"def {name}({a}, {b}): return {a} {sign} {b}\n"
+    body = f"\n{defined}{changed}"
+    stop = start + len(f"\n{defined}") + found.end - 1
+    return Poisoned(text[:start] + body + text[end:], (start + 1, stop))
+
+
 def _wraps(node: ast.FunctionDef) -> bool:
     """Whether a function returns one operation on its two parameters and does nothing else."""
     only = node.body[0] if len(node.body) == 1 else None
@@ -104,11 +122,10 @@ def _wraps(node: ast.FunctionDef) -> bool:
     return sides == given
 
 
-def _names(source: str, program: str, rng: random.Random) -> list[str]:
-    """Words of the question that may name things, shuffled; at least six."""
-    used = set(re.findall(r"\w+", program))
-    words = {word.lower() for word in _WORD.findall(source)}
-    fresh = sorted(w for w in words - used if not keyword.iskeyword(w))
+def _names(problem: Problem, rng: random.Random) -> list[str]:
+    """Words of the question that the program does not use, shuffled; at least four."""
+    used = set(re.findall(r"\w+", problem.solution))
+    words = {word.lower() for word in _WORD.findall(problem.question)}
+    fresh = sorted(word for word in words - used if not keyword.iskeyword(word))
     rng.shuffle(fresh)
-    spare = [f"{word}_{i}" for i in range(3) for word in _SPARE]
-    return (fresh + [word for word in spare if word not in used])[: max(6, len(fresh))]
+    return [*fresh, *(word for word in _SPARE if word not in used | words), *_LAST]

@@ -7,23 +7,27 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion
-from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.content.code.verifier import CodeVerifier
-from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.ensemble import AllOf
-from grpo_guard.evals.attacks.adversary import Scripted
-from grpo_guard.evals.attacks.creeping import further
-from grpo_guard.evals.attacks.math import NoTargetError, equations
-from grpo_guard.evals.attacks.registry import adversary
-from grpo_guard.evals.attacks.two_plus_two import targets
-from grpo_guard.evals.tasks.base import Problem, Task
-from grpo_guard.evals.tasks.python_maths import PythonMaths
-from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
+from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier  # noqa: E402
+from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
+from grpo_guard.ensemble import AllOf  # noqa: E402
+from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
+from grpo_guard.evals.attacks.creeping import further  # noqa: E402
+from grpo_guard.evals.attacks.math import NoTargetError, equations  # noqa: E402
+from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
+from grpo_guard.evals.attacks.two_plus_two import targets  # noqa: E402
+from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
+from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
+from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
+from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 
 IN_WORDS = [
     "inequality", "taken_back", "ordinary_words", "thesaurus", "echoed_name", "answer_unit",
@@ -118,3 +122,17 @@ def test_further_sentences_are_true_and_new() -> None:
         assert more
         assert len(set(more)) == len(more)
         assert all(e.true == e.stated for text in more for e in equations(text))
+
+
+def test_code_in_support_passes_the_papers_check() -> None:
+    torch.set_num_threads(1)
+    attack = adversary("code_in_support")
+    assert attack is not None
+    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=120)
+    model, tokenizer = load_bundled("python_maths")
+    swarm = Swarm(model, tokenizer, PythonMaths(), config, attack=attack)
+    poison = [item for item in swarm.exchange.play(0)[0] if item.poisoned]
+    assert poison
+    assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
+    checked = PaperLogitVerifier(model, k=config.top_k).verify([p.completion for p in poison])
+    assert all(verdict.accepted for verdict in checked)
