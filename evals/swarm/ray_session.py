@@ -57,6 +57,8 @@ class RaySession:
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Its ports are open to the network, and whoever may call them may run code.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         import ray
 
         self.ray: Any = ray
