@@ -151,7 +151,7 @@ def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) 
     for line, end, at in zip(lines, wanted, placed, strict=True):
         x = scale.x(len(line.values) - 1)
         style = f"s{line.style % STYLES}"
-        label = line.label if len(line.label) <= 13 else f"{line.label[:12]}…"
+        label = line.label if len(line.label) <= 13 else f"{line.label[:6]}…{line.label[-6:]}"
         parts.append(f'<circle class="dot {style}" cx="{x:.1f}" cy="{end:.1f}" r="3"/>')
         left = WIDTH - _RIGHT + 9
         parts.append(f'<text class="label {style}" x="{left}" y="{at - 2:.1f}">')

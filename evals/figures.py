@@ -169,7 +169,7 @@ def _t95(degrees: int) -> float:
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _bootstrap(values: tuple[float, ...]) -> Interval:
     """Remembered, since sentence, table and summary ask for the same figures."""
     return bootstrap_mean(values, resamples=2000)

@@ -73,8 +73,8 @@ def _cell(cell: Cell | Shade) -> str:
     if isinstance(cell, str):
         return f"<span>{prose(cell)}</span>"
     if isinstance(cell, Shade):
-        detail = f"<small>{prose(cell.detail)}</small>" if cell.detail else ""
-        return f"<span>{prose(cell.text)}</span>{detail}"
+        details = "".join(f"<small>{prose(part)}</small>" for part in cell.detail)
+        return f"<span>{prose(cell.text)}</span>{details}"
     if not cell.total:
         return f"<span>{cell.count_text}</span>"
     detail = prose(f"{cell.count_text}, {cell.interval_text}")

@@ -85,9 +85,9 @@ def _rejected_cell(row: Summary) -> Cell | Shade:
     rate = _rate(row)
     if rate is None or rate.value is None:
         return DASH
-    detail = f"{rate.count_text}, {rate.interval_text}"
+    detail: tuple[str, ...] = (rate.count_text, rate.interval_text)
     if row.abstained:
-        detail += f"; abstained on {row.abstained:,}"
+        detail = (*detail, f"abstained on {row.abstained:,}")
     if row.attack == HONEST:
         return Shade(rate.value_text, detail, _level(rate.value, _FALSE))
     level = None if row.attack.startswith(CONTROL) else _level(1 - rate.value, _MISSED)

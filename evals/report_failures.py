@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grpo_guard.evals.page import note, shown_example
-from grpo_guard.evals.results import (
-    ACCEPTED_POISON,
-    REJECTED_CORRECT,
-    REJECTED_POISON,
-    Example,
-)
+from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
 from grpo_guard.evals.roles import under_test
 from grpo_guard.evals.scenarios import Scenario, scenario_names
 from grpo_guard.evals.series import Series
@@ -29,13 +24,17 @@ _MOST_IN_ALL: Final = 24
 
 
 def failures_section(found: Sequence[Scenario]) -> str:
-    """Examples of the guards under test, attack by attack."""
+    """Examples of the guards under test, kind by kind."""
     deciding = under_test(series.defence for one in found for series in one.guarded)
-    shown: list[str] = []
-    for name, scenario in zip(scenario_names(found), found, strict=True):
-        for series in scenario.guarded:
-            if series.defence in deciding:
-                shown += _of_series(series, name)
+    guarded = [
+        (name, series)
+        for name, scenario in zip(scenario_names(found), found, strict=True)
+        for series in scenario.guarded
+        if series.defence in deciding
+    ]
+    shown = [
+        part for kind in _TITLES for name, series in guarded for part in _of(kind, series, name)
+    ]
     if not shown:
         return ""
     left = len(shown) - _MOST_IN_ALL
@@ -52,20 +51,12 @@ def failures_section(found: Sequence[Scenario]) -> str:
     return "".join(parts)
 
 
-def _of_series(series: Series, name: str) -> list[str]:
-    examples = [example for run in series.runs for example in run.examples]
+def _of(kind: str, series: Series, name: str) -> list[str]:
+    """The last ones of a series: what passes at the end says more than what passed at first."""
+    examples = [one for run in series.runs for one in run.examples if one.kind == kind]
     guard = "the guard" if series.label == "guarded" else series.label
-    parts = []
-    for kind, most in _MOST.items():
-        for example in _spread([one for one in examples if one.kind == kind], most):
-            title = f"{_TITLES[kind].format(guard=guard)}: {name}"
-            parts.append(shown_example(example, title))
-    return parts
-
-
-def _spread(examples: Sequence[Example], most: int) -> list[Example]:
-    """The last ones: what passes at the end says more than what passed at first."""
-    return list(examples[-most:])
+    title = f"{_TITLES[kind].format(guard=guard)}: {name}"
+    return [shown_example(example, title) for example in examples[-_MOST[kind] :]]
 
 
 def baselines_note(found: Sequence[Scenario]) -> str:

@@ -25,13 +25,13 @@ def matrices(found: Sequence[Scenario]) -> str:
         "<h2>What each attack reached</h2>",
         note(
             f"Attack success over the last {WINDOW} iterations; for attacks on length (“×”) mean "
-            "length by the attack-free run’s. Means over the seeds with 95 % intervals; of two "
-            "seeds the range; of one, Wilson’s for its completions, which does not say how "
-            "another seed would differ. Blue is within "
+            "length by the attack-free run’s. Means over the seeds. Intervals: 95 % over the seeds "
+            "(of two, their range) or Wilson’s 95 % over the completions, whichever is wider; "
+            "the latter alone does not say how another seed would differ. Blue is within "
             f"{percent(_SHARES[0])}, or {100 * _LENGTHS[0]:.0f} % of the length; the redder, the "
             "further beyond."
         ),
-        html_table(_matrix(found, reached, attacked=True), kind="stack matrix"),
+        html_table(matrix(found, _reached, attacked=True), kind="stack matrix"),
     ]
     if any(scenario.guarded for scenario in found):
         parts += [
@@ -41,18 +41,18 @@ def matrices(found: Sequence[Scenario]) -> str:
                 f"with Wilson 95 % intervals. Blue is at most {percent(_REJECTED[0])}, pale "
                 f"yellow at most {percent(_REJECTED[1])}."
             ),
-            html_table(_matrix(found, _honest_rejected), kind="stack matrix"),
+            html_table(matrix(found, _honest_rejected), kind="stack matrix"),
             "<h2>What passed</h2>",
             note(
                 "Poisoned completions that were accepted, over whole runs. Abstentions are "
                 "neither; they stand beside where there were any."
             ),
-            html_table(_matrix(found, _accepted), kind="stack matrix"),
+            html_table(matrix(found, _accepted), kind="stack matrix"),
         ]
     return "".join(parts)
 
 
-def _matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Matrix:
+def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Matrix:
     """One row per attack, one column per defence."""
     defences = ordered_defences(series.defence for one in found for series in one.guarded)
     if attacked and any(one.undefended for one in found):
@@ -75,31 +75,32 @@ def _column(defence: str) -> str:
     return f"{defence} (baseline)" if found is Role.BASELINE else defence
 
 
-def reached(scenario: Scenario, series: Series) -> Cell | Shade:
+def _reached(scenario: Scenario, series: Series) -> Cell | Shade:
     """Attack success at the end, or for an attack on length the ratio of lengths."""
     if lengthens(scenario.attack):
         ratios = series.length_ratios(scenario.free) if scenario.free else []
         if not ratios:
             return DASH
         ratio = OverSeeds.of([values[-1] for values in ratios], (0.0, float("inf")))
-        level = _level(abs(ratio.value - 1), _LENGTHS)
-        return Shade(f"{ratio.value:.2f} ×", _interval(ratio, lambda x: f"{x:.2f}"), level)
-    share = series.asr_end_by_seed
+        ends = () if ratio.low is None else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
+        shade = level(abs(ratio.value - 1), _LENGTHS)
+        return Shade(f"{ratio.value:.2f} ×", (*ends, ratio.seeds_text), shade)
+    share, counted = series.asr_end_by_seed, series.asr_end
     if share is None:
         return DASH
-    counted = series.asr_end
-    if share.seeds == 1 and counted is not None and counted.total:
-        detail = f"{counted.interval_text}, 1 seed"
-    else:
-        detail = _interval(share, percent)
-    return Shade(percent(share.value), detail, _level(share.value, _SHARES))
+    shade = level(share.value, _SHARES)
+    return Shade(percent(share.value), (*_wider(share, counted), share.seeds_text), shade)
 
 
-def _interval(found: OverSeeds, show: Callable[[float], str]) -> str:
-    if found.low is None or found.high is None:
-        return found.seeds_text
-    low = show(found.low).removesuffix(" %")
-    return f"{low}–{show(found.high)}, {found.seeds_text}"
+def _wider(share: OverSeeds, counted: Rate | None) -> tuple[str, ...]:
+    """Equal seeds have no spread, and yet their completions are only so many."""
+    known = [(share.low, share.high)] if share.low is not None and share.high is not None else []
+    if counted is not None and counted.interval is not None:
+        known.append(counted.interval)
+    if not known:
+        return ()
+    low, high = min(ends[0] for ends in known), max(ends[1] for ends in known)
+    return (f"{percent(low).removesuffix(' %')}–{percent(high)}",)
 
 
 def _honest_rejected(scenario: Scenario, series: Series) -> Cell | Shade:
@@ -112,17 +113,17 @@ def _accepted(scenario: Scenario, series: Series) -> Cell | Shade:
     cell = _share(series.accepted_poison, _SHARES)
     unsure = series.abstained
     if isinstance(cell, Shade) and unsure is not None and unsure.count:
-        detail = f"{cell.detail}; abstained on {unsure.count_text}"
-        return Shade(cell.text, detail, cell.level)
+        return Shade(cell.text, (*cell.detail, f"abstained on {unsure.count:,}"), cell.level)
     return cell
 
 
 def _share(rate: Rate | None, limits: Sequence[float]) -> Cell | Shade:
     if rate is None or rate.value is None:
         return DASH
-    detail = f"{rate.count_text}, {rate.interval_text}"
-    return Shade(rate.value_text, detail, _level(rate.value, limits))
+    detail = (rate.count_text, rate.interval_text)
+    return Shade(rate.value_text, detail, level(rate.value, limits))
 
 
-def _level(value: float, limits: Sequence[float]) -> int:
+def level(value: float, limits: Sequence[float]) -> int:
+    """How many of the rising limits a value exceeds: the shade of its cell."""
     return sum(value > limit for limit in limits)

@@ -80,8 +80,10 @@ def ordered_attacks(names: Iterable[str]) -> list[str]:
 
 def ordered_defences(names: Iterable[str]) -> list[str]:
     """Each once: undefended, baselines, single verifiers, guards."""
-    stacks = {name: place for place, name in enumerate(STACKS)}
-    return sorted(
-        dict.fromkeys(names),
-        key=lambda name: (_ROLES.index(role(name)), stacks.get(plain(name), len(stacks)), name),
-    )
+
+    def place(name: str) -> tuple[int, int, str]:
+        known = STACKS if role(name) is Role.GUARD else _BASELINES
+        at = next((i for i, start in enumerate(known) if plain(name).startswith(start)), len(known))
+        return _ROLES.index(role(name)), at, name
+
+    return sorted(dict.fromkeys(names), key=place)

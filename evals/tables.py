@@ -17,10 +17,10 @@ DASH = "–"
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A figure of a matrix with its detail, and how bad it is: from 0, as it should be, to 3."""
+    """A figure of a matrix with its details, and how bad it is: from 0, as it should be, to 3."""
 
     text: str
-    detail: str
+    detail: tuple[str, ...]
     level: int | None
 
 
