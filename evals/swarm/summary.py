@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from grpo_guard.evals.series import NONE, WINDOW
+from grpo_guard.evals.roles import NONE
+from grpo_guard.evals.series import WINDOW
 from grpo_guard.evals.stats import bootstrap_mean, wilson
 
 Run = dict[str, Any]
+_WHERE: Final = ("attack", "defence", "setting", "models", "task")
 
 
 def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Rows for ``summary`` of results.json, one per (attack, defence, setting, models, metric).
+    """Rows for ``summary`` of results.json, one per defence, metric and so on.
 
     Means over seeds have a bootstrap interval, shares of completions Wilson's; ``n`` is the number
     of seeds or of completions.
     """
-    free = {
-        (run["setting"], run["models"], run["seed"]): run
-        for run in runs
-        if run["attack"] == NONE and run["defence"] == NONE
-    }
-    pools: dict[tuple[str, str, str, str], list[Run]] = defaultdict(list)
+    free = {_beside(run): run for run in runs if run["attack"] == NONE and run["defence"] == NONE}
+    pools: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        pools[run["attack"], run["defence"], run["setting"], run["models"]].append(run)
+        pools[tuple(run.get(name, "") for name in _WHERE)].append(run)
     rows: list[dict[str, Any]] = []
-    for (attack, defence, setting, models), pool in pools.items():
-        where = {"attack": attack, "defence": defence, "setting": setting, "models": models}
+    for key, pool in pools.items():
+        where = dict(zip(_WHERE, key, strict=True))
         for metric, values in _per_seed(pool, free).items():
             if values:
                 found = bootstrap_mean(values, resamples=2000)
@@ -40,6 +38,11 @@ def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
+def _beside(run: Run) -> tuple[Any, ...]:
+    """What a run has in common with the attack-free one that it is compared with."""
+    return run["setting"], run["models"], run.get("task", ""), run["seed"]
+
+
 def _per_seed(pool: Sequence[Run], free: dict[Any, Run]) -> dict[str, list[float]]:
     """One value per seed; metrics that do not apply stay empty."""
     found: dict[str, list[float]] = defaultdict(list)
@@ -48,7 +51,7 @@ def _per_seed(pool: Sequence[Run], free: dict[Any, Run]) -> dict[str, list[float
         if attacked:
             found["asr_highest"].append(max(run["asr"]))
         found["mean_tokens_end"].append(_end(run["mean_tokens"]))
-        beside = free.get((run["setting"], run["models"], run["seed"]))
+        beside = free.get(_beside(run))
         if beside is not None and beside is not run:
             found["length_ratio_end"].append(_end(run["mean_tokens"]) / _end(beside["mean_tokens"]))
             found["length_ratio_highest"].append(_highest_ratio(run, beside))

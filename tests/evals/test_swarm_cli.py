@@ -58,6 +58,26 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
         (("--attack", "math", "--prompts", "6"), "prompts: expected a multiple of nodes"),
         (("--quick", "--standard"), "expected one preset"),
         (("--lr", "-1"), "lr: expected"),
+        (("--task", "gsm9k"), "did you mean 'gsm8k'"),
+        (("--task", "gsm8k"), "gsm8k: expected --policy"),
+        (("--data", __file__), "--data: the task word_problems makes up its problems"),
+        (
+            ("--task", "gsm8k", "--policy", "word_problems", "--data", __file__),
+            "test_swarm_cli.py:1",
+        ),
+        (("--policy", "word_problem"), "did you mean 'word_problems'"),
+        (("--policy", "./nowhere"), "found no folder ./nowhere"),
+        (("--policy", "word_problems,"), "--policy: expected names with commas"),
+        (("--policy", "word_problems,word_problems"), "expected one in a homogeneous swarm"),
+        (("--device", "gpu"), "--device: expected cpu, cuda"),
+        (("--malicious", "7"), "malicious: expected 0 to 3"),
+        (("--share", "1/4,half"), "--share: expected malicious/nodes such as 1/4, got 'half'"),
+        (("--share", "4/4"), "malicious: expected 0 to 3 of 4 nodes"),
+        (("--share", "1/16"), "group_size: expected a multiple of nodes (16)"),
+        (("--share", "1/4", "--nodes", "4"), "--share: expected neither"),
+        (("--share", "0/0"), "nodes: expected at least 1"),
+        (("--on-reject", "drop,zerro"), "did you mean 'zero'"),
+        (("--on-reject", ""), "--on-reject: expected at least one name"),
     ],
 )
 def test_bad_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -103,6 +123,55 @@ def test_presets_are_plans() -> None:
         plan(Matrix(["text"], ["homogeneous"], [0]), SwarmConfig(models="heterogeneous"))
 
 
+def test_an_attack_needs_something_to_poison(tmp_path: Path) -> None:
+    pytest.importorskip("grpo_guard.evals.sandbox.sandbox")
+    out = tmp_path / "out"
+    said = called("--attack", "math", "--task", "python_maths", "-o", str(out))
+    if said.exit_code == 1:
+        pytest.skip(said.stderr)
+    assert said.exit_code == 2, said.output
+    assert "math: expected 16 problems with 2+2 or 2*2" in said.stderr
+    assert not out.exists()
+
+
+def test_attacks_are_played_on_their_own_tasks() -> None:
+    specs = plan(Matrix(["text", "code"], ["none"], [0]), SwarmConfig())
+    tasks = {(spec.attack, spec.workload.task) for spec in specs}
+    assert tasks == {
+        ("none", "word_problems"), ("text", "word_problems"),
+        ("none", "python_maths"), ("code", "python_maths"),
+    }  # fmt: skip
+    assert len({spec.label for spec in specs}) == len(specs) == 4
+    moved = plan(Matrix(["text", "code"], ["none"], [0], task="gsm8k"), SwarmConfig())
+    assert {spec.workload.task for spec in moved} == {"gsm8k"}
+
+
+def test_shares_and_rules_are_rows_of_their_own() -> None:
+    matrix = Matrix(
+        ["text"], ["none", "screens"], [0], shares=[(1, 2), (1, 4), (1, 12)],
+        on_reject=["drop", "zero"],
+    )  # fmt: skip
+    specs = plan(matrix, SwarmConfig())
+    assert len({spec.label for spec in specs}) == len(specs) == 1 + 3 + 2 * 3
+    assert len({(spec.shown_attack, spec.shown_defence) for spec in specs}) == len(specs)
+    names = {(spec.shown_attack, spec.shown_defence) for spec in specs}
+    assert {("text (1/12)", "none"), ("text", "screens (zero)")} <= names
+    assert specs[0].config.malicious == 1  # of the first share; an attack-free run has none
+    assert specs[0].share == "0/2"
+    assert plan(Matrix(["text", "text"], ["none", "none"], [0]), SwarmConfig()) == plan(
+        Matrix(["text"], ["none"], [0]), SwarmConfig()
+    )
+
+
+def test_recipes_are_the_papers_settings() -> None:
+    from grpo_guard.evals.policies.named import RECIPES
+
+    for name, recipe in RECIPES.items():
+        assert recipe.model.startswith("Qwen/"), name
+        assert (recipe.prompts, recipe.group_size, recipe.iterations) == (32, 12, 100)
+        assert (recipe.lr, recipe.max_new_tokens) == (2e-5, 1024)
+
+
 def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
     arguments = (*SMALL, "--iterations", "2", "--defence", "none,logprob_bound", "-o")
     result = called(*arguments, str(tmp_path))
@@ -124,7 +193,45 @@ def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
     assert after["runs"] == json.loads(before)["runs"]
     other = called(*SMALL, "--iterations", "3", "--defence", "none", "-o", str(tmp_path))
     assert other.exit_code == 2
-    assert "choose another folder" in other.stderr
+    assert "one with iterations 2 in place of 3; choose another folder" in other.stderr
+    for path in tmp_path.rglob("run.json"):  # as a version without tasks wrote it
+        kept = json.loads(path.read_text())
+        for name in ("task", "policy", "data", "calc", "dtype"):
+            del kept["identity"][name]
+        path.write_text(json.dumps(kept))
+    old = called(*arguments, str(tmp_path))
+    assert old.exit_code == 2
+    assert "one with task unsaid in place of" in old.stderr
+
+
+def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
+    result = called(
+        *SMALL, "--iterations", "1", "--share", "1/2,1/4", "--on-reject", "drop,zero",
+        "--defence", "none,screens", "-o", str(tmp_path),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    runs = load_results(tmp_path / "results.json").runs
+    cells = [(run.attack, run.defence) for run in runs]
+    assert len(set(cells)) == len(cells) == 1 + 2 + 4
+    assert ("text (1/2)", "screens (zero)") in cells
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert data["config"]["task"] == data["config"]["policy"] == "word_problems"
+    assert {run["share"] for run in data["runs"]} == {"0/2", "1/2", "1/4"}
+    table = (tmp_path / "table.md").read_text()
+    assert "text (1/2)" in table
+    assert "screens (zero)" in table
+
+
+def test_a_folder_is_a_policy(tmp_path: Path) -> None:
+    from tiny_eval_policy import save_tiny
+
+    folder = save_tiny(tmp_path / "policy")
+    arguments = (*SMALL, "--iterations", "1", "--defence", "none", "--policy", str(folder), "-o")
+    result = called(*arguments, str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "out/results.json").read_text())
+    assert {run["policy"] for run in data["runs"]} == {str(folder)}
+    assert {run["config"]["lr"] for run in data["runs"]} == {2e-5}
 
 
 @pytest.mark.slow
@@ -160,6 +267,36 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, workers: str) -> None:
 
 def _rounds(folder: Path) -> bool:
     return any('"round"' in path.read_text() for path in folder.rglob("events.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    """Files cannot grow beyond 1 MB, which no checkpoint fits into."""
+    full = (
+        "import resource, signal, sys; from grpo_guard.cli.main import app;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6));"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); app(sys.argv[1:])"
+    )
+    arguments = [
+        "eval", "swarm", *SMALL, "--iterations", "3", "--defence", "none", "--every", "2",
+        "-o", str(tmp_path),
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", full, *arguments],
+        capture_output=True, text=True, env=environment, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stderr
+    assert "to go on:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+    again = subprocess.run(
+        [sys.executable, "-m", "grpo_guard", *arguments],
+        capture_output=True, text=True, env=environment, timeout=300,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
