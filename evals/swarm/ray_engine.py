@@ -72,6 +72,9 @@ class RaySwarm(SwarmLoop):
         shares = assigned((Peer(model, tokenizer), *others), config.honest_nodes, config)
         self._model, self._per_model, self._guarded = model, per_model, guard_in is not None
         self._members = [tuple(f"node-{node}" for node in nodes) for _, nodes in shares]
+        for peer, _ in shares:
+            if peer.model.device.type != "cpu":
+                raise ValueError(f"device: expected cpu with --engine ray, got {peer.model.device}")
         same_ids = one_vocabulary([peer for peer, _ in shares])
         self.session = RaySession(address)
         try:
