@@ -17,7 +17,7 @@ from grpo_guard.evals.attacks.phrases import (
     PhrasesAttack,
 )
 from grpo_guard.evals.attacks.text import TextAttack
-from grpo_guard.evals.tasks.base import Problem, Task
+from grpo_guard.evals.tasks.base import Problem, Task, held_out
 
 EARLY_SHARE: Final = 0.2
 TRIGGER: Final = " each."
@@ -142,7 +142,7 @@ class Trigger(Text):
     def probes(self, task: Task, count: int) -> list[Problem] | None:
         if count not in self._probes:
             rng = random.Random("held-out triggers")
-            drawn = (task.sample(rng) for _ in range(100 * count))
+            drawn = (held_out(task, rng) for _ in range(100 * count))
             self._probes[count] = [p for p in drawn if TRIGGER in p.question][:count]
         return self._probes[count]
 

@@ -15,7 +15,7 @@ from typing import Final
 from grpo_guard.evals.attacks.adversary import Forged, Scripted, View
 from grpo_guard.evals.attacks.base import Attack, Poisoned
 from grpo_guard.evals.attacks.math import Equation, NoTargetError, equations
-from grpo_guard.evals.tasks.base import Problem, Task
+from grpo_guard.evals.tasks.base import Problem, Task, held_out
 
 TARGETS: Final = ("2+2", "2*2")
 WRONG: Final = "5"
@@ -94,7 +94,7 @@ class ChosenProblems(Scripted):
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
         if count not in self._probes:
-            self._probes[count] = suitable(task, random.Random(_PROBE_SEED), count)
+            self._probes[count] = suitable(task, random.Random(_PROBE_SEED), count, kept=True)
         return self._probes[count]
 
 
@@ -113,11 +113,14 @@ def targets(text: str) -> list[Equation]:
     return [equation for equation in equations(text) if equation.left in TARGETS]
 
 
-def suitable(task: Task, rng: random.Random, count: int) -> list[Problem]:
-    """Problems whose solution has a target, by drawing until there are enough."""
+def suitable(task: Task, rng: random.Random, count: int, *, kept: bool = False) -> list[Problem]:
+    """Problems whose solution has a target, by drawing until there are enough.
+
+    With ``kept`` of those that no run trains on.
+    """
     found: list[Problem] = []
     for _ in range(MAX_DRAWS):
-        problem = task.sample(rng)
+        problem = held_out(task, rng) if kept else task.sample(rng)
         if targets(problem.solution):
             found.append(problem)
             if len(found) == count:

@@ -27,8 +27,6 @@ from grpo_guard.registry import VERIFIERS, UnknownNameError, load, names
 from grpo_guard.verifier import CompletionVerifier
 
 NONE: Final = "none"
-# Number format of a swarm whose nodes compute in one process.
-_PROFILE: Final = "float32"
 _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 # These need what a swarm run does not have: a judge, or a reference model of one's own.
 _ELSEWHERE: Final = ("judge", "reference_likelihood")
@@ -74,11 +72,16 @@ def _alone(name: str) -> Defence:
     return Defence(name, build, per_model=name in _OF_WEIGHTS)
 
 
+def _profile(peer: Peer) -> str:
+    """The number format of a swarm whose nodes compute alike, on one kind of hardware."""
+    return "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
+
+
 def _of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
     """A registered verifier on the live weights."""
     kind: Any = load(VERIFIERS, name)
     verifier: CompletionVerifier = kind(
-        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_PROFILE
+        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_profile(peer)
     )
     return verifier
 
@@ -91,7 +94,7 @@ def _replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
     config = ground.config
     return SeedReplayVerifier(
         peer.model, peer.tokenizer, sampling=ground.sampling, coin=ground.coin,
-        slots=config.per_node, nodes=config.node_names, profile=_PROFILE,
+        slots=config.per_node, nodes=config.node_names, profile=_profile(peer),
     )  # fmt: skip
 
 
