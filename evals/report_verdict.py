@@ -45,6 +45,9 @@ def _block(verdict: GuardVerdict) -> str:
         cases = [c for c in verdict.against(State.UNTESTED) if c.reasons == reason]
         names = _listed([_plain(case) for case in cases])
         lines.append(f"<li><b>not tested</b> {prose(names)}: {prose('; '.join(reason))}.</li>")
+    if verdict.not_run:
+        names = _listed([f"against {name}" for name in verdict.not_run])
+        lines.append(f"<li><b>not run</b> {prose(names)}.</li>")
     return (
         f'<li class="{_CLASSES[state]}"><h2>{prose(verdict.defence)} '
         f'<span class="state">{state.value}</span></h2><ul>{"".join(lines)}</ul></li>'

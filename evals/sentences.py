@@ -40,7 +40,8 @@ def cost_headline(verdicts: Sequence[GuardVerdict]) -> str:
         (State.UNDECIDED, "Undecided whether it costs honest work too much"),
     ):
         counts = [
-            f"{verdict.defence} in {number} of {len(verdict.cases)}"
+            f"{verdict.defence} in {number} of "
+            f"{len(verdict.cases) - len(verdict.against(State.UNTESTED))}"
             for verdict in verdicts
             if (number := len(verdict.against(state)))
         ]

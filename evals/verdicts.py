@@ -63,6 +63,8 @@ class GuardVerdict:
 
     defence: str
     cases: tuple[Case, ...]
+    not_run: tuple[str, ...] = ()
+    """Attacks that others were run against and this one was not."""
 
     @property
     def state(self) -> State:
@@ -87,7 +89,13 @@ def guard_verdicts(found: Sequence[Scenario]) -> list[GuardVerdict]:
             for series in scenario.guarded
             if series.defence == defence
         ]
-        verdicts.append(GuardVerdict(defence, tuple(cases)))
+        met = {case.name for case in cases}
+        not_run = tuple(
+            name
+            for name, scenario in zip(names, found, strict=True)
+            if name not in met and scenario.attack != NONE
+        )
+        verdicts.append(GuardVerdict(defence, tuple(cases), not_run))
     return verdicts
 
 

@@ -129,6 +129,13 @@ def test_baselines_decide_nothing() -> None:
     assert "No guard was tested" in page({"runs": only}).text
 
 
+def test_an_attack_that_a_guard_did_not_meet_is_named() -> None:
+    data = [*basis(), *runs("math", "none", RISING), *runs("text", "homogeneous", CLEAN)]
+    (found,) = guard_verdicts(scenarios(parse_results({"runs": data})))
+    assert found.not_run == ("math",)
+    assert "not run against math." in page({"runs": data}).text
+
+
 def test_guarded_runs_without_attack_count_for_their_cost() -> None:
     rejected = {"honest": 60, "honest_correct": 40, "poisoned": 0}
     none = runs("none", "homogeneous", CLEAN, rejected=rejected)
