@@ -67,6 +67,7 @@ def render(results: Results, files: Sequence[Results] = ()) -> str:
     body = [
         f'<p class="eyebrow">grpo-guard report{_subject(found)}</p>',
         f"<h1>{prose(title)}</h1>",
+        "".join(_unfinished(one) for one in files),
         _swarms(found) if found else "",
         *(detection_section(one) for one in detections),
         "<h2>How it was made</h2>",
@@ -77,6 +78,14 @@ def render(results: Results, files: Sequence[Results] = ()) -> str:
         style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
         body="\n".join(part for part in body if part),
     )
+
+
+def _unfinished(results: Results) -> str:
+    """A verdict over a part of the runs must say so."""
+    planned, done = results.config.get("planned_runs"), results.config.get("finished_runs")
+    if not (isinstance(planned, int) and isinstance(done, int)) or done >= planned:
+        return ""
+    return note(f"Not finished: {done:,} of {planned:,} planned runs are here.")
 
 
 def _title(found: Sequence[Scenario], detections: Sequence[Results]) -> str:

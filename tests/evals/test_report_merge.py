@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from report_samples import Page, results, run
+from report_samples import Page, page, results, run
 from typer.testing import CliRunner
 
 from grpo_guard.evals.report_cli import report
@@ -89,6 +89,14 @@ def test_a_detection_result_stands_beside_runs(folders: tuple[Path, Path]) -> No
     assert "Rejected, by kind of completion" in text
     assert "Area under the curve" in text
     assert "Guarded, at most" in text
+
+
+def test_unfinished_plans_are_said_to_be() -> None:
+    data = results()
+    data["config"] |= {"planned_runs": 8, "finished_runs": 3}
+    assert "Not finished: 3 of 8 planned runs" in page(data).text
+    data["config"]["finished_runs"] = 8
+    assert "Not finished" not in page(data).text
 
 
 def test_several_places_or_a_file_need_a_target(folders: tuple[Path, Path]) -> None:
