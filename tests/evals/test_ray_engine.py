@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,18 @@ pytest.importorskip("transformers")
 ray = pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard.completion import Completion  # noqa: E402
-from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
-from grpo_guard.evals.defences.base import Ground  # noqa: E402
-from grpo_guard.evals.defences.registry import defence  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm import ray_session  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
 from grpo_guard.evals.swarm.loop import SwarmLoop  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer, PlainGuard  # noqa: E402
 from grpo_guard.evals.swarm.ray_engine import DivergedError, RaySwarm  # noqa: E402
 from grpo_guard.evals.swarm.ray_session import NodeLostError, RayMissingError  # noqa: E402
+from grpo_guard.evals.swarm.suite import play_all  # noqa: E402
 from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
-from grpo_guard.evals.swarm.variants import variants  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
-from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
 from grpo_guard.verdict import accept, reject  # noqa: E402
 
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
@@ -47,50 +43,6 @@ CASES = [
     ("horizontal", "heterogeneous", "stale", "paper_logit"),
     ("vertical", "heterogeneous", "half_gibberish", "heterogeneous"),
 ]
-
-
-@dataclass(frozen=True)
-class Made:
-    """Makes the same swarm for either engine, as often as it is asked."""
-
-    setting: Any
-    models: Any
-    attack: str
-    defence: str
-
-    def _parts(self, folder: Path) -> tuple[Any, Any, Any, list[Peer], Ground]:
-        config = replace(BASE, setting=self.setting, models=self.models)
-        model, tokenizer = load_bundled()
-        peers = [Peer(model, tokenizer)]
-        if self.models == "heterogeneous":
-            peers = variants(model, tokenizer, config.honest_nodes, steps=2)
-        coin = PublicCoin("swarm-0") if defence(self.defence).coin else None
-        folder.mkdir(parents=True, exist_ok=True)
-        return model, tokenizer, config, peers, Ground(config, WordProblems(), folder, coin)
-
-    def local(self, folder: Path) -> Swarm:
-        model, tokenizer, config, peers, ground = self._parts(folder)
-        chosen = defence(self.defence)
-        build = chosen.build
-        assert build is not None
-        guards: dict[str, Any] = {"guard_of": lambda peer: build(peer, ground)}
-        if not chosen.per_model:
-            guards = {"guard": build(peers[0], ground)}
-        return Swarm(
-            model, tokenizer, ground.task, config, attack=adversary(self.attack),
-            others=peers[1:], coin=ground.coin, **guards,
-        )  # fmt: skip
-
-    def remote(self, folder: Path) -> RaySwarm:
-        model, tokenizer, config, peers, ground = self._parts(folder)
-        chosen = defence(self.defence)
-        build = chosen.build
-        assert build is not None
-        return RaySwarm(
-            model, tokenizer, ground.task, config, attack=adversary(self.attack),
-            others=peers[1:], coin=ground.coin, per_model=chosen.per_model, folder=folder,
-            guard_in=lambda peer, own: build(peer, replace(ground, folder=own)),
-        )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,9 +67,13 @@ def weights_of(swarm: SwarmLoop) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
-    made, folder = Made(*case), tmp_path / "ray"
-    here, there = made.local(tmp_path / "local"), made.remote(folder)
-    wanted = played(here, tmp_path / "local")
+    setting, models, attack, chosen = case
+    spec = Spec(attack, chosen, replace(BASE, setting=setting, models=models))
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    here, there = build(spec, tmp_path), build(spec, folder, "ray")
+    assert isinstance(there, RaySwarm)
+    wanted = played(here, tmp_path)
     assert all(row["grad_norm"] > 0 for row in wanted)
     assert sum(row["poisoned"] for row in wanted) > 0
     try:
@@ -128,7 +84,7 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
         assert played(there, folder) == wanted
         assert torch.equal(weights_of(there), weights_of(here))
         ledgers = sorted(path.parent.name for path in folder.glob("nodes/*/*.sqlite"))
-        assert ledgers == ([] if made.defence == "paper_logit" else ["node-0", "node-1"])
+        assert ledgers == ([] if chosen == "paper_logit" else ["node-0", "node-1"])
 
         saved = (folder / CHECKPOINT).read_bytes()
         ray.kill(there.session.actors["node-1"])
@@ -139,7 +95,7 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
         there.close()
     assert ray.is_initialized()  # it was there before
     # What the actors have saved after their first round is a checkpoint of either engine.
-    assert played(made.local(folder), folder) == wanted
+    assert played(build(spec, folder), folder) == wanted
 
 
 def one_sided() -> Callable[[Peer, Path], PlainGuard]:
@@ -171,6 +127,11 @@ def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         RaySwarm(
             *load_bundled(), WordProblems(), replace(BASE, malicious=0, nodes=1), folder=tmp_path
         )
+
+
+def test_an_engine_with_processes_of_its_own_takes_no_workers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers: expected 1 with --engine ray, got 2"):
+        play_all([], tmp_path, command="", tell=lambda spec, row: None, workers=2, engine="ray")
 
 
 def test_an_address_where_nobody_listens_is_named() -> None:
