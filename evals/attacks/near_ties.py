@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
     from grpo_guard.sampling import SamplingSpec
 
-ROOM: Final = 0.02
-"""Raw logits by which a token may have lost the draw. The profile for equal number formats lets one
-token of 160 pass up to 0.25, and shorter completions less."""
+ROOM: Final = 0.1
+"""Raw logits by which a token may have lost the draw. Of 88 variants of the bundled policy's samples
+at this margin the replay accepted all under the profile for equal number formats, of 254 at 0.25
+223: in thirty tokens one mismatch of that size is no evidence yet."""
 
 
 @dataclass(frozen=True, slots=True)
