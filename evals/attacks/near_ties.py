@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from grpo_guard.sampling import SamplingSpec
 
 ROOM: Final = 0.1
-"""Raw logits by which a token may have lost the draw. Of 88 variants of the bundled policy's samples
-at this margin the replay accepted all under the profile for equal number formats, of 254 at 0.25
-223: in thirty tokens one mismatch of that size is no evidence yet."""
+"""Raw logits by which a token may have lost the draw. In some thirty tokens one mismatch of that
+size is no evidence yet, even under the profile for equal number formats."""
 
 
 @dataclass(frozen=True, slots=True)
