@@ -20,7 +20,7 @@ from grpo_guard.registry import UnknownNameError, choose
 
 _ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
-OF_TASK: Final = {"word_problems": "word_problems", "python_maths": "python_maths"}
+OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "python_maths"}
 """The bundled policy that a task is given to by default."""
 
 

@@ -18,8 +18,9 @@ from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS, known_task
 
-DEFAULT_ROOM: Final = 64
-"""Tokens of the longest completion, where the attack needs no more."""
+DEFAULT_ROOM: Final = 96
+"""Tokens of the longest completion, where the attack needs no more: of 400 first samples of the
+default policy 6 were longer than 64 tokens, none than 96."""
 _TRIALS: Final = 200
 
 

@@ -215,7 +215,8 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
     assert len(set(cells)) == len(cells) == 1 + 2 + 4
     assert ("text (1/2)", "screens (zero)") in cells
     data = json.loads((tmp_path / "results.json").read_text())
-    assert data["config"]["task"] == data["config"]["policy"] == "word_problems"
+    assert data["config"]["task"] == "word_problems"
+    assert data["config"]["policy"] == "word_problems_wordy"
     assert {run["share"] for run in data["runs"]} == {"0/2", "1/2", "1/4"}
     table = (tmp_path / "table.md").read_text()
     assert "text (1/2)" in table

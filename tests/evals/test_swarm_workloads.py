@@ -115,7 +115,8 @@ def test_a_missing_folder_is_told_at_once(missing: str, monkeypatch: pytest.Monk
 
 
 def test_policies_are_found_by_name_folder_and_id(tmp_path: Path) -> None:
-    assert Path(named.location("word_problems")).is_dir()
+    for task in ("word_problems", "python_maths"):
+        assert Path(named.location(named.default_policy(task))).is_dir()
     assert named.location("qwen2.5-1.5b") == "Qwen/Qwen2.5-1.5B"
     assert named.location("nobody/nothing") == "nobody/nothing"
     assert named.location(str(tmp_path)) == str(tmp_path)
