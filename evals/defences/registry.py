@@ -15,7 +15,7 @@ from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
-from grpo_guard.evals.defences.judges import paper_judge, shipped
+from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge, shipped
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
@@ -48,9 +48,12 @@ def defence(name: str) -> Defence:
 
     Raises:
         UnknownNameError: with the names that exist and the nearest one.
+        ValueError: the environment names no judge for ``paper_judge``.
     """
     if name == NONE:
         return Defence(NONE)
+    if name == "paper_judge":
+        backend_of_environment()  # said before the first run of a plan and not at its own turn
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     if name in defence_names():
