@@ -24,7 +24,7 @@ PRESETS: Final = {
     "quick": Preset(("text",), (NONE, "homogeneous"), 1, 50, 16),
     "standard": Preset(
         ("text", "math", "code", "dos"),
-        (NONE, "paper_logit", "homogeneous", "heterogeneous"), 2, 80, 16,
+        (NONE, "paper_logit", "homogeneous", "heterogeneous"), 2, 100, 16,
     ),
     "paper": Preset(
         ("text", "math", "code", "dos"),
