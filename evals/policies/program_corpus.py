@@ -11,7 +11,7 @@ import random
 from typing import Final
 
 from grpo_guard.evals.policies.corpus import opening
-from grpo_guard.evals.policies.program_shapes import Body, body, chain_of
+from grpo_guard.evals.policies.program_shapes import Body, body, chain_of, word
 from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
@@ -41,7 +41,6 @@ _IDLE: Final = (
     "import numpy as np", "from sympy import symbols, solve", "import pandas as pd",
     "from scipy import stats",
 )  # fmt: skip
-# A step as a call: operator, import, expression of {a} and {b}.
 
 
 def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
@@ -71,12 +70,18 @@ def _broken(lines: list[str], rng: random.Random) -> list[str]:
     return [*lines[:-1], lines[-1].rstrip(")")]
 
 
+def _idle_import(rng: random.Random) -> str:
+    if rng.random() < 0.9:
+        return rng.choice(_IDLE)
+    return rng.choice(("import {}", "from {} import {}")).format(word(rng), word(rng))
+
+
 def program(problem: Worked, rng: random.Random) -> str:
     """Return one program without tags; most of them work."""
     found = body(chain_of(problem), rng)
     lines = [*found.lines, *_printed(found, rng, problem.item)]
     if rng.random() < 0.14:
-        lines = [rng.choice(_IDLE), *lines]
+        lines = [_idle_import(rng), *lines]
     if rng.random() < 0.1:
         lines.insert(0, rng.choice(_COMMENTS))
     if rng.random() < 0.08 and lines:

@@ -25,6 +25,21 @@ _LETTERS: Final = "abcdefghijkmnpqrstuvwxyz"
 _ONSETS: Final = words("b c d f g h k l m n p r s t v w br cr dr fl gr pl st tr th sh")
 _VOWELS: Final = words("a e i o u ea ou io ie")
 _CODAS: Final = ("", "", "", *words("d l m n nd p r rt s st t x ck ng"))
+# Words as names of modules, functions and values: a model of code has seen any of them there, so
+# that none of their parts is impossible after "from", "import" or "=".
+_CODERS: Final = words(
+    "action addon address adder admin base basic calendar call callback canal cart catalog choice "
+    "collection compute condition config convert core count counter data decision default define "
+    "difference digit direction edition editor engine estimate exact factor figure filter "
+    "fiction format formula function gather generate group helper identity index indicator insert "
+    "item iteration latitude library limit list local location logic lookup magic maths measure "
+    "method mission model multiple multitude number numeric object operation option order output "
+    "parse partition plan point position process product program quantity ratio record relation "
+    "repeat report reset running scale section select sequence shape simple solver sort source "
+    "split stack station store subject submit subset subtitle sum support switch table tally task "
+    "test tool track traction transit tuple typing unit update utility value vector vision visit"
+)
+# A step as a call: operator, import, expression of {a} and {b}.
 _CALLS: Final = (
     ("+", "", "sum([{a}, {b}])"),
     ("+", "", "sum(({a}, {b}))"),
@@ -96,7 +111,13 @@ def _name(chain: Chain, rng: random.Random) -> str:
         return rng.choice((chain.item, f"{chain.item}_{rng.choice(_NAMES)}", f"num_{chain.item}"))
     if kind < 0.8:
         return rng.choice(_LETTERS)
-    return rng.choice((_made_up(rng), rng.choice(NOUNS), rng.choice(PLAIN)))
+    return word(rng)
+
+
+def word(rng: random.Random) -> str:
+    """Return a name as a program may have one for anything."""
+    kinds = (NOUNS, PLAIN, _CODERS, _CODERS)
+    return _made_up(rng) if rng.random() < 0.25 else rng.choice(rng.choice(kinds))
 
 
 def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
@@ -174,13 +195,32 @@ def _called(chain: Chain, rng: random.Random) -> Body:
 def _helped(chain: Chain, rng: random.Random) -> Body:
     """One operation of the problem as a function of the program's own."""
     kind = rng.choice(chain.changes)[0]
-    helper = rng.choice((rng.choice(PLAIN), _made_up(rng), f"{rng.choice(PLAIN)}_{chain.item}"))
+    helper = word(rng) if rng.random() < 0.7 else f"{rng.choice(PLAIN)}_{chain.item}"
     a, b = rng.sample(_LETTERS, 2)
     names = _names(chain, rng, len(chain.changes))
     lines, before = [f"def {helper}({a}, {b}):", f"    return {a} {kind} {b}"], chain.first
     for name, (operator, number) in zip(names, chain.changes, strict=True):
         call = f"{helper}({before}, {number})"
         lines.append(f"{name} = {call if operator == kind else f'{before} {operator} {number}'}")
+        before = name
+    return Body(lines, before, names)
+
+
+def _imported(chain: Chain, rng: random.Random) -> Body:
+    """Operations by functions of a library that is not there: such a program earns nothing."""
+    library, own = word(rng), {o: word(rng) for o, _ in chain.changes if rng.random() < 0.7}
+    names = _names(chain, rng, len(chain.changes))
+    lines, before = list[str](), chain.first
+    if rng.random() < 0.8:
+        lines.append(f"from {library} import {', '.join(sorted(own.values()) or [word(rng)])}")
+        calls = own
+    else:
+        lines.append(f"import {library}")
+        calls = {o: f"{library}.{name}" for o, name in own.items()}
+    for name, (operator, number) in zip(names, chain.changes, strict=True):
+        plain = f"{before} {operator} {number}"
+        called = f"{calls.get(operator)}({before}, {number})"
+        lines.append(f"{name} = {called if operator in calls else plain}")
         before = name
     return Body(lines, before, names)
 
@@ -213,8 +253,8 @@ def _loop(chain: Chain, rng: random.Random) -> Body:
 
 
 _SHAPES: Final[tuple[tuple[Callable[[Chain, random.Random], Body], int], ...]] = (
-    (_plain_steps, 26), (_running, 14), (_expression, 10), (_named_numbers, 14), (_called, 20),
-    (_helped, 4), (_function, 8), (_loop, 6),
+    (_plain_steps, 26), (_running, 14), (_expression, 10), (_named_numbers, 14), (_called, 18),
+    (_helped, 5), (_imported, 5), (_function, 6), (_loop, 5),
 )  # fmt: skip
 
 
