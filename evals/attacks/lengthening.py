@@ -36,7 +36,7 @@ class Lengthening(Adversary):
 
     name = "dos"
     setting = "vertical"
-    max_new_tokens = 128
+    max_new_tokens = 160
     samples = 80
     _baseline: float | None = None
 
