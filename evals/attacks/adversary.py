@@ -133,7 +133,9 @@ def cover(
     """
     if not count:
         return [[] for _ in problems]
-    drawn = view.draw([problem.prompt for problem in problems], max(COVER_SAMPLES, count))
+    # Among as many samples as are wanted there would be nothing to choose.
+    samples_each = COVER_SAMPLES * count if wrong else max(COVER_SAMPLES, count)
+    drawn = view.draw([problem.prompt for problem in problems], samples_each)
     found = []
     for problem, samples in zip(problems, drawn, strict=True):
         if wrong:

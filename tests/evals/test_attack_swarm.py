@@ -50,6 +50,14 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     return swarm, swarm.exchange.play(0)[0]
 
 
+def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> None:
+    for name in ("math", "half_gibberish"):
+        _, submitted = played(name, setting="vertical")
+        sent = [item for item in submitted if item.malicious]
+        assert {item.reward for item in sent if item.poisoned} == {1.0}
+        assert [item.reward for item in sent if not item.poisoned] == [0.0] * (len(sent) // 2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_fills_its_slots(name: str) -> None:
     swarm, submitted = played(name)
