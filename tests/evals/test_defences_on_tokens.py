@@ -15,6 +15,7 @@ from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
+from grpo_guard.evals.attacks.disguises import CLAIMED  # noqa: E402
 from grpo_guard.evals.defences.base import Ground  # noqa: E402
 from grpo_guard.evals.defences.judges import BACKEND, paper_judge, shipped  # noqa: E402
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds  # noqa: E402
@@ -90,6 +91,14 @@ def test_f_tis_is_no_defence_against_text(tmp_path: Path) -> None:
         assert run["config"]["filter_kl"] == 0.0  # the defence's own, not the plan's
         assert run["rejected"]["poisoned"] == 0
     assert build(Spec("text", "f_tis", SMALL), tmp_path).config.filter_kl > 0
+
+
+def test_lying_logprobs_weigh_poison_as_much_as_f_tis_weighs_anything() -> None:
+    prompt, ids, _ = a_completion()
+    lie = (CLAIMED,) * len(ids)
+    lied = gradient(Weighted(prompt, ids, 1.0, (), lie), off_policy=OffPolicy(10.0))
+    plain = gradient(Weighted(prompt, ids, 1.0))
+    torch.testing.assert_close(lied, 2 * plain, rtol=1e-3, atol=1e-6)
 
 
 def test_a_finding_in_characters_becomes_one_in_tokens() -> None:
