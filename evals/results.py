@@ -22,6 +22,8 @@ class ResultsError(ValueError):
     """A results file that cannot be read: ``FILE: field: expected ..., got ...``."""
 
 
+# Beyond it a float no longer counts, and arithmetic on what a file claims would overflow.
+_MOST: Final = 2**53
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -30,11 +32,15 @@ class _Model(BaseModel):
 
 
 class Counts(_Model):
-    """Completions over a whole run; ``honest_correct`` is the part of ``honest`` that earned."""
+    """Completions over a whole run; ``honest_correct`` is the part of ``honest`` that earned.
 
-    honest: int = Field(ge=0)
-    honest_correct: int = Field(ge=0)
-    poisoned: int = Field(ge=0)
+    ``cover`` are those of malicious nodes without poison; files of before do not count them.
+    """
+
+    honest: int = Field(ge=0, le=_MOST)
+    honest_correct: int = Field(ge=0, le=_MOST)
+    poisoned: int = Field(ge=0, le=_MOST)
+    cover: int = Field(default=0, ge=0, le=_MOST)
 
 
 class ShownFinding(_Model):
@@ -77,8 +83,8 @@ class Example(_Model):
 class HeldOut(_Model):
     """Right answers to problems that no run trains on."""
 
-    correct: int = Field(ge=0)
-    total: int = Field(ge=0)
+    correct: int = Field(ge=0, le=_MOST)
+    total: int = Field(ge=0, le=_MOST)
 
 
 class Run(_Model):
@@ -95,8 +101,8 @@ class Run(_Model):
     honest_reward: list[float]
     rejected: Counts
     submitted: Counts | None = None
-    abstained: int | None = Field(default=None, ge=0)
-    abstained_poisoned: int | None = Field(default=None, ge=0)
+    abstained: int | None = Field(default=None, ge=0, le=_MOST)
+    abstained_poisoned: int | None = Field(default=None, ge=0, le=_MOST)
     seconds: float | None = None
     guard_seconds: float | None = None
     mean_tokens: list[float] = []
@@ -186,7 +192,7 @@ def load_results(path: Path) -> Results:
         raise ResultsError(f"{path}: (file): expected readable UTF-8, got {error}") from None
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise ResultsError(f"{path}: (file): expected JSON, got {error}") from None
     return parse_results(data, str(path))
 

@@ -21,7 +21,8 @@ class Role(StrEnum):
 STACKS: Final = ("homogeneous", "heterogeneous")
 _PARTS: Final = (
     "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",
-    "arithmetic", "code", "recurrence", "length", "judge", "mask_span", "cap_improbable",
+    "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge", "mask_span",
+    "mask_content_span", "cap_improbable", "own_prompts", "whole_rounds",
 )  # fmt: skip
 _BASELINES: Final = ("paper_", "kl_", "max_length", "f_tis", "ftis")
 _ROLES: Final = tuple(Role)
@@ -29,14 +30,16 @@ _ROLES: Final = tuple(Role)
 # The paper's attacks first, each beside its variants; then the adaptive ones.
 ATTACKS: Final = (
     "text", "text_every_sentence", "text_majority_vote", "half_gibberish", "math", "code", "dos",
-    "dos_majority_vote", "padded", "moderate_dos", "text_in_support", "math_in_support", "selected",
-    "seed_grinding", "seed_grinding_math", "seed_grinding_dos", "withholding", "near_ties",
-    "rotating", "paraphrased", "sybil_spread", "one_of_twelve", "early_only", "trigger",
-    "textual_arithmetic", "inlined_code", "judge_injection", "retokenised", "lying_logprobs",
-    "stale",
+    "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "text_in_support",
+    "math_in_support", "code_in_support", "selected", "seed_grinding", "seed_grinding_math",
+    "seed_grinding_dos", "withholding", "near_ties", "rotating", "paraphrased", "thesaurus",
+    "ordinary_words", "echoed_name", "answer_unit", "sybil_spread", "one_of_twelve", "early_only",
+    "trigger", "textual_arithmetic", "inequality", "taken_back", "inlined_code", "renamed_helpers",
+    "judge_injection", "retokenised", "lying_logprobs", "stale",
 )  # fmt: skip
+# By "twice as long" alone one that stops at half as much again would count as kept out.
 _LENGTHENING: Final = frozenset(
-    {"dos", "dos_majority_vote", "padded", "moderate_dos", "seed_grinding_dos"}
+    {"dos", "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "seed_grinding_dos"}
 )
 
 

@@ -112,5 +112,7 @@ def _headline(series: Series, free: Series | None) -> dict[str, Rate | Mean | No
     if series.guarded:
         for kind in Counts.model_fields:
             figures[f"rejected_{kind}"] = series.rejected(kind)
+        if not any(run.submitted and run.submitted.cover for run in series.runs):
+            del figures["rejected_cover"]  # no such completions, or from before they were counted
         figures["abstained"] = series.abstained
     return figures

@@ -198,7 +198,7 @@ def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _all(counts: Counts) -> int:
-    return counts.honest + counts.poisoned
+    return counts.honest + counts.poisoned + counts.cover
 
 
 def _end(values: Sequence[float]) -> float:

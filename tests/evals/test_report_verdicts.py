@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import HOSTILE, page, run
 
+from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.figures import OverSeeds
 from grpo_guard.evals.report import render
 from grpo_guard.evals.report_roc import roc
 from grpo_guard.evals.results import parse_results
-from grpo_guard.evals.roles import Role, ordered_attacks, role, under_test
+from grpo_guard.evals.roles import (
+    ATTACKS,
+    STACKS,
+    Role,
+    lengthens,
+    ordered_attacks,
+    role,
+    under_test,
+)
 from grpo_guard.evals.scenarios import scenario_names, scenarios
 from grpo_guard.evals.sentences import cost_headline, headline
 from grpo_guard.evals.verdicts import GuardVerdict, State, guard_verdicts
@@ -111,6 +120,36 @@ def test_what_the_policy_did_before_is_not_the_attack() -> None:
     parts = [runs("none", "none", CLEAN), runs("selected", "none", [0.3] + [0.9] * 19)]
     assert verdict_on(*parts, runs("selected", "mine", usual)).state is State.HELD
     assert verdict_on(*parts, runs("selected", "mine", [0.3, 0.5] * 10)).state is State.FAILED
+
+
+def test_every_attack_and_defence_that_ships_has_its_place() -> None:
+    """An unknown defence counts as the reader's own guard and would decide the verdict."""
+    pytest.importorskip("transformers")
+    from grpo_guard.evals.defences.registry import defence_names
+
+    mine = [name for name in defence_names() if role(name) is Role.GUARD]
+    assert set(mine) == set(STACKS)
+    assert set(attack_names()) - {"none"} == set(ATTACKS)
+    on_length = ("dos", "creeping_length", "seed_grinding_dos (1/8)")
+    assert all(lengthens(name) for name in on_length)
+    assert not lengthens("text")
+
+
+def test_a_guard_that_says_nothing_holds_nothing() -> None:
+    silent = runs("text", "mine", CLEAN, abstained=400, abstained_poisoned=400)
+    found = verdict_on(basis(), silent)
+    assert found.state is State.UNDECIDED
+    assert "abstained on 15.4 % of all completions" in found.cases[0].reasons
+    seldom = runs("text", "mine", CLEAN, abstained=10, abstained_poisoned=10)
+    assert verdict_on(basis(), seldom).state is State.HELD
+
+
+def test_abstentions_are_a_share_of_cover_too() -> None:
+    sent = {"honest": 100, "honest_correct": 50, "poisoned": 30, "cover": 70}
+    found = parse_results({"runs": runs("text", "mine", CLEAN, 1, submitted=sent, abstained=150)})
+    (series,) = scenarios(found)[0].guarded
+    assert series.abstained is not None
+    assert (series.abstained.count, series.abstained.total) == (150, 200)
 
 
 def test_baselines_decide_nothing() -> None:
