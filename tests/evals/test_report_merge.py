@@ -56,6 +56,48 @@ def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
     assert not (folders[0] / "x.html").exists()
 
 
+def test_attack_free_runs_that_differ_are_an_error_too(folders: tuple[Path, Path]) -> None:
+    """Their attack success is the same nothing; their rewards and lengths tell."""
+    changed = second()
+    changed["runs"][0] = changed["runs"][0] | {"honest_reward": [0.9] * 20}
+    write_json(folders[1] / "results.json", changed)
+    with pytest.raises(ResultsError, match="attack 'none', defence 'none', seed 0, got others"):
+        merged(load_all(folders))
+
+
+def test_of_attack_free_runs_the_one_with_most_room_counts(folders: tuple[Path, Path]) -> None:
+    for folder, room, reward in zip(folders, (128, 96), (0.8, 0.7), strict=True):
+        data = results()
+        data["runs"] = [
+            one | {"honest_reward": [reward] * 20, "config": {"lr": 1, "max_new_tokens": room}}
+            for one in data["runs"][:1]
+        ]
+        write_json(folder / "results.json", data)
+    for order in (folders, folders[::-1]):
+        (only,) = merged(load_all(order)).runs
+        assert only.settings["max_new_tokens"] == 128
+        assert only.honest_reward[0] == 0.8
+
+
+def test_seeds_with_other_settings_are_not_pooled(folders: tuple[Path, Path]) -> None:
+    for seed, (folder, rate) in enumerate(zip(folders, (0.001, 0.002), strict=True)):
+        one = run("text", "none", [0.1], [0.5], seed=seed, config={"seed": seed, "lr": rate})
+        write_json(folder / "results.json", {"runs": [one]})
+    with pytest.raises(ResultsError, match=r"expected the settings of .*a/results\.json.* lr;"):
+        merged(load_all(folders))
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 400])
+def test_a_number_beyond_reason_is_an_error_that_names_the_file(
+    tmp_path: Path, number: str
+) -> None:
+    text = json.dumps(results()).replace('"honest_correct": 0', f'"honest_correct": {number}')
+    assert number in text
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(ResultsError, match=r"results\.json"):
+        load_all([tmp_path])
+
+
 def test_other_tasks_are_kept_apart(folders: tuple[Path, Path]) -> None:
     data = second() | {"config": {"task": "gsm8k", "model": "a/model"}}
     write_json(folders[1] / "results.json", data)
