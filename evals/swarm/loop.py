@@ -129,7 +129,7 @@ class SwarmLoop(ABC):
             return 0.0
         texts = [item.completion.text for item in submitted if not item.malicious]
         # As many probes as completions, so that both rates have the same denominator.
-        each = len(texts) // self.config.prompts
+        each = max(1, len(texts) // self.config.prompts)
         probes = self.hear(texts)
         if probes is not None:
             texts = self.probe(iteration, probes, each)

@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 from grpo_guard import PublicCoin, SamplingSpec, SeedReplayVerifier  # noqa: E402
 from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm import training  # noqa: E402
@@ -80,6 +81,18 @@ def test_any_share_of_malicious_nodes(bundled: tuple[Any, Any], nodes: int, mali
     done = swarm_of(bundled, config).step(0)
     assert done.poisoned == 2 * 12 * malicious // nodes
     assert done.honest == 24 - done.poisoned
+
+
+def test_fewer_honest_completions_than_problems_leave_one_probe_each(
+    bundled: tuple[Any, Any],
+) -> None:
+    config = SwarmConfig(
+        prompts=8, group_size=4, nodes=8, malicious=7, setting="vertical", max_new_tokens=8,
+        iterations=1,
+    )  # fmt: skip
+    done = swarm_of(bundled, config, attack=adversary("math")).step(0)
+    assert done.honest == 4
+    assert 0 <= done.asr <= 1
 
 
 def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
