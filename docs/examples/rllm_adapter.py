@@ -1,0 +1,38 @@
+"""rLLM: reward functions ``f(task_info: dict, action: str) -> RewardOutput``, or a number."""
+
+import dataclasses
+from typing import Any
+
+from grpo_guard import Completion, Guard
+from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.framework import FrameworkError
+
+
+class RLLMAdapter:
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form; of a `RewardOutput` only ``reward`` changes."""
+        if isinstance(reward, list | tuple):
+            raise FrameworkError("rLLM takes one reward function, got a list; guard that one")
+        forbid_leaving_out(guard.policy, "rLLM")  # every reward enters its group's baseline
+        function = RewardFunction.inspect(reward)
+        if function.is_async:
+            raise FrameworkError(f"{function.name}: rLLM does not await a reward function")
+
+        def guarded(task_info: dict[str, Any], action: Any) -> Any:
+            review = guard.review([completion_from(task_info, action)])
+            given = {"task_info": task_info, "action": action}
+            output = function.call(**function.arguments(given))
+            scored = dataclasses.is_dataclass(output)
+            rewards = function.rewards([output.reward if scored else output], 1)
+            (kept,) = guard.settle(rewards, review)
+            return dataclasses.replace(output, reward=kept) if scored else kept
+
+        return function.dress(guarded)
+
+
+def completion_from(task_info: dict[str, Any], action: Any) -> Completion:
+    for name in ("action", "text"):  # workflows hand over an Action around a ModelOutput
+        action = getattr(action, name, action)
+    prompt, reference = task_info.get("question", ""), task_info.get("ground_truth")
+    reference = reference if isinstance(reference, str) else None
+    return Completion(prompt if isinstance(prompt, str) else "", action, reference=reference)

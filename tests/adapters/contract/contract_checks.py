@@ -1,0 +1,15 @@
+"""All checks of the contract by name: the public functions of the two modules that hold them."""
+
+import inspect
+
+import contract_guard_checks
+import contract_reward_checks
+
+CHECKS = {
+    name: value
+    for module in (contract_guard_checks, contract_reward_checks)
+    for name, value in vars(module).items()
+    if inspect.isfunction(value)
+    and value.__module__ == module.__name__
+    and not name.startswith("_")
+}

@@ -1,0 +1,155 @@
+"""The contract, the reward function's side: how it is called, what becomes of its answer."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract_grader import grader
+from contract_trainers import Trainer, Words
+
+from grpo_guard import AbstainError, FrameworkError
+
+
+class AsyncGrader:
+    """An object whose call is async, which some trainers take for a function that is not."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__signature__ = inspect.signature(function)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return await self.function(*args, **kwargs)
+
+
+def async_stays_async_and_sync_stays_sync(trainer: Trainer) -> None:
+    assert not inspect.iscoroutinefunction(trainer.wrap(grader(trainer)))
+    function = grader(trainer, is_async=True)
+    for reward in (function, AsyncGrader(function), functools.partial(function)):
+        if not trainer.awaits:
+            with pytest.raises(FrameworkError, match="does not await"):
+                trainer.wrap(reward)
+            continue
+        guarded = trainer.wrap(reward)
+        assert inspect.iscoroutinefunction(guarded)
+        assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
+
+
+def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None:
+    errors = (ValueError("x", 3), KeyError("k"), AbstainError("its own"), FrameworkError("its own"))
+    for error in (*errors, TimeoutError(), KeyboardInterrupt()):
+        for is_async in (False, True) if trainer.awaits else (False,):
+
+            def fail(text: str, error: BaseException = error) -> float:
+                raise error
+
+            guarded = trainer.wrap(grader(trainer, fail, is_async=is_async))
+            with pytest.raises(type(error)) as caught:
+                trainer.rewards(guarded, ["fine"])
+            assert caught.value is error
+            assert error.__cause__ is None
+            assert not getattr(error, "__notes__", None)
+
+
+def inputs_reach_the_reward_and_nothing_is_changed(trainer: Trainer) -> None:
+    texts = ["fine", "Hail"]
+    for arguments in trainer.calls(texts):
+        before = copy.deepcopy({n: v for n, v in arguments.items() if not callable(v)})
+        seen: dict[str, Any] = {}
+
+        def reward(*args: Any, seen: Any = seen, names: Any = tuple(arguments), **kw: Any) -> Any:
+            seen |= dict(zip(names, args, strict=False)) | kw
+            return [1.0] * len(texts) if trainer.batch else 1.0
+
+        reward.__signature__ = inspect.signature(grader(trainer))  # type: ignore[attr-defined]
+        trainer.call(trainer.wrap(reward), arguments)
+        assert seen.keys() == arguments.keys()
+        assert all(seen[name] is value for name, value in arguments.items())
+        assert before == {name: arguments[name] for name in before}
+
+
+def what_the_reward_returned_is_not_changed(trainer: Trainer) -> None:
+    returned: list[Any] = []
+
+    def keep(values: list[Any]) -> Any:
+        value: Any = values if trainer.batch else values[0]
+        returned.append({trainer.key: value, "extra_logs": {}} if trainer.key else value)
+        return returned[-1]
+
+    guarded = trainer.wrap(grader(trainer, answer=keep))
+    assert trainer.rewards(guarded, ["Hail", "fine"]) == [0.0, 1.0]
+    plain: list[Any] = [[5.0, 1.0]] if trainer.batch else [5.0, 1.0]
+    assert returned == [{trainer.key: p, "extra_logs": {}} if trainer.key else p for p in plain]
+
+
+def names_are_kept(trainer: Trainer) -> None:
+    function = grader(trainer, name="accuracy")
+    function.__doc__ = "How accurate."
+    guarded = trainer.wrap(function)
+    assert (guarded.__name__, guarded.__doc__) == ("accuracy", "How accurate.")
+    assert guarded.__module__ == function.__module__
+    assert trainer.wrap(functools.partial(function)).__name__ == "accuracy"
+
+    class Grader:
+        def __init__(self) -> None:
+            self.state = {"n": 1}
+            self.__signature__ = function.__signature__
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    guarded = trainer.wrap(Grader())
+    assert guarded.__name__ == "Grader"
+    assert not hasattr(guarded, "state")  # an object's own attributes stay where they are
+
+
+def models_names_and_classes_are_refused(trainer: Trainer) -> None:
+    for reward in (torch.nn.Linear(2, 2), "org/reward-model", Words, None):
+        with pytest.raises(FrameworkError, match=r"expected a (function|callable)"):
+            trainer.wrap(reward)
+
+
+def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
+    for number in (3, True, np.float32(3), np.int64(3), torch.tensor(3.0), torch.tensor(3)):
+        guarded = trainer.wrap(grader(trainer, lambda text, number=number: number))
+        rewards = trainer.rewards(guarded, ["fine", "Hail"])
+        assert rewards == [float(number), 0.0]
+        assert [type(reward) for reward in rewards] == [float, float]
+    if trainer.batch:
+        for make in (tuple, np.array, torch.tensor, iter):
+            guarded = trainer.wrap(grader(trainer, answer=make))
+            assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]
+
+
+def none_and_nan_are_the_functions_own_unless_rejected(trainer: Trainer) -> None:
+    for value in (None, math.nan, math.inf, -math.inf):
+        guarded = trainer.wrap(grader(trainer, lambda text, value=value: value))
+        accepted, rejected = trainer.rewards(guarded, ["fine", "Hail"])
+        if trainer.finite:
+            assert (accepted, math.isfinite(rejected)) == (0.0, True)
+        else:
+            assert repr(accepted) == repr(value)
+            assert rejected == (None if value is None else min(0.0, value))
+        assert rejected is None or rejected <= 0
+
+
+def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
+    wrong: tuple[Any, ...] = ("1.0", b"1", [1.0, 2.0, 3.0], [], object(), np.ones((2, 2)), {"a": 1})
+    for result in (*wrong, 1.0) if trainer.batch else wrong:
+        guarded = trainer.wrap(grader(trainer, answer=lambda values, result=result: result))
+        with pytest.raises((TypeError, ValueError), match="grade: "):
+            trainer.rewards(guarded, ["fine", "good"])
+
+
+def a_strict_signature_gets_only_what_it_names(trainer: Trainer) -> None:
+    if trainer.positional:
+        return  # the trainer passes all, whatever the names are
+    accepts = trainer.calls(["fine"])[0].keys() & {trainer.texts}
+    guarded = trainer.wrap(grader(trainer, accepts=accepts))
+    assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]

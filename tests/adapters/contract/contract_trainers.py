@@ -1,0 +1,168 @@
+"""How each trainer calls a reward function: one line per adapter, and the contract is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_guard import CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
+from grpo_guard.adapters.trl import TRLAdapter
+from grpo_guard.adapters.verl import VerlAdapter
+from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+PROMPT = "3+4?"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One trainer's calling convention, and what it can do.
+
+    Args:
+        adapter: Class of the adapter.
+        arguments: Of one call, in the trainer's order; from a text, or from a list where ``batch``.
+        texts: Which of the arguments holds the completion, or the completions.
+        key: Where a dict that the reward function returns has its reward; None = no dicts.
+        batch: One call has the whole batch, else one completion.
+        positional: The arguments have no names.
+        drops: The trainer leaves a completion out of its group where the reward is None.
+        several: It takes a list of reward functions and adds up what they return.
+        awaits: It awaits async reward functions.
+        raises: An exception stops the run; else the adapter answers 0 and logs an error.
+        finite: None, NaN and infinities must not reach it; they become 0.
+        reject_rate: Reads the logged share of rejections; None = there is no place for metrics.
+    """
+
+    adapter: Callable[[], Any]
+    arguments: Callable[[Any], dict[str, Any]]
+    texts: str
+    key: str | None = None
+    batch: bool = False
+    positional: bool = False
+    drops: bool = False
+    several: bool = False
+    awaits: bool = False
+    raises: bool = True
+    finite: bool = False
+    reject_rate: Callable[[Any], float] | None = None
+
+    def wrap(
+        self,
+        reward: Any,
+        verifier: CompletionVerifier | None = None,
+        policy: Policy | None = None,
+        **more: Any,
+    ) -> Any:
+        """The guarded reward, by default with a policy that every trainer can carry out."""
+        policy = policy or Policy(on_abstain="zero")
+        return self.adapter().wrap(reward, Guard(verifier or Words(), policy=policy, **more))
+
+    def calls(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """The arguments of each call that the trainer makes for these completions."""
+        parts = [list(texts)] if self.batch else texts
+        return [self.arguments(part) for part in parts]
+
+    def call(self, function: Any, given: Mapping[str, Any]) -> Any:
+        """What the function answers, awaited if need be."""
+        answer = function(*given.values()) if self.positional else function(**given)
+        return asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
+
+    def rewards(self, function: Any, texts: Sequence[str]) -> list[Any]:
+        """One reward per completion, as the trainer gets them."""
+        answers = [self.call(function, given) for given in self.calls(texts)]
+        return [value for answer in answers for value in self.values(answer)]
+
+    def values(self, answer: Any) -> list[Any]:
+        if isinstance(answer, Mapping):
+            assert self.key is not None
+            answer = answer[self.key]
+        answer = getattr(answer, "reward", answer)
+        return answer if isinstance(answer, list) else [answer]
+
+    def texts_in(self, given: Mapping[str, Any]) -> list[str]:
+        """The completions as the reward function finds them among its arguments."""
+        found = given[self.texts]
+        return [t.removeprefix(PROMPT) for t in (found if isinstance(found, list) else [found])]
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer
+
+
+def _example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Words(CompletionVerifier):
+    """Rejects what says "Hail", abstains on what says "unseen"; remembers what it was shown."""
+
+    name = "words"
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def verify(self, batch: Sequence[Any]) -> list[Verdict]:
+        self.shown += [completion.text for completion in batch]
+        return [self._verdict(completion.text) for completion in batch]
+
+    def _verdict(self, text: str) -> Verdict:
+        if "Hail" in text:
+            return reject(self.name, message="says Hail")
+        unseen = "unseen" in text
+        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
+
+
+RLLM = _example("rllm_adapter").RLLMAdapter
+LOGGED: dict[str, float] = {}  # what the pretended trainer was told to log
+
+TRAINERS = {
+    "trl": Trainer(
+        TRLAdapter,
+        lambda t: {
+            "prompts": [PROMPT] * len(t),
+            "completions": t,
+            "completion_ids": [[1, 2] for _ in t],
+            "log_metric": LOGGED.__setitem__,
+        },
+        "completions",
+        batch=True,
+        drops=True,
+        several=True,
+        awaits=True,
+        reject_rate=lambda answer: LOGGED["guard/reject_rate"],
+    ),
+    "verl": Trainer(
+        VerlAdapter,
+        lambda t: {
+            "data_source": "sums",
+            "solution_str": t,
+            "ground_truth": "7",
+            "extra_info": {"question": PROMPT},
+        },
+        "solution_str",
+        key="score",
+        awaits=True,
+    ),
+    "openrlhf": Trainer(
+        OpenRLHFAdapter,
+        lambda t: {"queries": [PROMPT + t], "prompts": [PROMPT], "labels": ["7"]},
+        "queries",
+        key="rewards",
+        positional=True,
+        raises=False,
+        finite=True,
+        reject_rate=lambda answer: answer["extra_logs"]["guard_reject"],
+    ),
+    "rllm": Trainer(RLLM, lambda t: {"task_info": {"question": PROMPT}, "action": t}, "action"),
+}

@@ -1,0 +1,33 @@
+"""A guarded reward function of each trainer at module level, as a worker process imports them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from contract_grader import grader
+from contract_trainers import TRAINERS, Trainer
+
+from grpo_guard import Policy
+
+# Tells whether a worker goes on with another's count: the second batch of one would be too many.
+COUNTING = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=2)
+
+
+def _at_module_level(name: str, trainer: Trainer) -> Any:
+    function = grader(trainer, name=name)
+    function.__module__, function.__qualname__ = __name__, name
+    return trainer.wrap(function, policy=COUNTING)
+
+
+for _name, _trainer in TRAINERS.items():
+    globals()[_name] = _at_module_level(_name, _trainer)
+
+
+def guarded_of(name: str) -> Any:
+    return globals()[name]
+
+
+def rewards_in_worker(name: str, guarded: Any, texts: list[str]) -> tuple[int, list[Any]]:
+    """Who answers, and what; ``guarded`` has come through pickle."""
+    return os.getpid(), TRAINERS[name].rewards(guarded, texts)

@@ -1,0 +1,195 @@
+"""The contract's own negative controls: for each check an adapter that must fail it."""
+
+import copy
+import time
+from dataclasses import replace
+
+import pytest
+from contract_checks import CHECKS
+from contract_trainers import TRAINERS
+
+from grpo_guard import Guard
+from grpo_guard.adapters.trl import TRLAdapter
+
+TRL = TRAINERS["trl"]
+
+
+def wrong(change):
+    """TRL's convention with an adapter that is right but for a change to the guarded function."""
+
+    class Wrong(TRLAdapter):
+        def wrap(self, reward, guard):
+            guarded = super().wrap(reward, guard)
+            if isinstance(reward, list):
+                return [change(f, g, guard) for f, g in zip(reward, guarded, strict=True)]
+            return change(reward, guarded, guard)
+
+    return replace(TRL, adapter=Wrong)
+
+
+def named(function, wrapper):
+    wrapper.__name__ = getattr(function, "__name__", "grade")
+    return wrapper
+
+
+@wrong
+def unguarded(reward, guarded, guard):
+    return named(reward, lambda **given: reward(**given))
+
+
+@wrong
+def reversing(reward, guarded, guard):
+    return named(reward, lambda **given: list(reversed(guarded(**given))))
+
+
+@wrong
+def swallowing(reward, guarded, guard):
+    def swallow(**given):
+        try:
+            return guarded(**given)
+        except Exception:
+            return [0.0] * len(given["completions"])
+
+    return named(reward, swallow)
+
+
+@wrong
+def rewording(reward, guarded, guard):
+    def reword(**given):
+        try:
+            return guarded(**given)
+        except Exception as error:
+            raise RuntimeError("reward function failed") from error
+
+    return named(reward, reword)
+
+
+@wrong
+def copying(reward, guarded, guard):
+    return named(reward, lambda **given: guarded(**copy.deepcopy(given)))
+
+
+@wrong
+def sorting(reward, guarded, guard):
+    def sort(**given):
+        given["completions"].sort()
+        return guarded(**given)
+
+    return named(reward, sort)
+
+
+@wrong
+def editing(reward, guarded, guard):
+    def edit(**given):
+        result = reward(**given)
+        result[:] = guarded(**given)
+        return result
+
+    return named(reward, edit)
+
+
+@wrong
+def silent(reward, guarded, guard):
+    return named(reward, lambda **given: guarded(**given | {"log_metric": None}))
+
+
+@wrong
+def nameless(reward, guarded, guard):
+    return lambda **given: guarded(**given)
+
+
+@wrong
+def stripping(reward, guarded, guard):
+    def strip(**given):
+        return guarded(**given | {"completions": [text.strip() for text in given["completions"]]})
+
+    return named(reward, strip)
+
+
+@wrong
+def multiplying(reward, guarded, guard):
+    """Zero times NaN is NaN, and a penalty times zero is a gain."""
+
+    def multiply(**given):
+        own, kept = reward(**given), guarded(**given)
+        return [None if o is None else o if k else o * 0.0 for o, k in zip(own, kept, strict=True)]
+
+    return named(reward, multiply)
+
+
+@wrong
+def twice(reward, guarded, guard):
+    return named(reward, lambda **given: (guarded(**given), guarded(**given))[1])
+
+
+@wrong
+def unsupervised(reward, guarded, guard):
+    def verify(**given):
+        guard.verifier.verify([])
+        return guarded(**given)
+
+    return named(reward, verify)
+
+
+@wrong
+def mixing(reward, guarded, guard):
+    latest = {}
+
+    def mix(**given):
+        latest.update(given)
+        time.sleep(0.002)
+        return guarded(**latest)
+
+    return named(reward, mix)
+
+
+class OneByOne(TRLAdapter):
+    """Forgets that the functions of a list share one verification."""
+
+    def wrap(self, reward, guard):
+        if not isinstance(reward, list):
+            return super().wrap(reward, guard)
+        alone = super().wrap
+        return [alone(f, Guard(guard.verifier, policy=guard.policy)) for f in reward]
+
+
+class Uninspected(TRLAdapter):
+    def wrap(self, reward, guard):
+        return reward
+
+
+MUST_FAIL = {
+    "verdicts_become_rewards_in_order": [unguarded, reversing, multiplying],
+    "a_policy_that_the_trainer_cannot_carry_out_is_refused": [replace(TRL, drops=False)],
+    "abstentions_can_stop_the_run": [swallowing, replace(TRL, raises=False)],
+    "too_many_abstentions_are_loud_and_earn_nothing": [swallowing],
+    "a_verifier_that_fails_abstains": [unsupervised],
+    "a_ledger_that_fails_is_loud": [swallowing, replace(TRL, raises=False)],
+    "several_functions_are_vetoed_together": [replace(TRL, adapter=OneByOne), unguarded],
+    "async_stays_async_and_sync_stays_sync": [unguarded],
+    "an_exception_in_the_reward_comes_through_unchanged": [swallowing, rewording],
+    "inputs_reach_the_reward_and_nothing_is_changed": [copying],
+    "what_the_reward_returned_is_not_changed": [editing],
+    "metrics_say_what_was_rejected": [silent],
+    "names_are_kept": [nameless, unguarded],
+    "models_names_and_classes_are_refused": [replace(TRL, adapter=Uninspected)],
+    "strange_texts_are_completions_like_any_other": [stripping],
+    "threads_do_not_mix_completions_up": [mixing],
+    "numbers_of_every_usual_type_become_floats": [unguarded],
+    "none_and_nan_are_the_functions_own_unless_rejected": [multiplying, replace(TRL, finite=True)],
+    "wrong_results_are_errors_that_name_the_function": [unguarded, swallowing],
+    "a_strict_signature_gets_only_what_it_names": [unguarded],
+    "the_ledger_hears_of_each_completion_once": [twice],
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "trainer"), [(check, t) for check, made in MUST_FAIL.items() for t in made]
+)
+def test_a_wrong_adapter_fails(check, trainer):
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        CHECKS[check](trainer)
+
+
+def test_each_check_has_failed_once():
+    assert MUST_FAIL.keys() == CHECKS.keys()

@@ -1,0 +1,63 @@
+"""Guarded reward functions in the worker processes of a trainer."""
+
+import os
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+import pytest
+from contract_grader import grader
+from contract_trainers import TRAINERS
+from contract_workers import guarded_of, rewards_in_worker
+
+BY_VALUE_FAILS = {
+    "trl": "the closure holds the lock of the shared reviews, so the function travels by name only"
+}
+
+
+def worker():
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_function_at_module_level_travels_by_name(name):
+    guarded = guarded_of(name)
+    assert pickle.loads(pickle.dumps(guarded)) is guarded
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.xfail(strict=False, reason=BY_VALUE_FAILS[n]))
+        if n in BY_VALUE_FAILS
+        else n
+        for n in TRAINERS
+    ],
+)
+def test_a_function_of_a_script_travels_by_value(name):
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="how Ray sends functions")
+    trainer = TRAINERS[name]
+    sent = cloudpickle.dumps(trainer.wrap(grader(trainer)))
+    assert trainer.rewards(cloudpickle.loads(sent), ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
+
+
+def test_two_processes_and_one_that_is_started_again():
+    with worker() as one, worker() as two:
+        first, second = {}, {}
+        for name in TRAINERS:
+            first[name] = one.submit(rewards_in_worker, name, guarded_of(name), ["good", "Hail"])
+            second[name] = two.submit(rewards_in_worker, name, guarded_of(name), ["unseen"])
+        for name in TRAINERS:
+            (a, rewards), (b, others) = first[name].result(), second[name].result()
+            assert len({a, b, os.getpid()}) == 3
+            assert (rewards, others) == ([3.0, 0.0], [2.0])
+
+        died = two.submit(os._exit, 1)
+        with pytest.raises(BrokenProcessPool):
+            died.result()
+    with worker() as two:  # the same function, and a count of abstentions from the beginning
+        for name in TRAINERS:
+            again = two.submit(rewards_in_worker, name, guarded_of(name), ["unseen"]).result()
+            assert again[1] == [2.0]
+            assert again[0] not in (a, b)
