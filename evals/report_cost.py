@@ -44,7 +44,12 @@ def cost_section(found: Sequence[Scenario], *, alone: bool) -> str:
     if took.rows:
         parts += [
             "<h2>What guarding took</h2>",
-            note("Seconds of the guard per iteration, all honest nodes together."),
+            note(
+                "Seconds of the guard per iteration. Honest nodes with the same weights are "
+                "computed once in one process, and so is their guard; the share is of the whole "
+                "iteration, with the samples of all nodes and the attacker’s own work in it. A "
+                "node that samples only its part pays a larger share of its time."
+            ),
             html_table(matrix(found, _seconds), kind="stack matrix"),
             _folded("The same as a table", html_table(took)),
         ]

@@ -45,7 +45,9 @@ def matrices(found: Sequence[Scenario]) -> str:
             "<h2>What passed</h2>",
             note(
                 "Poisoned completions that were accepted, over whole runs. Abstentions are "
-                "neither; they stand beside where there were any."
+                "neither; they stand beside where there were any. From a node that a ledger has "
+                "excluded nothing is accepted any more, whatever it sends: where that happened "
+                "the figure is no rate of detection."
             ),
             html_table(matrix(found, _accepted), kind="stack matrix"),
         ]

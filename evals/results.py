@@ -24,6 +24,7 @@ class ResultsError(ValueError):
 
 # Beyond it a float no longer counts, and arithmetic on what a file claims would overflow.
 _MOST: Final = 2**53
+Value = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -97,15 +98,15 @@ class Run(_Model):
     task: str = ""
     policy: str = ""
     seed: int
-    asr: list[float]
-    honest_reward: list[float]
+    asr: list[Value]
+    honest_reward: list[Value]
     rejected: Counts
     submitted: Counts | None = None
     abstained: int | None = Field(default=None, ge=0, le=_MOST)
     abstained_poisoned: int | None = Field(default=None, ge=0, le=_MOST)
     seconds: float | None = None
     guard_seconds: float | None = None
-    mean_tokens: list[float] = []
+    mean_tokens: list[Value] = []
     excluded: dict[str, int] = {}
     held_out: HeldOut | None = None
     examples: list[Example] = []

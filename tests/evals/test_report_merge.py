@@ -98,6 +98,15 @@ def test_a_number_beyond_reason_is_an_error_that_names_the_file(
         load_all([tmp_path])
 
 
+@pytest.mark.parametrize("name", ["asr", "honest_reward", "mean_tokens"])
+def test_a_curve_beyond_reason_is_refused_and_not_drawn(tmp_path: Path, name: str) -> None:
+    data = results()
+    data["runs"][0][name] = [1e308] * 20
+    write_json(tmp_path / "results.json", data)
+    with pytest.raises(ResultsError, match=rf"results\.json: runs\.0\.{name}\.0: expected"):
+        load_all([tmp_path])
+
+
 def test_other_tasks_are_kept_apart(folders: tuple[Path, Path]) -> None:
     data = second() | {"config": {"task": "gsm8k", "model": "a/model"}}
     write_json(folders[1] / "results.json", data)
