@@ -19,7 +19,7 @@ from grpo_guard.evals.policies.named import (
 from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playable
-from grpo_guard.evals.swarm.presets import PRESETS, Preset
+from grpo_guard.evals.swarm.presets import HOLD, PRESETS, Preset
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.swarm_options import SwarmOptions
 from grpo_guard.evals.tasks.registry import TASKS
@@ -82,8 +82,7 @@ def _base(
         models=cast(Any, options.models.value),
         setting=matrix.setting or own_setting(matrix.attacks[0]),
     )
-    if not _small(options):
-        base = replace(base, **FULL_SIZE)
+    base = replace(base, **FULL_SIZE) if not _small(options) else replace(base, hold=HOLD)
     return base if options.lr is None else replace(base, lr=options.lr)
 
 
