@@ -10,7 +10,7 @@ from grpo_guard.evals.attacks.registry import NONE
 HOLD: Final = 0.5
 """Share of a run with the full learning rate, for bundled policies. Held for longer, an
 attack-free swarm forgets: with 0.8 of a hundred rounds its reward fell from 0.69 to 0.56 towards
-the end, with 0.4 it stayed at 0.65 to 0.70 (one seed each), and a guard's cost is told by that end."""
+the end, with 0.4 it stayed at 0.65 to 0.70 (one seed each). A guard's cost is told by that end."""
 
 
 @dataclass(frozen=True, slots=True)
