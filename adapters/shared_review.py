@@ -8,10 +8,18 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard, Review
+
+
+class Reviewer(Protocol):
+    """A guard, or what has its batches reviewed."""
+
+    def review(self, batch: Sequence[Completion]) -> Review:
+        """Verdicts and metrics for one batch."""
 
 
 class SharedReviews:
@@ -29,16 +37,16 @@ class SharedReviews:
         self._future: Future[Review] = Future()
 
     def get(
-        self, guard: Guard, batch: Sequence[Completion], *, reader: object
+        self, reviewer: Reviewer, batch: Sequence[Completion], *, reader: object
     ) -> tuple[Review, bool]:
         """The review, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
-            _review_into(future, guard, batch)
+            _review_into(future, reviewer, batch)
         return future.result(), first
 
     async def aget(
-        self, guard: Guard, batch: Sequence[Completion], *, reader: object
+        self, reviewer: Reviewer, batch: Sequence[Completion], *, reader: object
     ) -> tuple[Review, bool]:
         """`get` without blocking the running loop.
 
@@ -49,7 +57,7 @@ class SharedReviews:
         future, first = self._join(batch, reader)
         if first:
             run = contextvars.copy_context().run
-            arguments = (_review_into, future, guard, batch)
+            arguments = (_review_into, future, reviewer, batch)
             threading.Thread(target=run, args=arguments, daemon=True).start()
         return await asyncio.wrap_future(future), first
 
@@ -77,8 +85,8 @@ def shared_reviews(guard: Guard) -> SharedReviews:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
-def _review_into(future: Future[Review], guard: Guard, batch: Sequence[Completion]) -> None:
+def _review_into(future: Future[Review], reviewer: Reviewer, batch: Sequence[Completion]) -> None:
     try:
-        future.set_result(guard.review(batch))
+        future.set_result(reviewer.review(batch))
     except BaseException as error:  # whoever waits must hear of it, whatever it is
         future.set_exception(error)

@@ -27,12 +27,14 @@ class ReusesForward:
     and completions would be judged by the reference. What was kept is dropped with the batch.
 
     Args:
-        forward_reuse: The scorer that the verifiers use.
+        forward_reuse: The scorer that the verifiers use; None = nothing is kept.
     """
 
     _policy_pass_ahead = False
 
-    def __init__(self, *args: Any, forward_reuse: ForwardReuse, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, forward_reuse: ForwardReuse | None = None, **kwargs: Any
+    ) -> None:
         self.forward_reuse = forward_reuse
         super().__init__(*args, **kwargs)
 
@@ -44,7 +46,8 @@ class ReusesForward:
             self._policy_pass_ahead = False
             # The weights may now move without torch's count of changes: an update through `.data`
             # would leave last step's states looking fresh.
-            self.forward_reuse.forget()
+            if self.forward_reuse is not None:
+                self.forward_reuse.forget()
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -55,12 +58,17 @@ class ReusesForward:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        """The policy's pass before the rewards is kept; the reference's and the loss's are not."""
+        """The policy's pass before the rewards is kept; the reference's and the loss's are not.
+
+        What comes back is passed on as it is: pairs, triples, or Unsloth's pair of Nones, behind
+        which no pass of the body has been and nothing is kept.
+        """
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
-        if not first or model is not self.model:  # type: ignore[attr-defined]
+        kept = self.forward_reuse
+        if kept is None or not first or model is not self.model:  # type: ignore[attr-defined]
             return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
-        with self.forward_reuse.capture(input_ids, attention_mask, int(logits_to_keep)):
+        with kept.capture(input_ids, attention_mask, int(logits_to_keep)):
             return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
 
 

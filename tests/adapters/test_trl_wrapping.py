@@ -255,12 +255,12 @@ def test_malformed_batches_are_errors_that_name_the_argument(change, message):
     [
         ("1.5.2", Policy(on_reject="drop", on_abstain="zero"), True),
         ("0.29.0", Policy(), True),
-        ("1.5.2", Policy(on_abstain="zero"), False),
+        ("1.5.2", Policy(on_abstain="zero"), True),
         ("1.6.0", Policy(on_reject="drop"), False),
         ("1.10.0.dev0", Policy(on_reject="drop"), False),
     ],
 )
-def test_a_trl_that_cannot_drop_is_refused_at_decoration(
+def test_a_trl_that_is_too_old_is_refused_at_decoration(
     tmp_path, monkeypatch, version, policy, refused
 ):
     folder = tmp_path / f"trl-{version}.dist-info"

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -82,17 +82,38 @@ def peers(*texts):
     return rollout
 
 
-class CapturingTrainer(GRPOTrainer):
-    """Keeps the advantages of each generation batch, in the order of the completions."""
+class Captures:
+    """Keeps the advantages and the output of each generation batch, in the completions' order."""
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         self.captured.append(output["advantages"].tolist())
+        self.outputs.append(output)
         return output
 
 
-def trainer(folder, reward_funcs, *, conversational=False, rollout=None, **overrides):
-    """A GRPOTrainer of two steps on CPU in float32, four completions per prompt."""
+class CapturingTrainer(Captures, GRPOTrainer):
+    pass
+
+
+class CapturingRLOO(Captures, RLOOTrainer):
+    pass
+
+
+def trainer(
+    folder,
+    reward_funcs,
+    *,
+    conversational=False,
+    rollout=None,
+    kind=CapturingTrainer,
+    extra=None,
+    **overrides,
+):
+    """A GRPOTrainer of two steps on CPU in float32, four completions per prompt.
+
+    ``kind`` is another class to make, ``extra`` what its mixins take.
+    """
     settings = {
         "output_dir": str(folder),
         "max_steps": 2,
@@ -110,13 +131,17 @@ def trainer(folder, reward_funcs, *, conversational=False, rollout=None, **overr
         "seed": 0,
     }
     tok = tokenizer()
-    made = CapturingTrainer(
+    configuration = RLOOConfig if issubclass(kind, RLOOTrainer) else GRPOConfig
+    options = dict(extra or {})
+    if rollout is not None:
+        options["rollout_func"] = rollout
+    made = kind(
         model=model(tok),
         reward_funcs=reward_funcs,
-        args=GRPOConfig(**(settings | overrides)),
+        args=configuration(**(settings | overrides)),
         train_dataset=dataset(conversational),
         processing_class=tok,
-        rollout_func=rollout,
+        **options,
     )
-    made.captured = []
+    made.captured, made.outputs = [], []
     return made

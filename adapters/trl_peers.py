@@ -1,0 +1,136 @@
+"""TRL: other nodes' completions as the rows of a batch, through `rollout_func`.
+
+    def rollout(prompts, trainer):
+        turns = [NODES[i % len(NODES)] for i in range(len(prompts))]
+        sent = [Sent(node, receive(node, prompt)) for node, prompt in zip(turns, prompts)]
+        return peer_rollouts(prompts, sent, trainer)
+
+    GuardedGRPOTrainer(..., rollout_func=rollout)
+
+TRL gives each prompt as often as its group has members, and wants one row for each. A row of ids
+that the model does not have stops the whole run, and TRL has no place for a completion that never
+came. Such rows are filled and marked, and the guard rejects them whatever its verifiers think of
+the filler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a node sent for one row.
+
+    Args:
+        node: Who.
+        completion: Token ids, ending with EOS where it terminated; or text, which then counts as
+            terminated; None = nothing came.
+        slot: Which of the completions that the node owes for this prompt; None = not said.
+    """
+
+    node: str
+    completion: Sequence[int] | str | None
+    slot: int | None = None
+
+
+def peer_rollouts(
+    prompts: Sequence[Any], sent: Sequence[Sent], trainer: Any, *, round: int | None = None
+) -> dict[str, Any]:
+    """What a `rollout_func` returns, with columns for the guard.
+
+    Args:
+        prompts: As TRL gives them to the `rollout_func`, one per row.
+        sent: One per prompt, in the same order.
+        trainer: As TRL gives it; its tokenizer, vocabulary and ``max_completion_length`` count.
+        round: The swarm's; None = the trainer's step.
+
+    Returns:
+        ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
+        and the columns ``node``, ``round``, ``slot`` and `MALFORMED`.
+
+    Raises:
+        ValueError: not one completion per prompt.
+    """
+    if len(sent) != len(prompts):
+        raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    # Of the configuration: where weights are sharded, a rank has none of the embedding's rows.
+    vocabulary = int(trainer.accelerator.unwrap_model(trainer.model).config.vocab_size)
+    longest = int(trainer.max_completion_length)
+    rows = [_row(one.completion, tokenizer, vocabulary, longest) for one in sent]
+    keys = [prompt_key(prompt) for prompt in prompts]
+    by_key = dict(zip(keys, prompts, strict=True))
+    prompt_ids = {key: _prompt_ids(prompt, tokenizer) for key, prompt in by_key.items()}
+    at = trainer.state.global_step if round is None else round
+    problems = [problem for _, problem in rows]
+    return {
+        "prompt_ids": [list(prompt_ids[key]) for key in keys],
+        "completion_ids": [ids for ids, _ in rows],
+        "logprobs": None,
+        "node": [one.node for one in sent],
+        "round": [at] * len(sent),
+        # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
+        "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
+        MALFORMED: problems,
+    }
+
+
+def _row(
+    completion: Any, tokenizer: Any, vocabulary: int, longest: int
+) -> tuple[list[int], str | None]:
+    """(ids that TRL can train on, why they are not the node's)"""
+    filler = [int(tokenizer.eos_token_id)]
+    if completion is None:
+        return filler, "nothing was sent"
+    if isinstance(completion, str):
+        # A token has at least one byte in most tokenizers; a text far beyond is not worth reading.
+        if len(completion) > 64 * longest:
+            return filler, f"longer than {longest} tokens"
+        if not completion.isascii() and not _is_unicode(completion):
+            return filler, "no valid text"
+        completion = [*tokenizer.encode(completion, add_special_tokens=False), *filler]
+    if isinstance(completion, bytes | Mapping) or not isinstance(completion, Iterable):
+        return filler, "no token ids"
+    ids: list[int] = []
+    for token in completion:
+        # Not what merely looks like a number: True, 1.0 and "1" are no ids.
+        value = token if type(token) is int else _whole(token)
+        if value is None or not 0 <= value < vocabulary:
+            return filler, f"no token of the vocabulary at place {len(ids)}"
+        ids.append(value)
+        if len(ids) > longest:
+            return filler, f"longer than {longest} tokens"
+    return (ids, None) if ids else (filler, "empty")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")  # tokenizers raise on a lone surrogate, which JSON can carry
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole(token: Any) -> int | None:
+    """A whole number of NumPy or torch."""
+    if isinstance(token, bool | str | bytes | float) or getattr(token, "dtype", None) is None:
+        return None
+    try:
+        value = token.item()
+    except (TypeError, ValueError, RuntimeError):
+        return None  # more than one number
+    return value if type(value) is int else None
+
+
+def _prompt_ids(prompt: Any, tokenizer: Any) -> list[int]:
+    if isinstance(prompt, str):
+        return list(tokenizer(text=prompt)["input_ids"])
+    rendered = tokenizer.apply_chat_template(
+        prompt, add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    return list(rendered["input_ids"])

@@ -1,0 +1,194 @@
+"""TRL: the review of a batch, with whole groups and with the slots that nothing usable came for.
+
+Each rank of a TRL run sees a slice of the batch, and a group may straddle slices. A verifier that
+compares a group's members would then compare half of them, so that the rows of such a group are
+brought to one rank, judged there, and their verdicts sent back.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key
+from grpo_guard.completion import Completion, Message
+from grpo_guard.guard import Guard, Review
+from grpo_guard.metrics import metrics
+from grpo_guard.policy import AbstainError
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Cause, Verdict, reject
+from grpo_guard.verifier import CompletionVerifier
+
+Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
+"""(rank, its row) -> the verdict, and the factor of length where there is one."""
+
+
+class Received(CompletionVerifier):
+    """Rejects the slots that `peer_rollouts` had to fill, and shows the others to its member.
+
+    Were the filler judged, it could be accepted: an empty text says nothing wrong.
+    """
+
+    name = "exchange"
+    timeout = None
+
+    def __init__(self, member: CompletionVerifier) -> None:
+        self.member = member
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        judged = iter(supervised(self.member, [c for c in batch if MALFORMED not in c.metadata]))
+        return [
+            reject(self.name, Cause.MALFORMED, str(c.metadata[MALFORMED]))
+            if MALFORMED in c.metadata
+            else next(judged)
+            for c in batch
+        ]
+
+
+@dataclass(frozen=True)
+class BatchReviewer:
+    """Reviews a rank's rows; every rank must call it for the same batches, in the same order.
+
+    Where no group straddles ranks they exchange one hash a row and nothing else. What straddles is
+    judged by the rank that holds most of it. A verifier that learns from batch to batch learns on
+    each rank from what that rank judges.
+
+    Args:
+        guard: Whose verifier, policy and ledger count.
+        counted_slots: Slots are each rank's own count of a group's rows, to be counted anew where
+            the group is put together.
+    """
+
+    guard: Guard
+    counted_slots: bool = False
+
+    def review(self, batch: Sequence[Completion]) -> Review:
+        """Verdicts and metrics for this rank's rows, in order.
+
+        Raises:
+            AbstainError: on every rank, if the guard of one raises it.
+            RuntimeError: on every other rank, if a rank fails in another way.
+        """
+        distributed = distributed_ranks()
+        if distributed is None:
+            return self._locally(batch)
+        rank = distributed.get_rank()
+        keys = _gathered(distributed, [_digest(prompt_key(c.prompt)) for c in batch])
+        owners = _owners(keys)
+        if not owners:
+            return self._locally(batch)
+        sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
+        work = {
+            (r, i): row
+            for r, rows in enumerate(_gathered(distributed, sent))
+            for i, row in rows.items()
+            if owners[keys[r][i]] == rank
+        }
+        work |= {(rank, i): c for i, c in enumerate(batch) if keys[rank][i] not in owners}
+        failure: Exception | None = None
+        judged: Judged = {}
+        try:
+            judged = self._judged(work, keys) if work else {}
+        except Exception as error:  # the other ranks wait for this one's verdicts
+            failure = error
+        said = None if failure is None else (isinstance(failure, AbstainError), str(failure))
+        answers = _gathered(distributed, (said, {k: v for k, v in judged.items() if k[0] != rank}))
+        if failure is not None:
+            raise failure
+        for other, (problem, theirs) in enumerate(answers):
+            if problem is not None:
+                kind = AbstainError if problem[0] else RuntimeError
+                raise kind(f"rank {other}: {problem[1]}")
+            judged |= {key: verdict for key, verdict in theirs.items() if key[0] == rank}
+        return _review_of([judged[rank, i] for i in range(len(batch))])
+
+    def _judged(
+        self, work: dict[tuple[int, int], Completion], keys: Sequence[Sequence[bytes]]
+    ) -> Judged:
+        """Verdicts of the rows that this rank judges, numbered as one batch."""
+        places = sorted(work)
+        groups: dict[bytes, int] = {}
+        sizes: Counter[int] = Counter()
+        rows = []
+        for rank, i in places:
+            group = groups.setdefault(keys[rank][i], len(groups))
+            row = replace(work[rank, i], group=group)
+            rows.append(replace(row, slot=sizes[group]) if self.counted_slots else row)
+            sizes[group] += 1
+        review = self._locally(rows)
+        factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
+        return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
+
+    def _locally(self, batch: Sequence[Completion]) -> Review:
+        if all(MALFORMED not in c.metadata for c in batch):
+            return self.guard.review(batch)
+        checked = copy.copy(self.guard)  # with the same ledger and count of abstentions
+        checked.verifier = Received(self.guard.verifier)
+        return checked.review(batch)
+
+
+def distributed_ranks() -> Any:
+    """torch.distributed where this process is one of several, else None."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed if distributed.get_world_size() > 1 else None
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="backslashreplace")).digest()
+
+
+def _gathered(distributed: Any, value: Any) -> list[Any]:
+    """What every rank gives, by rank."""
+    everyone: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everyone, value)
+    return everyone
+
+
+def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
+    """Which rank judges a group, for those that more than one rank has rows of."""
+    held: dict[bytes, Counter[int]] = {}
+    for rank, row_keys in enumerate(keys):
+        for key in row_keys:
+            held.setdefault(key, Counter())[rank] += 1
+    return {
+        key: max(ranks, key=lambda rank: (ranks[rank], -rank))
+        for key, ranks in held.items()
+        if len(ranks) > 1
+    }
+
+
+def _light(completion: Completion) -> Completion:
+    """Without the images of its prompt: verifiers read text, and images are megabytes."""
+    if isinstance(completion.prompt, str):
+        return completion
+    return replace(completion, prompt=[_text_only(message) for message in completion.prompt])
+
+
+def _text_only(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    parts = [
+        {k: v for k, v in part.items() if isinstance(v, str)} if hasattr(part, "items") else part
+        for part in content
+    ]
+    return {**message, "content": parts}
+
+
+def _review_of(judged: Sequence[tuple[Verdict, float | None]]) -> Review:
+    verdicts = [verdict for verdict, _ in judged]
+    factors = [1.0 if factor is None else factor for _, factor in judged]
+    if all(factor is None for _, factor in judged):
+        return Review(verdicts, metrics(verdicts))
+    # The same figure as the guard's own: the mean over what is not rejected.
+    kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
+    mean = sum(kept) / len(kept) if kept else 1.0
+    return Review(verdicts, metrics(verdicts) | {"guard/length_factor": mean}, factors)

@@ -1,0 +1,162 @@
+"""TRL: a trainer whose rewards are guarded before the groups' baselines.
+
+    scorer = ForwardReuse(model)
+    the_guard = Guard(LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...))
+    GuardedGRPOTrainer(model, [correct, well_formed], ..., guard=the_guard, forward_reuse=scorer)
+
+What it adds to decorated reward functions: one veto over all functions, reward models among them;
+the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them; tokens
+taken out of the loss, alone or with the whole completion.
+
+`GuardedGRPOTrainer` and `GuardedRLOOTrainer` are made of the installed trl when first asked for.
+For another subclass put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_guard.adapters.trl import log_review
+from grpo_guard.adapters.trl_batch import MALFORMED, completions_from, counts_slots
+from grpo_guard.adapters.trl_forward import ReusesForward
+from grpo_guard.adapters.trl_masks import Span, flagged_tokens, keep_mask, take_out
+from grpo_guard.adapters.trl_review import BatchReviewer
+from grpo_guard.adapters.trl_versions import require_trl
+from grpo_guard.completion import Completion
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard, Review
+from grpo_guard.verdict import accept
+
+
+class GuardedTrainer(ReusesForward):
+    """Mixin for `GRPOTrainer` and `RLOOTrainer`; stands before it among the bases.
+
+    The veto is written into the gathered rewards, [rows of all ranks, functions]: NaN in every
+    column leaves a completion out of its group, 0 is the paper's r_task * r_guard. What is left
+    out is in no loss either, so that no KL term trains on it; of RLOO, whose loss has one ratio a
+    completion, only the advantage is 0.
+
+    Args:
+        guard: Verifier, policy and ledger. The reward functions are given unguarded.
+        mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
+            these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
+        forward_reuse: The scorer that the guard's verifiers use; None = they score by themselves.
+
+    Raises:
+        FrameworkError: the installed trl is older than 1.6, a reward function is guarded already,
+            or ``mask_spans`` is asked of a trainer without token masks.
+    """
+
+    def __init__(self, *args: Any, guard: Guard, mask_spans: bool = False, **kwargs: Any) -> None:
+        require_trl()
+        self.guard, self.mask_spans = guard, mask_spans
+        self._prompt_ids: Sequence[Any] = ()
+        self._taken_out: list[tuple[Span, ...]] = []
+        super().__init__(*args, **kwargs)
+        for function in self.reward_funcs:  # type: ignore[attr-defined]
+            if isinstance(getattr(function, "guard", None), Guard):
+                raise FrameworkError(
+                    f"reward function {function.__name__!r} is guarded already; give a guarded "
+                    "trainer the function itself"
+                )
+        if mask_spans and not hasattr(self, "loss_type"):
+            raise FrameworkError(
+                f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
+                "tokens; use GRPOTrainer, or mask_spans=False"
+            )
+
+    def _generate(self, prompts: Any) -> Any:
+        """The prompts' tokens are kept; of all that releases return they have stayed the first."""
+        generated = super()._generate(prompts)  # type: ignore[misc]
+        self._prompt_ids = generated[0]
+        return generated
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Tensor:
+        rewards: Tensor = super()._calculate_rewards(  # type: ignore[misc]
+            inputs, prompts, completions, completion_ids_list
+        )
+        given = {
+            **{key: [row.get(key) for row in inputs] for key in inputs[0]},
+            "prompt_ids": self._prompt_ids,
+            "prompts": prompts,
+            "completions": completions,
+            "completion_ids": completion_ids_list,
+            "trainer_state": self.state,  # type: ignore[attr-defined]
+        }
+        batch = completions_from(given)
+        review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
+        log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
+        start = self.accelerator.process_index * len(prompts)  # type: ignore[attr-defined]
+        own = self._vetoed(rewards[start : start + len(prompts)], review, batch)
+        gathered: Tensor = self.accelerator.gather(own)  # type: ignore[attr-defined]
+        return gathered
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self._taken_out = []
+        output = super()._generate_and_score_completions(inputs)
+        if "num_items_in_batch" not in output:  # RLOO: nothing is counted in tokens
+            return output
+        keep = keep_mask(
+            tuple(output["completion_ids"].shape), self._taken_out, output["completion_ids"].device
+        )
+        return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
+
+    def _vetoed(self, rewards: Tensor, review: Review, batch: Sequence[Completion]) -> Tensor:
+        """This rank's rewards after the veto, [B, functions]; notes what is to leave the loss."""
+        lengths = [len(c.completion_ids or ()) for c in batch]
+        spans: list[tuple[Span, ...]] = [()] * len(batch)
+        if self.mask_spans:
+            spans = [flagged_tokens(v, n) for v, n in zip(review.verdicts, lengths, strict=True)]
+            flagged = sum(len({t for a, b in of_row for t in range(a, b)}) for of_row in spans)
+            share = flagged / max(1, sum(lengths))
+            self._log_metric("guard/masked_tokens", share)  # type: ignore[attr-defined]
+        verdicts = [
+            accept(verdict.verifier) if of_row else verdict
+            for verdict, of_row in zip(review.verdicts, spans, strict=True)
+        ]
+        settled = _settled(self.guard, rewards, replace(review, verdicts=verdicts))
+        left_out = settled.isnan().all(dim=1) & ~rewards.isnan().all(dim=1)
+        # What fills an empty slot is nobody's: it has its reward, and trains nothing.
+        whole = [
+            out or MALFORMED in c.metadata for out, c in zip(left_out.tolist(), batch, strict=True)
+        ]
+        self._taken_out = [
+            ((0, length),) if out else of_row
+            for out, of_row, length in zip(whole, spans, lengths, strict=True)
+        ]
+        return settled
+
+
+def _settled(guard: Guard, rewards: Tensor, review: Review) -> Tensor:
+    """Column by column; a number of ``on_reject`` counts once, in the first."""
+    once = guard.policy
+    rest = once if isinstance(once.on_reject, str) else replace(once, on_reject="zero")
+    columns = []
+    for number, column in enumerate(rewards.T.tolist()):
+        values = [None if value != value else value for value in column]
+        kept = guard.settle(values, review, policy=rest if number else once)
+        columns.append([float("nan") if value is None else value for value in kept])
+    return torch.tensor(columns, dtype=rewards.dtype, device=rewards.device).T
+
+
+@cache
+def _trainer(name: str, base: str) -> type:
+    import trl
+
+    require_trl()
+    return type(name, (GuardedTrainer, getattr(trl, base)), {"__module__": __name__})
+
+
+def __getattr__(name: str) -> Any:
+    bases = {"GuardedGRPOTrainer": "GRPOTrainer", "GuardedRLOOTrainer": "RLOOTrainer"}
+    if name not in bases:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _trainer(name, bases[name])

@@ -1,0 +1,63 @@
+"""A group that straddles two processes is judged as one, and its verdicts come back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+
+
+def grpo(rewards):
+    r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
+    return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of two ranks found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    subprocess.run(
+        [*command, *port, HERE / "trl_two_ranks.py", folder],
+        check=True,
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        timeout=480,
+    )
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("way", ["decorated", "trainer"])
+def test_whole_groups_reach_the_verifier_and_the_veto_the_right_rank(ranks, way):
+    expected = grpo([2.0, 3.0, 4.0, None])
+    for rank, found in enumerate(ranks):
+        ((captured,), _) = found[way]
+        np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
+    batches = [found[way][1] for found in ranks]
+    # One rank judges all four, numbered as one group; the other has nothing left to judge.
+    assert batches[0] == [[[f"peer{i}", 0, i] for i in range(4)]]
+    assert batches[1] == []
+
+
+def test_tokens_are_counted_over_ranks(ranks):
+    # 2 + 3 + 4 characters and ends of text are left of 14.
+    assert [found["items"] for found in ranks] == [9, 9]
+
+
+def test_async_functions_alone(ranks):
+    expected = grpo([1.0, 1.0, 1.0, 0.0])
+    for rank, found in enumerate(ranks):
+        ((captured,), _) = found["async"]
+        np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
+
+
+def test_a_guard_that_gives_up_on_one_rank_stops_all_with_its_reason(ranks):
+    assert ranks[0]["error"] == "nothing can be looked at"
+    assert ranks[1]["error"] == "rank 0: nothing can be looked at"

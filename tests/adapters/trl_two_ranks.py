@@ -1,0 +1,105 @@
+"""Run by test_trl_ranks.py in two processes: a group of four, of which each rank holds two rows."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import tiny_trl
+from rule_verifiers import NoWord
+
+from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard
+from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.verdict import accept, reject
+
+
+class Longest(CompletionVerifier):
+    """Rejects the longest of each group, which only who sees the whole group can find."""
+
+    name = "longest"
+
+    def __init__(self):
+        self.batches = []
+
+    def verify(self, batch):
+        self.batches.append([(c.node, c.group, c.slot) for c in batch])
+        longest = {}
+        for c in batch:
+            longest[c.group] = max(longest.get(c.group, 0), len(c.text))
+        return [
+            reject(self.name, message="longest")
+            if len(c.text) == longest[c.group]
+            else accept(self.name)
+            for c in batch
+        ]
+
+
+class Guarded(tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):
+    pass
+
+
+def rollout(prompts, trainer):
+    """Each rank's rows: rank 0 has the first two of the group, rank 1 the rest."""
+    rank = trainer.accelerator.process_index
+    texts = [["1", "22"], ["333", "4444"]][rank]
+    tok = trainer.processing_class
+    return {
+        "prompt_ids": [tok(text=p)["input_ids"] for p in prompts],
+        "completion_ids": [tok(text=t)["input_ids"] + [tok.eos_token_id] for t in texts],
+        "logprobs": None,
+        "peer": [f"peer{2 * rank + i}" for i in range(2)],
+    }
+
+
+def length(completions, **kwargs):
+    return [float(len(text)) for text in completions]
+
+
+async def one(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def train(folder, functions, **settings):
+    made = tiny_trl.trainer(
+        folder,
+        functions,
+        rollout=rollout,
+        per_device_train_batch_size=2,
+        ddp_backend="gloo",
+        max_steps=1,
+        **settings,
+    )
+    made.train()
+    return made
+
+
+def main(folder):
+    rank = int(os.environ["RANK"])
+    found = {}
+    verifier, policy = Longest(), Policy(on_reject="drop")
+    made = train(folder, guard(verifier, policy=policy)([length, one]))
+    found["decorated"] = [made.captured, verifier.batches]
+
+    verifier = Longest()
+    extra = {"guard": Guard(verifier, policy=policy)}
+    made = train(folder, [length, one], kind=Guarded, extra=extra)
+    found["trainer"] = [made.captured, verifier.batches]
+    found["items"] = int(made.outputs[0]["num_items_in_batch"])
+
+    verifier = NoWord("4444")
+    made = train(folder, guard(verifier)([one]))  # of async functions alone
+    found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
+
+    class Failing(Guard):
+        def review(self, batch):
+            raise AbstainError("nothing can be looked at")
+
+    try:
+        train(folder, [length], kind=Guarded, extra={"guard": Failing(NoWord())})
+    except AbstainError as error:
+        found["error"] = str(error)
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
