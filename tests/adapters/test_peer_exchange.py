@@ -37,6 +37,8 @@ def test_the_swarm_runs_and_every_line_is_accounted_for(example, tmp_path, capsy
         ("mallory", "empty"): 8,
     }
     out = capsys.readouterr().out
+    page = (EXAMPLES.parent / "plain-python.md").read_text(encoding="utf-8")
+    assert "\n".join(out.splitlines()[-4:]) in page
     for round in range(2):
         assert f"round {round}: bob.jsonl:4: " in out
         assert f"round {round}: mallory.jsonl:5: expected an object" in out

@@ -49,6 +49,16 @@ def test_the_example_keeps_its_own_answers_and_leaves_the_poison_out(example, ca
     assert out.splitlines()[-1].split() == ["mallory", "0", "6", "0"]
 
 
+def test_the_page_shows_the_loop_that_runs():
+    page = (EXAMPLES.parent / "plain-python.md").read_text(encoding="utf-8")
+    source = {line.strip() for line in (EXAMPLES / "plain_grpo.py").read_text().splitlines()}
+    _, _, shown = page.partition("```python\nfor step")
+    body = [line.strip() for line in f"for step{shown.partition('```')[0]}".splitlines()]
+    assert [line for line in body if line not in source] == [
+        "def accumulate(model, group, rewards):"
+    ]
+
+
 def test_what_the_guard_left_out_is_as_if_it_had_not_come(example, group):
     model, _, batch = group
     with_none = gradient(example, model, batch, [1.0, 0.0, None, None])

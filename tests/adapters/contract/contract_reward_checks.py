@@ -121,6 +121,9 @@ def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
         rewards = trainer.rewards(guarded, ["fine", "Hail"])
         assert rewards == [float(number), 0.0]
         assert [type(reward) for reward in rewards] == [float, float]
+        if trainer.key:
+            in_dict = grader(trainer, answer=lambda values, number=number: {trainer.key: number})
+            assert trainer.rewards(trainer.wrap(in_dict), ["fine", "Hail"]) == [float(number), 0.0]
     if trainer.batch:
         for make in (tuple, np.array, torch.tensor, iter):
             guarded = trainer.wrap(grader(trainer, answer=make))

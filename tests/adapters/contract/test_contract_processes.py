@@ -1,7 +1,10 @@
 """Guarded reward functions in the worker processes of a trainer."""
 
+import json
 import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -10,6 +13,8 @@ import pytest
 from contract_grader import grader
 from contract_trainers import TRAINERS
 from contract_workers import guarded_of, rewards_in_worker
+
+from grpo_guard.framework import FRAMEWORKS
 
 BY_VALUE_FAILS = {
     "trl": "the closure holds the lock of the shared reviews, so the function travels by name only"
@@ -61,3 +66,15 @@ def test_two_processes_and_one_that_is_started_again():
             again = two.submit(rewards_in_worker, name, guarded_of(name), ["unseen"]).result()
             assert again[1] == [2.0]
             assert again[0] not in (a, b)
+
+
+def test_importing_the_adapters_loads_no_trainer():
+    modules = [place.partition(":")[0] for place, _ in FRAMEWORKS.values()]
+    heavy = ["torch", "transformers", "ray", *FRAMEWORKS]
+    program = (
+        "import importlib, json, sys; modules, heavy = json.loads(sys.argv[1]); "
+        "[importlib.import_module(m) for m in modules]; "
+        "print([h for h in heavy if h in sys.modules])"
+    )
+    arguments = [sys.executable, "-c", program, json.dumps([modules, heavy])]
+    assert subprocess.check_output(arguments, text=True).strip() == "[]"

@@ -1,0 +1,69 @@
+"""The how-to shows the very adapter and the very line that the suite runs."""
+
+import dataclasses
+import importlib
+from dataclasses import dataclass, field
+
+import pytest
+from contract_trainers import EXAMPLES, TRAINERS, Trainer
+
+from grpo_guard import CompletionError
+from grpo_guard.framework import FRAMEWORKS
+
+HERE = EXAMPLES.parents[1] / "tests" / "adapters" / "contract"
+HOW_TO = EXAMPLES.parent / "new-adapter.md"
+MOST_LINES = 250
+
+
+@dataclass(slots=True, kw_only=True)
+class RewardOutput:
+    """As rLLM publishes it."""
+
+    reward: float
+    metadata: dict = field(default_factory=dict)
+    is_correct: bool | None = None
+
+
+@dataclass
+class Action:
+    action: object = None
+
+
+@dataclass
+class ModelOutput:
+    text: str
+
+
+def test_the_page_shows_what_runs():
+    page = HOW_TO.read_text(encoding="utf-8")
+    adapter = (EXAMPLES / "rllm_adapter.py").read_text(encoding="utf-8")
+    assert f"```python\n{adapter}```" in page
+    assert len(adapter.splitlines()) <= 40
+    table = (HERE / "contract_trainers.py").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in table if line.startswith('    "rllm":')]
+    assert f"```python\n{line}\n```" in page
+    for ability in dataclasses.fields(Trainer)[3:]:
+        assert f"`{ability.name}" in page
+
+
+def test_the_example_changes_the_reward_alone():
+    def grade(task_info, action):
+        return RewardOutput(reward=1.0, metadata={"steps": 2}, is_correct=True)
+
+    guarded = TRAINERS["rllm"].wrap(grade)
+    task = {"question": "3+4?", "ground_truth": "7"}
+    assert guarded(task, "fine") == grade(task, "fine")
+    assert guarded(task_info=task, action="Hail") == dataclasses.replace(
+        grade(task, ""), reward=0.0
+    )
+    assert guarded(task, Action(ModelOutput("Hail"))).reward == 0.0
+    assert guarded({}, ModelOutput("fine")).reward == 1.0
+    with pytest.raises(CompletionError, match="text: expected a string"):
+        guarded(task, Action(None))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_adapter_is_one_short_file(name):
+    module = importlib.import_module(FRAMEWORKS[name][0].partition(":")[0])
+    with open(module.__file__, encoding="utf-8") as source:
+        assert len(source.readlines()) <= MOST_LINES
