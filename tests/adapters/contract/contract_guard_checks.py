@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from contract_grader import REWARDS, grader
-from contract_trainers import LOGGED, Trainer, Words
+from contract_trainers import LOGGED, PROMPT, Trainer, Words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,12 +47,15 @@ def _rewards_follow(trainer: Trainer, guarded: Any, policy: Policy) -> None:
 
 
 def a_policy_that_the_trainer_cannot_carry_out_is_refused(trainer: Trainer) -> None:
-    for policy in (Policy("drop", "zero"), Policy("zero", "skip")):
-        if trainer.drops:
-            trainer.wrap(grader(trainer), policy=policy)
-            continue
-        with pytest.raises(FrameworkError, match="choose on_"):
-            trainer.wrap(grader(trainer), policy=policy)
+    dropping = [Policy("drop", "zero"), Policy("zero", "skip")]
+    by_group = [Policy("zero", "zero", on_long="scale")]
+    for policies, able in ((dropping, trainer.drops), (by_group, trainer.batch)):
+        for policy in policies:
+            if able:
+                trainer.wrap(grader(trainer), policy=policy)
+                continue
+            with pytest.raises(FrameworkError, match="choose on_"):
+                trainer.wrap(grader(trainer), policy=policy)
 
 
 def abstentions_can_stop_the_run(trainer: Trainer) -> None:
@@ -171,11 +174,22 @@ def threads_do_not_mix_completions_up(trainer: Trainer) -> None:
     assert rewards == [0.0 if "Hail" in text else float(text.split()[-1]) for text in texts]
 
 
+def a_guard_inside_a_guard_vetoes_too(trainer: Trainer) -> None:
+    inner, outer, notes = Words(), Words("good"), Notes()
+    guarded = trainer.wrap(trainer.wrap(grader(trainer), inner, ledger=notes), outer)
+    assert guarded.__name__ == "grade"
+    assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 0.0]
+    assert inner.shown == outer.shown == ["fine", "Hail", "good"]
+    assert all(completion.prompt == PROMPT for completion in notes.batch)
+
+
 class Notes:
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
+        self.batch: list[Any] = []
 
     def record(self, batch: Sequence[Any], verdicts: Sequence[Any]) -> None:
+        self.batch += batch
         self.rows += [
             (completion.text, verdict.outcome.value)
             for completion, verdict in zip(batch, verdicts, strict=True)

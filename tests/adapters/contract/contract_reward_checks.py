@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import inspect
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,43 @@ def async_stays_async_and_sync_stays_sync(trainer: Trainer) -> None:
         guarded = trainer.wrap(reward)
         assert inspect.iscoroutinefunction(guarded)
         assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
+
+
+def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
+    """As agent loops await them, with one that is given up on halfway."""
+    if not trainer.awaits:
+        return
+    texts = [f"{'Hail' if i % 3 == 0 else 'fine'} {i + 1}" for i in range(24)]
+    guarded = trainer.wrap(
+        grader(trainer, lambda text: float(text.split()[-1]), is_async=True), Slow()
+    )
+
+    async def side_by_side() -> list[Any]:
+        ticks = 0
+        calls = [
+            asyncio.ensure_future(guarded(**arguments))
+            for text in texts
+            for arguments in trainer.calls([text])
+        ]
+        await asyncio.sleep(0)
+        calls[5].cancel()
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert ticks > 1  # the loop went on while the verifier was at work
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    answers = asyncio.run(side_by_side())
+    assert isinstance(answers[5], asyncio.CancelledError)
+    for i, (text, answer) in enumerate(zip(texts, answers, strict=True)):
+        if i != 5:
+            assert trainer.values(answer) == [0.0 if "Hail" in text else float(i + 1)]
+
+
+class Slow(Words):
+    def verify(self, batch: Any) -> Any:
+        time.sleep(0.01)
+        return super().verify(batch)
 
 
 def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None:

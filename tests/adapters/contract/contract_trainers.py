@@ -105,11 +105,12 @@ def _example(name: str) -> Any:
 
 
 class Words(CompletionVerifier):
-    """Rejects what says "Hail", abstains on what says "unseen"; remembers what it was shown."""
+    """Rejects what says a word, abstains on what says "unseen"; remembers what it was shown."""
 
     name = "words"
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "Hail") -> None:
+        self.word = word
         self.shown: list[str] = []
 
     def verify(self, batch: Sequence[Any]) -> list[Verdict]:
@@ -117,8 +118,8 @@ class Words(CompletionVerifier):
         return [self._verdict(completion.text) for completion in batch]
 
     def _verdict(self, text: str) -> Verdict:
-        if "Hail" in text:
-            return reject(self.name, message="says Hail")
+        if self.word in text:
+            return reject(self.name, message=f"says {self.word}")
         unseen = "unseen" in text
         return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
 

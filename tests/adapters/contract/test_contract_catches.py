@@ -1,5 +1,6 @@
 """The contract's own negative controls: for each check an adapter that must fail it."""
 
+import asyncio
 import copy
 import time
 from dataclasses import replace
@@ -143,6 +144,18 @@ def mixing(reward, guarded, guard):
     return named(reward, mix)
 
 
+@wrong
+def mixing_async(reward, guarded, guard):
+    latest = {}
+
+    async def mix(**given):
+        latest.update(given)
+        await asyncio.sleep(0)
+        return await guarded(**latest)
+
+    return named(reward, mix)
+
+
 class OneByOne(TRLAdapter):
     """Forgets that the functions of a list share one verification."""
 
@@ -160,15 +173,19 @@ class Uninspected(TRLAdapter):
 
 MUST_FAIL = {
     "verdicts_become_rewards_in_order": [unguarded, reversing, multiplying],
-    "a_policy_that_the_trainer_cannot_carry_out_is_refused": [replace(TRL, drops=False)],
+    "a_policy_that_the_trainer_cannot_carry_out_is_refused": [
+        replace(TRL, drops=False),
+        replace(TRL, batch=False),
+    ],
     "abstentions_can_stop_the_run": [swallowing, replace(TRL, raises=False)],
     "too_many_abstentions_are_loud_and_earn_nothing": [swallowing],
     "a_verifier_that_fails_abstains": [unsupervised],
     "a_ledger_that_fails_is_loud": [swallowing, replace(TRL, raises=False)],
     "several_functions_are_vetoed_together": [replace(TRL, adapter=OneByOne), unguarded],
     "async_stays_async_and_sync_stays_sync": [unguarded],
+    "async_calls_side_by_side_do_not_mix": [mixing_async, unguarded],
     "an_exception_in_the_reward_comes_through_unchanged": [swallowing, rewording],
-    "inputs_reach_the_reward_and_nothing_is_changed": [copying],
+    "inputs_reach_the_reward_and_nothing_is_changed": [copying, sorting],
     "what_the_reward_returned_is_not_changed": [editing],
     "metrics_say_what_was_rejected": [silent],
     "names_are_kept": [nameless, unguarded],
@@ -179,6 +196,7 @@ MUST_FAIL = {
     "none_and_nan_are_the_functions_own_unless_rejected": [multiplying, replace(TRL, finite=True)],
     "wrong_results_are_errors_that_name_the_function": [unguarded, swallowing],
     "a_strict_signature_gets_only_what_it_names": [unguarded],
+    "a_guard_inside_a_guard_vetoes_too": [unguarded, nameless],
     "the_ledger_hears_of_each_completion_once": [twice],
 }
 

@@ -16,10 +16,6 @@ from contract_workers import guarded_of, rewards_in_worker
 
 from grpo_guard.framework import FRAMEWORKS
 
-BY_VALUE_FAILS = {
-    "trl": "the closure holds the lock of the shared reviews, so the function travels by name only"
-}
-
 
 def worker():
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
@@ -31,15 +27,7 @@ def test_a_function_at_module_level_travels_by_name(name):
     assert pickle.loads(pickle.dumps(guarded)) is guarded
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=False, reason=BY_VALUE_FAILS[n]))
-        if n in BY_VALUE_FAILS
-        else n
-        for n in TRAINERS
-    ],
-)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_function_of_a_script_travels_by_value(name):
     cloudpickle = pytest.importorskip("ray.cloudpickle", reason="how Ray sends functions")
     trainer = TRAINERS[name]
