@@ -141,7 +141,7 @@ class Node:
             problem.prompt,
             self.tokenizer.decode(ids, skip_special_tokens=True),
             prompt_ids=self.tokenizer(problem.prompt)["input_ids"],
-            completion_ids=ids,
+            completion_ids=tuple(ids),
             node=node,
             group=place[0],
             round=round,

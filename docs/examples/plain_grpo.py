@@ -63,7 +63,8 @@ def log_probs(model: Any, completion: Completion) -> torch.Tensor:
     inputs = torch.tensor([[*prompt, *ids]], device=model.device)
     logits = model(input_ids=inputs, logits_to_keep=len(ids) + 1).logits[0, :-1]
     of_all = (logits.float() / SAMPLING.temperature).log_softmax(-1)
-    return of_all.gather(-1, inputs[0, len(prompt) :, None])[:, 0]
+    found: torch.Tensor = of_all.gather(-1, inputs[0, len(prompt) :, None])[:, 0]
+    return found
 
 
 @torch.no_grad()
@@ -101,7 +102,7 @@ def completion(tokenizer: Any, problem: Problem, ids: Sequence[int], node: str) 
         problem.prompt,
         tokenizer.decode(ids, skip_special_tokens=True),
         prompt_ids=tokenizer(problem.prompt)["input_ids"],
-        completion_ids=ids,
+        completion_ids=tuple(ids),
         node=node,
         reference=problem.answer,
     )
