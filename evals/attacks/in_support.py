@@ -85,7 +85,8 @@ class TextInSupport(Adversary):
             return None
         tokenizer = view.tokenizer
         opening = tokenizer.encode(_OPEN, add_special_tokens=False)
-        rest = tokenizer.encode(one.text[len(_OPEN) :], add_special_tokens=False)
+        # With a space before it: what follows a full stop without one is in no policy's support.
+        rest = tokenizer.encode(f" {one.text[len(_OPEN) :]}", add_special_tokens=False)
         ids = (*opening, *phrase, *rest)
         text = str(tokenizer.decode(list(ids)))
         start = len(_OPEN)

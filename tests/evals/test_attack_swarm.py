@@ -50,6 +50,17 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     return swarm, swarm.exchange.play(0)[0]
 
 
+@pytest.mark.parametrize("policy", ["word_problems", "word_problems_wordy"])
+def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str) -> None:
+    torch.set_num_threads(1)
+    attack = TextInSupport()
+    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96)
+    swarm = Swarm(*load_bundled(policy), WordProblems(), config, attack=attack)
+    poison = [item for item in swarm.exchange.play(0)[0] if item.poisoned]
+    assert poison
+    assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
+
+
 def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> None:
     for name in ("math", "half_gibberish"):
         _, submitted = played(name, setting="vertical")
