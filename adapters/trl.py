@@ -89,7 +89,7 @@ def inspected(rewards: Any) -> list[RewardFunction]:
 def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     if not function.is_async:
         return GuardedReward(function, guard)
-    calls = GuardedCalls(function, guard, shared_reviews(guard))
+    calls = GuardedCalls(function, guard)
 
     async def guarded(**kwargs: Any) -> list[float | None]:
         return await calls.acall(kwargs)
@@ -102,19 +102,29 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
 
 @dataclass(frozen=True)
 class GuardedCalls:
-    """One function's calls, each with the review of its batch."""
+    """One function's calls, each with the review of its batch.
+
+    The batch is read from TRL's keywords; ``own`` is what the function itself is called with, where
+    that is something else.
+    """
 
     function: RewardFunction
     guard: Guard
-    reviews: SharedReviews
 
-    def call(self, kwargs: Mapping[str, Any]) -> list[float | None]:
+    @property
+    def reviews(self) -> SharedReviews:
+        return shared_reviews(self.guard)  # not kept: the function may travel, its batches not
+
+    def call(
+        self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
+    ) -> list[float | None]:
         review, first = self._review(kwargs)
-        return self._settle(
-            review, first, self.function.call(**self.function.arguments(kwargs)), kwargs
-        )
+        result = self.function.call(**self.function.arguments(kwargs if own is None else own))
+        return self._settle(review, first, result, kwargs)
 
-    async def acall(self, kwargs: Mapping[str, Any]) -> list[float | None]:
+    async def acall(
+        self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
+    ) -> list[float | None]:
         if distributed_ranks() is not None:
             # Ranks must exchange in one order; threads of several guards would have any.
             review, first = self._review(kwargs)
@@ -122,7 +132,7 @@ class GuardedCalls:
             review, first = await self.reviews.aget(
                 self._reviewer(kwargs), completions_from(kwargs), reader=self.function
             )
-        result = await self.function.call(**self.function.arguments(kwargs))
+        result = await self.function.call(**self.function.arguments(kwargs if own is None else own))
         return self._settle(review, first, result, kwargs)
 
     def _review(self, kwargs: Mapping[str, Any]) -> tuple[Review, bool]:
@@ -154,7 +164,7 @@ class GuardedReward:
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
         self.function, self.guard = function, guard
-        self._calls = GuardedCalls(function, guard, shared_reviews(guard))
+        self._calls = GuardedCalls(function, guard)
         function.dress(self)
 
     def __call__(self, **kwargs: Any) -> list[float | None]:

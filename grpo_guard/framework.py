@@ -36,6 +36,11 @@ FRAMEWORKS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset({"queries", "prompts", "labels"}),
     ),
     "trl": ("grpo_guard.adapters.trl:TRLAdapter", frozenset({"completions"})),
+    # Looks like TRL's, which comes first: it must be named.
+    "ms_swift": (
+        "grpo_guard.adapters.trl_ms_swift:MsSwiftAdapter",
+        frozenset({"completions"}),
+    ),
 }
 
 

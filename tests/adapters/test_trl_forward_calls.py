@@ -25,6 +25,7 @@ class FakeTrainer:
         self.num_iterations, self.use_vllm = 2, False
         self.vllm_importance_sampling_correction = True
         self.old_pass, self.adapter, self.failing = True, True, False
+        self.answer, self.asked = (0.0, None, None), []
         vars(self).update(attributes)
         model.model.layers[0].register_forward_hook(self._adapt)
         torch.manual_seed(1)
@@ -43,14 +44,18 @@ class FakeTrainer:
         self.adapter = True
 
     def _get_per_token_logps_and_entropies(self, model, ids, mask, keep, batch_size=None):
-        with torch.no_grad():
-            model(input_ids=ids, attention_mask=mask)
+        self.asked.append(batch_size)
+        if self.answer != (None, None):  # Unsloth computes log-probs only within its loss
+            with torch.no_grad():
+                model(input_ids=ids, attention_mask=mask)
+        return self.answer
 
     def _generate_and_score_completions(self, inputs):
         def forward():
-            self._get_per_token_logps_and_entropies(
+            answer = self._get_per_token_logps_and_entropies(
                 self.model, self.ids, torch.ones_like(self.ids), COMPLETION, batch_size=4
             )
+            assert answer is self.answer
 
         if self.old_pass:
             forward()
@@ -109,6 +114,21 @@ def test_the_references_pass_through_the_same_model_does_not_replace_the_policys
 )
 def test_nothing_is_captured_where_the_only_pass_is_the_references(attributes):
     assert_scores_the_policy(trainer_of(old_pass=False, **attributes), own=4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "own"), [((0.0, None), 0), ((0.0, None, None), 0), ((None, None), 4)]
+)
+def test_what_a_release_returns_is_passed_on(answer, own):
+    assert_scores_the_policy(trainer_of(answer=answer), own=own)
+
+
+def test_without_a_scorer_nothing_is_kept():
+    trainer = trainer_of()
+    trainer.forward_reuse = None
+    with pytest.raises(AttributeError, match="score"):  # of the pretended trainer's own
+        trainer._generate_and_score_completions(None)
+    assert trainer.asked == [4, 4]
 
 
 def test_vllm_with_its_correction_has_a_pass_to_reuse():

@@ -38,7 +38,7 @@ def test_the_signature_gives_the_trainer_away(reward, adapter):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_name_overrides_the_signature(name):
-    assert name in type(adapter_for(lambda **kwargs: 1.0, name)).__name__.lower()
+    assert name.replace("_", "") in type(adapter_for(lambda **kwargs: 1.0, name)).__name__.lower()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,11 @@ def test_a_name_overrides_the_signature(name):
     [
         (lambda x: x, None, r"cannot tell which trainer calls .* \(x\)\. Known .*trl: completions"),
         (lambda **kw: 1, None, r"cannot tell .* Say framework=\.\.\. to override"),
-        (trl, "trll", "expected one of verl, openrlhf, trl, got 'trll'; did you mean 'trl'"),
+        (
+            trl,
+            "trll",
+            "expected one of verl, openrlhf, trl, ms_swift, got 'trll'; did you mean 'trl'",
+        ),
         (trl, "swarm", "got 'swarm'$"),
         ([], None, "expected a function or a non-empty list, got an empty list"),
         ([trl, openrlhf], None, r"several frameworks in one list: \['openrlhf', 'trl'\]"),

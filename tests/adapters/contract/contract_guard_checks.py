@@ -133,6 +133,8 @@ def several_functions_are_vetoed_together(trainer: Trainer) -> None:
         return
     texts = ["fine", "Hail", "good"]
     for on_reject, total in (("zero", 0.0), ("drop", None), (-1.0, -1.0)):
+        if on_reject == "drop" and not trainer.drops:
+            continue
         verifier = Words()
         policy = Policy(on_reject, "zero")  # type: ignore[arg-type]
         guarded = trainer.wrap(functions, verifier, policy)
@@ -180,7 +182,7 @@ def a_guard_inside_a_guard_vetoes_too(trainer: Trainer) -> None:
     assert guarded.__name__ == "grade"
     assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 0.0]
     assert inner.shown == outer.shown == ["fine", "Hail", "good"]
-    assert all(completion.prompt == PROMPT for completion in notes.batch)
+    assert all(completion.prompt_text == PROMPT for completion in notes.batch)
 
 
 class Notes:

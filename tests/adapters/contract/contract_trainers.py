@@ -13,6 +13,7 @@ from typing import Any
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
 from grpo_guard.adapters.trl import TRLAdapter
+from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.verl import VerlAdapter
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
 
@@ -124,6 +125,10 @@ class Words(CompletionVerifier):
         return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
 
 
+def _answer(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
 RLLM = _example("rllm_adapter").RLLMAdapter
 LOGGED: dict[str, float] = {}  # what the pretended trainer was told to log
 
@@ -142,6 +147,17 @@ TRAINERS = {
         several=True,
         awaits=True,
         reject_rate=lambda answer: LOGGED["guard/reject_rate"],
+    ),
+    "ms_swift": Trainer(
+        MsSwiftAdapter,
+        lambda t: {
+            "completions": t,
+            "messages": [[{"role": "user", "content": PROMPT}, _answer(text)] for text in t],
+        },
+        "completions",
+        batch=True,
+        several=True,
+        awaits=True,
     ),
     "verl": Trainer(
         VerlAdapter,

@@ -1,0 +1,76 @@
+"""ms-swift: reward functions of its GRPO trainer, which is TRL's in other clothes.
+
+ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions by position and
+the conversations, answers included, in the column ``messages``. It sums the functions with None as
+0, so that a completion cannot be left out of its group. Written against the published source of
+ms-swift 4 (swift/rl_core/grpo_algorithm.py); not run within its trainer.
+
+Token ids do not reach a reward function there: verifiers that score tokens see text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_guard.adapters.reward_function import RewardFunction
+from grpo_guard.adapters.trl import GuardedCalls, inspected
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard
+from grpo_guard.policy import Policy
+
+
+class MsSwiftAdapter:
+    """Guards ms-swift reward functions, with one verification per batch for all of a guard's."""
+
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form of a function or an ``ORM`` object, or of each in a list.
+
+        Always a plain function: ms-swift names objects by their class, and two would be one.
+
+        Raises:
+            FrameworkError: something is no function, two have the same name, or the policy leaves
+                completions out of their group.
+        """
+        _require_rewards(guard.policy)
+        together = isinstance(reward, list | tuple)
+        functions = inspected(reward if together else [reward])
+        wrapped = [_wrap_one(function, guard) for function in functions]
+        return wrapped if together else wrapped[0]
+
+
+def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
+    calls = GuardedCalls(function, guard)
+    if function.is_async:
+
+        async def guarded_async(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+            own = {"completions": completions, **columns}
+            return await calls.acall(_as_of_trl(own), own)
+
+        return function.dress(guarded_async)
+
+    def guarded(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        own = {"completions": completions, **columns}
+        return calls.call(_as_of_trl(own), own)
+
+    return function.dress(guarded)
+
+
+def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's keywords for the same batch: the prompts are the messages before the answer."""
+    messages = own.get("messages")
+    if not isinstance(messages, list | tuple):
+        return {**own, "prompts": None}  # which the batch says is missing
+    return {**own, "prompts": [list(conversation)[:-1] for conversation in messages]}
+
+
+def _require_rewards(policy: Policy) -> None:
+    for name, value, choice in (
+        ("on_reject", policy.on_reject, '"zero" or a number'),
+        ("on_abstain", policy.on_abstain, '"zero" or "pass"'),
+    ):
+        if value in ("drop", "skip"):
+            raise FrameworkError(
+                f"ms-swift counts a completion without reward as reward 0 in its group, so that "
+                f'Policy({name}="{value}") cannot leave it out; choose {name}={choice}.'
+            )
