@@ -4,7 +4,8 @@ OpenRLHF calls ``reward_func([query], [prompt], [label])`` in threads, one compl
 takes ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
 NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
 the guarded function does not raise for a failure of the guard, returns finite numbers only, and
-always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1 for one sample).
+always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; of several samples, a
+list with one each). What the reward function does wrong is raised as it is without a guard.
 There are no token ids, and the text still has its special tokens. Each call is a batch of one, so
 ``Policy.abstain_window`` counts completions.
 """
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
-from grpo_guard.guard import Guard
+from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
 from grpo_guard.verdict import Outcome
 
@@ -33,7 +34,8 @@ class OpenRLHFAdapter:
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form, which takes the three lists by position or by name.
 
-        Past the policy's ``max_abstain_rate`` every reward is 0 and each call logs an error.
+        Past the policy's ``max_abstain_rate``, and where the guard itself fails (a ledger on a full
+        disk), rewards are 0 at most, ``guard_abstain`` is 1, and each call logs an error.
 
         Raises:
             FrameworkError: a list or an async function (OpenRLHF takes one and does not await), or
@@ -52,16 +54,14 @@ class OpenRLHFAdapter:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
 
         def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
-            rates, review = dict.fromkeys(Outcome, 0.0), None
-            try:
-                review = guard.review(completions_from(queries, prompts, labels))
-            except AbstainError as error:
-                logger.error("%s; the reward is 0", error)
-                rates[Outcome.ABSTAIN] = 1.0
-            for verdict in review.verdicts if review else ():
-                rates[verdict.outcome] += 1 / len(queries)
+            review = _review(guard, queries, prompts, labels)
             result = function.call(queries, prompts, labels)
             result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
+            if "rewards" not in result:
+                raise ValueError(
+                    f'{function.name}: expected a dict with "rewards", got one with '
+                    f"{', '.join(map(repr, result)) or 'nothing':.80}"
+                )
 
             def settle(key: str) -> float | list[float]:
                 value = result[key]
@@ -73,14 +73,32 @@ class OpenRLHFAdapter:
                 numbers = [x if x is not None and math.isfinite(x) else 0.0 for x in kept]
                 return numbers[0] if len(numbers) == 1 else numbers
 
-            logs = {f"guard_{outcome.value}": rate for outcome, rate in rates.items()}
             return {
                 "rewards": settle("rewards"),
                 "scores": settle("scores" if "scores" in result else "rewards"),
-                "extra_logs": {**result.get("extra_logs", {}), **logs},
+                "extra_logs": {**result.get("extra_logs", {}), **_logs(review, len(queries))},
             }
 
         return function.dress(guarded)
+
+
+def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Review | None:
+    """The guard's findings; None where it could not look."""
+    try:
+        return guard.review(completions_from(queries, prompts, labels))
+    except AbstainError as error:
+        logger.error("%s; the reward is 0", error)
+    except Exception as error:
+        # Raised, it would be swallowed: the reward becomes None, and the run ends later with
+        # another error. Let through, a full disk would switch the guard off.
+        logger.error("the guard failed; the reward is 0", exc_info=error)
+    return None
+
+
+def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]:
+    found = [v.outcome for v in review.verdicts] if review else [Outcome.ABSTAIN] * samples
+    rows = {f"guard_{o.value}": [float(f is o) for f in found] for o in Outcome}
+    return {name: row[0] if samples == 1 else row for name, row in rows.items()}
 
 
 def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:

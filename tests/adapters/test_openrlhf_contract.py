@@ -74,7 +74,7 @@ def test_several_at_once_keep_their_order():
 
     out = guard(NoWord(), policy=ZERO)(reward)(["pa", "pHail", "pc"], ["p"] * 3, [""] * 3)
     assert out["rewards"] == [1.0, 0.0, 3.0]
-    assert out["extra_logs"]["guard_reject"] == pytest.approx(1 / 3)
+    assert out["extra_logs"]["guard_reject"] == [0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(("on_abstain", "expected"), [("zero", 0.0), ("pass", 1.0)])
@@ -92,6 +92,20 @@ def test_past_the_abstain_rate_every_reward_is_zero_and_it_says_so(caplog):
         rewards = [call(guarded)["rewards"] for _ in range(3)]
     assert rewards == [1.0, 0.0, 0.0]
     assert "abstained on 2 of 2" in caplog.text
+
+
+class FullDisk:
+    def record(self, batch, verdicts):
+        raise OSError("disk full")
+
+
+def test_a_ledger_that_fails_earns_nothing_and_says_so(caplog):
+    guarded = guard(NoWord(), policy=Policy(on_abstain="pass"), ledger=FullDisk())(reward_func)
+    out = call(guarded)
+    assert (out["rewards"], out["scores"], out["extra_logs"]["guard_abstain"]) == (0.0, 0.0, 1.0)
+    assert out["extra_logs"].keys() == KEYS | {"length"}
+    assert "the guard failed" in caplog.text
+    assert "disk full" in caplog.text
 
 
 @pytest.mark.parametrize(
