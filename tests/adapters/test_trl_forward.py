@@ -7,8 +7,9 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_guard import LogProbBoundVerifier, Policy, SamplingSpec, guard
+from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.trl_forward import ReusesForward
+from grpo_guard.adapters.trl_trainer import GuardedTrainer
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.swarm.generate import sample
@@ -21,6 +22,10 @@ SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
 
 
 class Trainer(ReusesForward, GRPOTrainer):
+    pass
+
+
+class Guarded(GuardedTrainer, GRPOTrainer):
     pass
 
 
@@ -47,7 +52,7 @@ def rollout(problems):
     return exchange
 
 
-def train(tmp_path, *, bf16, num_iterations):
+def train(tmp_path, *, bf16, num_iterations, decorated=True):
     """(verdicts by node, how many completions had to be scored by a pass of their own)"""
     model, tok = load_bundled()
     scorer, verdicts, own = ForwardReuse(model), [], []
@@ -63,19 +68,22 @@ def train(tmp_path, *, bf16, num_iterations):
         def record(self, batch, found):
             verdicts.extend((c.node, v) for c, v in zip(batch, found, strict=True))
 
-    @guard(
+    def reward(completions, answer, **kwargs):
+        return [TASK.reward(c, a) for c, a in zip(completions, answer, strict=True)]
+
+    the_guard = Guard(
         LogProbBoundVerifier(None, tok, scorer=scorer, sampling=SPEC),
         policy=Policy(on_reject="drop"),
         ledger=Notes(),
     )
-    def reward(completions, answer, **kwargs):
-        return [TASK.reward(c, a) for c, a in zip(completions, answer, strict=True)]
+    kind, extra = (Trainer, {}) if decorated else (Guarded, {"guard": the_guard})
 
     rng = random.Random(0)
     problems = [TASK.sample(rng) for _ in range(16)]
-    Trainer(
+    kind(
         model=model,
-        reward_funcs=[reward],
+        reward_funcs=[the_guard(reward) if decorated else reward],
+        **extra,
         forward_reuse=scorer,
         args=GRPOConfig(
             output_dir=str(tmp_path),
@@ -102,9 +110,9 @@ def train(tmp_path, *, bf16, num_iterations):
     return verdicts, sum(own)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, bf16):
-    verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2)
+@pytest.mark.parametrize(("bf16", "decorated"), [(False, True), (True, True), (False, False)])
+def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, bf16, decorated):
+    verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2, decorated=decorated)
     assert own == 0
     assert len(verdicts) == 32  # two generation batches of sixteen
     assert all(v.rejected for node, v in verdicts if node == "peer3")
