@@ -14,6 +14,7 @@ from grpo_guard import __version__
 from grpo_guard.cli.calibrate import calibrate
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
+from grpo_guard.cli.serve import serve
 from grpo_guard.cli.verify import verify
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
 app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
 app.command()(calibrate)
+app.command()(serve)
 app.add_typer(_ledger, name="ledger")
 _judge.command("probe")(importlib.import_module("grpo_guard.evals.judge_probe.cli").probe)
 app.add_typer(_judge, name="judge")

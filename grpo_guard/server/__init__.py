@@ -1,0 +1,1 @@
+"""The guard over HTTP: OpenRLHF's reward protocol, and verdicts for anybody (``docs/serve.md``)."""

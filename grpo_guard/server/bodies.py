@@ -1,0 +1,107 @@
+"""What stands in a request's body, as completions and queries.
+
+The whole body is read and checked before anything is verified, as ``grpo-guard verify`` does with
+its file: a wrong completion refuses the request and is named, so that nothing is lost or reordered
+and nobody pays for half an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.server.problems import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """One call of OpenRLHF: three lists of one length."""
+
+    queries: list[str]
+    prompts: list[str]
+    labels: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+def completions_in(body: bytes, most: int) -> list[Completion]:
+    """The completions of ``{"completions": [...]}``.
+
+    Raises:
+        RequestError: 422 with ``index`` and ``field`` where it is about one of them, 413 for more
+            than ``most``.
+    """
+    data = _object(body)
+    rows = _list(data, "completions", most)
+    for name in data:
+        if name != "completions":
+            raise RequestError(422, f"{name!a:.80}: expected only completions, got another field")
+    return [_completion(i, row) for i, row in enumerate(rows)]
+
+
+def queries_in(body: bytes, most: int) -> Queries:
+    """The lists of ``{"query": [str], "prompts": [str], "labels": [str]}``; further fields are for
+    other reward servers. Without prompts a query is all completion.
+
+    Raises:
+        RequestError: 422 with ``index`` where it is about one of them, 413 for more than ``most``.
+    """
+    data = _object(body)
+    queries = _list(data, "query", most)
+    given = {"query": queries}
+    for name in ("prompts", "labels"):
+        given[name] = [""] * len(queries) if data.get(name) is None else _list(data, name, most)
+        if len(given[name]) != len(queries):
+            raise RequestError(
+                422, f"{name}: expected {len(queries)}, one per query, got {len(given[name])}"
+            )
+    for name, expected in (("query", str), ("prompts", str), ("labels", str | int | float | None)):
+        for i, value in enumerate(given[name]):
+            if not isinstance(value, expected):
+                what = "a string" if expected is str else "a string or a number"
+                got = type(value).__name__
+                raise RequestError(422, f"{name}[{i}]: expected {what}, got {got}", {"index": i})
+    return Queries(given["query"], given["prompts"], given["labels"])
+
+
+def _completion(index: int, row: Any) -> Completion:
+    try:
+        return Completion.from_dict(row)
+    except CompletionError as error:
+        field = "(completion)" if error.field == "(line)" else f"{error.field:.80}"
+        problem = error.problem
+    except RecursionError:
+        field, problem = "(completion)", "expected an object, got one nested too deeply"
+    place = {"index": index, "field": field}
+    raise RequestError(422, f"completions[{index}]: {field}: {problem}", place)
+
+
+def _list(data: dict[str, Any], name: str, most: int) -> list[Any]:
+    value = data.get(name)
+    if not isinstance(value, list):
+        got = type(value).__name__ if name in data else "nothing"
+        raise RequestError(422, f"{name}: expected a list, got {got}")
+    if len(value) > most:
+        raise RequestError(413, f"{name}: expected at most {most} in one request, got {len(value)}")
+    return value
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    # Not the framework's own parsing: its error replies repeat the input, which may be huge, and
+    # which a lone surrogate turns into a failure of the server.
+    try:
+        data = json.loads(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        problem = f"UTF-8 text, got byte {body[error.start]:#x} at offset {error.start}"
+    except RecursionError:
+        problem = "a JSON object, got one nested too deeply"
+    except ValueError as error:  # JSONDecodeError, and integers of too many digits
+        problem = f"a JSON object, got invalid JSON ({error!s:.200})"
+    else:
+        if isinstance(data, dict):
+            return data
+        problem = f"a JSON object, got {type(data).__name__}"
+    raise RequestError(422, f"(body): expected {problem}")

@@ -1,0 +1,130 @@
+"""Rewards for ``/get_reward``, by the adapter that guards OpenRLHF's reward files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.framework import adapter_for
+from grpo_guard.guard import Guard
+from grpo_guard.policy import Policy
+from grpo_guard.server.bodies import Queries
+
+LISTS = ("rewards", "scores")
+GUARD_LOGS = ("guard_accept", "guard_reject", "guard_abstain")
+
+
+class Rewards:
+    """A reward function behind the guard, answering in the form of OpenRLHF's reward servers.
+
+    Args:
+        guard: Its policy is adapted to what the protocol can say; see `protocol_policy`.
+        reward: ``reward(queries, prompts, labels)``; None = 1 for whatever is accepted.
+
+    Attributes:
+        notes: What of the guard's policy the protocol cannot carry out, for the operator.
+
+    Raises:
+        FrameworkError: not a function that OpenRLHF could call.
+    """
+
+    def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
+        policy, self.notes = protocol_policy(guard.policy)
+        own = Guard(guard.verifier, policy=policy, ledger=guard.ledger)
+        reward = _accepted if reward is None else reward
+        self._guarded = adapter_for(reward, "openrlhf").wrap(reward, own)
+        self._logged: tuple[str, ...] = GUARD_LOGS
+
+    def of(self, given: Queries) -> dict[str, Any]:
+        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
+
+        Raises:
+            Exception: of the reward function.
+        """
+        if not given:
+            return self.abstained(0)
+        answer = self._guarded(given.queries, given.prompts, given.labels)
+        rows = {name: _row(answer[name], len(given)) for name in LISTS}
+        logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
+        self._logged = tuple(logs)
+        return {**rows, "extra_logs": logs}
+
+    def abstained(self, count: int) -> dict[str, Any]:
+        """No reward for what could not be looked at; OpenRLHF wants the same logs every time."""
+        logs = {name: [float(name == "guard_abstain")] * count for name in self._logged}
+        return {**{name: [0.0] * count for name in LISTS}, "extra_logs": logs}
+
+
+def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
+    """The nearest policy that a reward per query can carry out, and what changed.
+
+    The protocol has a number for each query and knows no groups: it can neither leave a completion
+    out of its group's baseline, nor stop the run, nor compare lengths. What would have been left
+    out earns nothing, so that no failure becomes a reward.
+    """
+    changes: dict[str, Any] = {}
+    if policy.on_reject == "drop":
+        changes["on_reject"] = "zero"
+    if policy.on_abstain in ("skip", "raise"):
+        changes["on_abstain"] = "zero"
+    if policy.on_long == "scale":
+        changes["on_long"] = "keep"
+    notes = [
+        f"/get_reward cannot carry out {name}: {getattr(policy, name)}; it uses {value}"
+        for name, value in changes.items()
+    ]
+    return replace(policy, **changes), notes
+
+
+def load_reward(spec: str) -> Any:
+    """The object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names. Runs that file.
+
+    Raises:
+        ValueError: there is none.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise ValueError(f"expected FILE.py:NAME or pkg.module:NAME, got {spec!r:.200}")
+    try:
+        module = _from_file(Path(where)) if where.endswith(".py") else _from_path(where)
+    except Exception as error:
+        raise ValueError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise ValueError(f"{where}: expected it to define {name}, got no such name")
+    return getattr(module, name)
+
+
+def _from_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"_grpo_guard_reward_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_path(name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # last: nothing there takes an installed package's place
+    return importlib.import_module(name)
+
+
+def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[float]:
+    return [1.0] * len(queries)
+
+
+def _row(value: Any, count: int) -> list[float]:
+    """One finite number per query; a single number stands for all of them."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    row = list(value) if isinstance(value, list | tuple) else [value] * count
+    if len(row) != count:
+        raise ValueError(f"expected {count} numbers, one per query, got {len(row)}")
+    numbers = [float(number) for number in row]
+    return [number if math.isfinite(number) else 0.0 for number in numbers]

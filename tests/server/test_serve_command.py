@@ -1,0 +1,153 @@
+"""``grpo-guard serve``: a real server on 127.0.0.1, and what it refuses to start with."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_guard.cli.main import app
+
+GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
+REWARD = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Grade:
+    value: float
+
+def grade(queries, prompts, labels):
+    return {"rewards": [Grade(2.0).value if "7" in q else 0.5 for q in queries]}
+
+wrong = 3
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "guard.yaml").write_text(GUARD)
+    (tmp_path / "grader.py").write_text(REWARD)
+    return tmp_path
+
+
+def run(files, *options, config="guard.yaml"):
+    command = ["serve", "-c", str(files / config), "--port", "0", *options]
+    return CliRunner().invoke(app, command)
+
+
+def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
+    monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
+    command = [sys.executable, "-m", "grpo_guard", "serve", "-c", "guard.yaml", "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--reward", "grader.py:grade"], cwd=files, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        port = _port(server)
+        asked = {"query": ["3+4?It is 7."], "prompts": ["3+4?"], "labels": ["7"]}
+        headers = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
+        web = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        web.request("POST", "/get_reward", json.dumps(asked), headers)
+        answer = json.load(web.getresponse())
+        assert (answer["rewards"], answer["scores"]) == ([2.0], [2.0])
+        assert answer["extra_logs"]["guard_accept"] == [1.0]
+        web.request("POST", "/v1/verify", b"{", headers)
+        assert web.getresponse().status == 422
+        web.close()
+        # A stranger is refused before his body is read, or even sent.
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
+            raw.sendall(
+                b"POST /get_reward HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n"
+            )
+            assert b" 401 " in raw.recv(4096)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+        assert "Traceback" not in server.stderr.read()
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
+
+
+def _port(server):
+    for line in server.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+            return int(found[1])
+    raise AssertionError("the server ended")
+
+
+@pytest.mark.parametrize(
+    ("reward", "complaint"),
+    [
+        ("grader.py", "expected FILE.py:NAME or pkg.module:NAME"),
+        ("nowhere.py:grade", "cannot be loaded"),
+        ("no.such.package:grade", "cannot be loaded: ModuleNotFoundError"),
+        ("grader.py:nothing", "expected it to define nothing"),
+        ("grader.py:wrong", "expected a function"),
+        ("asyncio:run", None),
+    ],
+)
+def test_what_is_no_reward_function_exits_2(files, monkeypatch, reward, complaint):
+    monkeypatch.chdir(files)
+    if complaint is None:
+        from grpo_guard.server.rewards import load_reward
+
+        assert callable(load_reward(reward))
+        return
+    result = run(files, "--reward", reward)
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+
+
+def test_a_bad_guard_and_an_empty_token_exit_2(files, monkeypatch):
+    (files / "bad.yaml").write_text("verifier: {type: nonsense}")
+    assert run(files, config="bad.yaml").exit_code == 2
+    monkeypatch.setenv("GRPO_GUARD_TOKEN", " ")
+    result = run(files)
+    assert result.exit_code == 2
+    assert "expected a token, got an empty one" in result.stderr
+
+
+def test_open_to_others_without_a_token_it_warns(files, monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
+    (files / "skip.yaml").write_text("verifier: {type: screens}")
+    assert "anybody there may ask" in run(files, "--host", "0.0.0.0").stderr
+    assert run(files).stderr == ""
+    assert "cannot carry out on_abstain: skip" in run(files, config="skip.yaml").stderr
+    monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
+    assert run(files, "--host", "0.0.0.0").stderr == ""
+
+
+def test_without_the_extra_it_says_what_to_install(files, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "fastapi" else find(name)
+    )
+    result = run(files)
+    assert result.exit_code == 2
+    assert "serve needs fastapi: pip install 'grpo-guard[server]'" in result.stderr
+
+
+def test_a_taken_address_exits_1(files):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = run(files, "--port", str(taken.getsockname()[1]))
+    assert result.exit_code == 1
+
+
+def test_help_loads_neither_torch_nor_a_web_framework():
+    probe = (
+        "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
+        "r = CliRunner().invoke(app, ['serve', '--help']); assert r.exit_code == 0, r.output;"
+        "heavy = {'torch', 'transformers', 'fastapi', 'uvicorn'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True)

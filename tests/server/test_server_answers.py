@@ -1,0 +1,233 @@
+"""The two services: what they answer, and with what they refuse."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_parts import Words, client, rewards_of, strict, verdicts_of
+
+from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard.server.bodies import Queries
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.rewards import Rewards, protocol_policy
+from grpo_guard.verdict import accept
+
+STRANGE = ["", "\ud800", "\x00\x1b[2J", "é" * 100_000, "\u2028{}%s", "NaN", '"}]', "Hail \udfff"]
+
+
+def test_get_reward_answers_1_and_0_in_order():
+    verifier = Words()
+    answer = rewards_of(client(verifier), "fine", "Hail", "unseen", "good")
+    assert answer == {
+        "rewards": [1.0, 0.0, 0.0, 1.0],
+        "scores": [1.0, 0.0, 0.0, 1.0],
+        "extra_logs": {
+            "guard_accept": [1.0, 0.0, 0.0, 1.0],
+            "guard_reject": [0.0, 1.0, 0.0, 0.0],
+            "guard_abstain": [0.0, 0.0, 1.0, 0.0],
+        },
+    }
+    assert [(c.prompt, c.text) for c in verifier.shown][:2] == [("3+4?", "fine"), ("3+4?", "Hail")]
+    assert verifier.shown[0].reference == "7"
+
+
+@pytest.mark.parametrize("texts", [["fine"], ["fine", "Hail", "fine"], []])
+def test_a_reward_function_of_ones_own(texts):
+    def grade(queries, prompts, labels):
+        assert len(queries) == len(prompts) == len(labels)
+        return {"rewards": [5.0] * len(queries), "extra_logs": {"length": 3, "bad": math.nan}}
+
+    answer = rewards_of(client(reward=grade), *texts)
+    assert answer["rewards"] == answer["scores"] == [0.0 if t == "Hail" else 5.0 for t in texts]
+    if texts:
+        assert answer["extra_logs"]["length"] == [3.0] * len(texts)
+        assert answer["extra_logs"]["bad"] == [0.0] * len(texts)
+
+
+def test_prompts_and_labels_may_be_missing_and_labels_may_be_numbers():
+    web = client()
+    assert strict(web.post("/get_reward", json={"query": ["fine"]}))["rewards"] == [1.0]
+    asked = {"query": ["fine"], "prompts": None, "labels": [7], "images": []}
+    assert strict(web.post("/get_reward", json=asked))["rewards"] == [1.0]
+
+
+def test_verify_answers_as_the_command_does():
+    web = client()
+    first, second = verdicts_of(web, "Hail", "fine")
+    assert set(first) == {
+        "index", "outcome", "cause", "p_value", "findings", "verifier", "seconds", "members",
+    }  # fmt: skip
+    assert (first["index"], first["outcome"], second["index"], second["outcome"]) == (
+        0, "reject", 1, "accept",
+    )  # fmt: skip
+    assert verdicts_of(web) == []
+
+
+def test_hostile_texts_are_completions_like_any_other():
+    web = client()
+    assert [v["outcome"] for v in verdicts_of(web, *STRANGE)] == ["accept"] * 7 + ["reject"]
+    assert rewards_of(web, *STRANGE)["rewards"] == [1.0] * 7 + [0.0]
+
+
+def test_a_verifier_that_breaks_abstains_for_what_broke_it_alone():
+    outcomes = [v["outcome"] for v in verdicts_of(client(), "fine", "break", "Hail")]
+    assert outcomes == ["accept", "abstain", "reject"]
+
+
+class NoNumber(Words):
+    def _verdict(self, text):
+        return accept(self.name, seconds=math.nan)
+
+
+def test_nan_in_a_verdict_is_null_in_the_reply():
+    assert [v["seconds"] for v in verdicts_of(client(NoNumber()), "a", "b")] == [None, None]
+
+
+class FullDisk:
+    def record(self, batch, verdicts):
+        raise OSError("disk full")
+
+
+def test_a_ledger_that_fails_is_no_verdict_and_no_reward(caplog):
+    web = client(ledger=FullDisk(), policy=Policy(on_abstain="pass"))
+    assert [(v["outcome"], v["cause"]) for v in verdicts_of(web, "fine")] == [("abstain", "fault")]
+    assert rewards_of(web, "fine")["rewards"] == [0.0]
+    assert "disk full" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "complaint"),
+    [
+        ("/v1/verify", b"", "(body): expected a JSON object, got invalid JSON"),
+        ("/v1/verify", b"\xff{}", "(body): expected UTF-8 text, got byte 0xff at offset 0"),
+        ("/v1/verify", b"[" * 100_000, "(body): expected a JSON object, got one nested too deeply"),
+        ("/v1/verify", b'{"completions": [1' + b"0" * 5000 + b"]}", "got invalid JSON"),
+        ("/v1/verify", b"[]", "(body): expected a JSON object, got list"),
+        ("/v1/verify", b"{}", "completions: expected a list, got nothing"),
+        ("/v1/verify", b'{"completions": {}}', "completions: expected a list, got dict"),
+        ("/v1/verify", b'{"completions": [], "\\ud800": 1}', "expected only completions"),
+        ("/get_reward", b"null", "(body): expected a JSON object, got NoneType"),
+        ("/get_reward", b'{"query": "text"}', "query: expected a list, got str"),
+        ("/get_reward", b'{"query": ["a", 1]}', "query[1]: expected a string, got int"),
+        ("/get_reward", b'{"query": ["a"], "labels": [[]]}', "labels[0]: expected a string or a"),
+        ("/get_reward", b'{"query": ["a"], "prompts": []}', "prompts: expected 1, one per query"),
+    ],
+)
+def test_bad_bodies_are_refused_and_nothing_is_verified(path, body, complaint):
+    verifier = Words()
+    answer = strict(client(verifier).post(path, content=body), 422)
+    assert complaint in answer["error"]
+    assert len(answer["error"]) < 400
+    assert verifier.shown == []
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"prompt": "x"}, "text"),
+        ({"prompt": "x", "text": 7}, "text"),
+        ({"prompt": "x", "text": "y", "txt\ud800" * 9999: 1}, "txt"),
+        ({"prompt": "x", "text": "y", "round": 10**25}, "round"),
+        ("text", "(completion)"),
+    ],
+)
+def test_one_bad_completion_is_named_and_nothing_is_verified(row, field):
+    verifier = Words()
+    body = json.dumps({"completions": [{"prompt": "x", "text": "fine"}, row]})
+    answer = strict(client(verifier).post("/v1/verify", content=body), 422)
+    assert answer["index"] == 1
+    assert answer["field"].startswith(field)
+    assert answer["error"].startswith(f"completions[1]: {field}")
+    assert verifier.shown == []
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ("prompt", "text", "prompt_ids", "completion_ids", "node", "group", "round", "slot",
+         "reference", "task", "finish_reason", "sampler_logprobs", "metadata")  # fmt: skip
+ROW = st.fixed_dictionaries(
+    {"prompt": ANYTHING, "text": st.text(st.characters())},
+    optional=dict.fromkeys(NAMES[2:], ANYTHING),
+)
+WEB = client()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ROW | ANYTHING, max_size=3), st.none() | st.lists(ANYTHING, max_size=3))
+def test_whatever_the_body_the_reply_is_an_answer_or_a_refusal(rows, more):
+    bodies = {
+        "/v1/verify": {"completions": rows},
+        "/get_reward": {"query": [str(row) for row in rows], "prompts": more, "labels": more},
+    }
+    for path, body in bodies.items():
+        answer = WEB.post(path, content=json.dumps(body))
+        assert answer.status_code in (200, 422)
+        found = strict(answer, answer.status_code)
+        if answer.status_code == 200:
+            assert len(found["verdicts" if "verdicts" in found else "rewards"]) == len(rows)
+
+
+def test_deep_nesting_within_a_completion_is_an_answer_or_a_refusal():
+    web = client()
+    for depth in range(100, 1000, 60):
+        nested = "[" * depth + "]" * depth
+        for body in (f'{{"prompt": {nested}, "text": "fine"}}',
+                     f'{{"prompt": "x", "text": "fine", "metadata": {{"a": {nested}}}}}',
+                     f'{{"prompt": "x", "text": {nested}}}'):  # fmt: skip
+            answer = web.post("/v1/verify", content='{"completions": [' + body + "]}")
+            strict(answer, answer.status_code)
+            assert answer.status_code in (200, 422)
+
+
+def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
+    errors = [ValueError("/secret"), SystemExit(3), StopIteration()]
+
+    def grade(queries, prompts, labels):
+        raise errors.pop()
+
+    web = client(reward=grade)
+    while errors:
+        answer = strict(web.post("/get_reward", json={"query": ["fine"]}), 500)
+        assert "secret" not in answer["error"]
+    assert "/secret" in caplog.text
+    assert [v["outcome"] for v in verdicts_of(web, "fine")] == ["accept"]
+
+
+def test_what_the_protocol_cannot_carry_out_earns_nothing_and_is_said():
+    assert protocol_policy(Policy(on_abstain="pass", on_reject=-1.0)) == (
+        Policy(on_abstain="pass", on_reject=-1.0), [],
+    )  # fmt: skip
+    for asked in (Policy("drop", "skip"), Policy("zero", "raise"), Policy(on_long="scale")):
+        policy, notes = protocol_policy(asked)
+        assert (policy.on_reject, policy.on_abstain, policy.on_long) == ("zero", "zero", "keep")
+        assert notes
+        assert rewards_of(client(policy=asked), "unseen", "Hail")["rewards"] == [0.0, 0.0]
+    assert rewards_of(client(policy=Policy(on_reject=-1.0)), "Hail")["rewards"] == [-1.0]
+
+
+def test_functions_that_openrlhf_could_not_call_are_refused():
+    async def grade(queries, prompts, labels):
+        return 1.0
+
+    for wrong in (grade, [grade], "model", 3):
+        with pytest.raises(FrameworkError):
+            client(reward=wrong)
+
+
+def test_too_late_has_the_logs_of_earlier_answers():
+    rewards = Rewards(Guard(Words()), lambda queries, prompts, labels: {
+        "rewards": 1.0, "extra_logs": {"length": 3}})  # fmt: skip
+    known = rewards.of(Queries(["fine"], [""], [""]))["extra_logs"].keys()
+    late = rewards.abstained(2)
+    assert late["extra_logs"].keys() == known
+    assert (late["rewards"], late["extra_logs"]["guard_abstain"]) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def test_bounds_must_be_positive():
+    with pytest.raises(ValueError, match=r"Limits\.running: expected a number > 0, got 0"):
+        Limits(running=0)

@@ -1,0 +1,147 @@
+"""What a request may cost, and who may ask. Each test is an attack on the server."""
+
+import base64
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import anyio
+import pytest
+from server_parts import Words, client, rewards_of, strict, verdicts_of
+
+from grpo_guard.server.access import is_loopback
+
+
+def test_large_bodies_are_refused_whatever_they_declare():
+    verifier = Words()
+    web = client(verifier, body_bytes=1000)
+
+    def drip():
+        for _ in range(200):
+            yield b" " * 10
+
+    for body, headers in ((b" " * 1001, {}), (drip(), {}), (b"{}", {"content-length": "9" * 400})):
+        answer = web.post("/v1/verify", content=body, headers=headers)
+        assert "at most 1000 bytes" in strict(answer, 413)["error"]
+    assert len(verdicts_of(web, "fine")) == 1
+    assert len(verifier.shown) == 1
+
+
+def test_a_short_body_cannot_ask_for_any_number_of_judgements():
+    verifier = Words()
+    web = client(verifier, completions=3)
+    row = {"prompt": "", "text": ""}
+    answer = strict(web.post("/v1/verify", json={"completions": [row] * 4}), 413)
+    assert "at most 3" in answer["error"]
+    strict(web.post("/get_reward", json={"query": [""] * 4}), 413)
+    assert verifier.shown == []
+    assert len(verdicts_of(web, *"abc")) == 3
+
+
+def test_what_takes_too_long_abstains_and_earns_nothing():
+    verifier = Words()
+    with client(verifier, seconds=0.5, running=2) as web:
+        verdicts = verdicts_of(web, "wait", "fine")
+        assert [(v["index"], v["outcome"], v["cause"]) for v in verdicts] == [
+            (0, "abstain", "timeout"),
+            (1, "abstain", "timeout"),
+        ]
+        answer = rewards_of(web, "wait", "fine")
+        assert answer["rewards"] == [0.0, 0.0]
+        assert answer["extra_logs"]["guard_abstain"] == [1.0, 1.0]
+        # Both threads still work: the turns are theirs, whoever was answered meanwhile.
+        refused = web.post("/v1/verify", json={"completions": []})
+        assert strict(refused, 503) == {"error": "no turn came up in time"}
+        assert refused.headers["retry-after"] == "1"
+        verifier.go.set()
+        assert _soon(lambda: web.post("/v1/verify", json={"completions": []}).status_code == 200)
+
+
+def test_beyond_those_who_may_wait_it_says_to_come_back():
+    verifier = Words()
+    with client(verifier, running=1, waiting=1) as web, ThreadPoolExecutor(3) as pool:
+        asked = {"completions": [{"prompt": "", "text": "wait"}]}
+        first = pool.submit(web.post, "/v1/verify", json=asked)
+        assert verifier.started.wait(30)
+        later = [pool.submit(web.post, "/v1/verify", json=asked) for _ in range(2)]
+        refused = next(as_completed(later, 30)).result()  # one may wait, the other may not
+        assert strict(refused, 503) == {"error": "too many requests are waiting"}
+        assert refused.headers["retry-after"] == "1"
+        assert web.get("/health").json() == {"status": "ok"}  # the loop is free
+        verifier.go.set()
+        statuses = sorted(future.result(30).status_code for future in (first, *later))
+        assert statuses == [200, 200, 503]
+        assert len(verdicts_of(web, "fine")) == 1
+
+
+def _soon(condition):
+    for _ in range(300):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        ("Bearer s3cret", 200),
+        ("bearer s3cret", 200),
+        ("Basic " + base64.b64encode(b"any:s3cret").decode(), 200),
+        ("Basic " + base64.b64encode(b"s3cret").decode(), 401),
+        ("Basic \xff", 401),
+        ("Bearer s3cre", 401),
+        ("Bearer", 401),
+        ("s3cret", 401),
+        ("Digest s3cret", 401),
+        (None, 401),
+    ],
+)
+def test_a_token_is_asked_of_everything_but_health(authorization, status):
+    web = client(token="s3cret")
+    headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
+    for path, body in (("/v1/verify", {"completions": []}), ("/get_reward", {"query": []})):
+        answer = web.post(path, json=body, headers=headers)
+        assert answer.status_code == status
+    assert web.get("/health").status_code == 200
+
+
+def test_web_pages_cannot_ask():
+    verifier = Words()
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:8080"):
+        answer = client(verifier).post(
+            "/v1/verify", content='{"completions": [{"prompt": "", "text": ""}]}',
+            headers={"origin": origin, "content-type": "text/plain"},
+        )  # fmt: skip
+        assert strict(answer, 403) == {"error": "requests from web pages are not answered"}
+    assert verifier.shown == []
+
+
+def test_other_paths_and_methods_are_refused():
+    web = client()
+    assert web.get("/get_reward").status_code == 405
+    assert web.get("/docs").status_code == web.get("/openapi.json").status_code == 404
+
+
+def test_a_sender_who_takes_his_time_loses_his_turn():
+    app = client(body_seconds=0.2, running=1).app
+    sent = []
+
+    async def ask():
+        async def receive():
+            await anyio.sleep(0.05)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/verify", "headers": [],
+                 "query_string": b""}  # fmt: skip
+        await app(scope, receive, send)
+
+    anyio.run(ask)
+    assert sent[0]["status"] == 408
+
+
+def test_which_addresses_are_this_machines_own():
+    assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "127.9.9.9")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
