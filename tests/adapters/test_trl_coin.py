@@ -31,10 +31,6 @@ class Outputs(CapturingTrainer):
 
     made = ()
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.captured = []
-
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         Outputs.made = (*Outputs.made, output)

@@ -85,6 +85,10 @@ def peers(*texts):
 class Captures:
     """Keeps the advantages and the output of each generation batch, in the completions' order."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.captured, self.outputs = [], []
+
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         self.captured.append(output["advantages"].tolist())
@@ -135,7 +139,7 @@ def trainer(
     options = dict(extra or {})
     if rollout is not None:
         options["rollout_func"] = rollout
-    made = kind(
+    return kind(
         model=model(tok),
         reward_funcs=reward_funcs,
         args=configuration(**(settings | overrides)),
@@ -143,5 +147,3 @@ def trainer(
         processing_class=tok,
         **options,
     )
-    made.captured, made.outputs = [], []
-    return made
