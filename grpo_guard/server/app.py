@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sized
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +26,10 @@ from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
 Asked = TypeVar("Asked", bound=Sized)
+
+# Of a body that is refused: how much of it, and for how long, is let in before the reply.
+DISCARD_TIMES = 8
+DISCARD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,11 @@ async def _respond(
                 logger.warning("%s: no answer within %g s", request.url.path, limits.seconds)
                 return reply(service.too_late(asked))
     except RequestError as error:
+        if error.status in (413, 503):
+            await _discard(request, limits)
         headers = {"Retry-After": "1"} if error.retry else {}
         headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-        # What is left of a refused body is not worth reading.
+        # What is left of a refused body is not read.
         headers["Connection"] = "close"
         return reply({"error": error.message, **error.place}, error.status, headers)
     except ClientDisconnect:
@@ -147,6 +153,19 @@ async def _body(request: Request, limits: Limits) -> bytes:
     except TimeoutError:
         raise RequestError(408, f"no whole body within {limits.body_seconds:g} s") from None
     return bytes(body)
+
+
+async def _discard(request: Request, limits: Limits) -> None:
+    """Let some of a refused body come in, and forget it: most clients send it all before they read
+    the reply, and would see a broken connection instead. No turn is held meanwhile."""
+    left = DISCARD_TIMES * limits.body_bytes
+    # RuntimeError: the body was read already.
+    with suppress(TimeoutError, ClientDisconnect, RuntimeError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left < 0:
+                    return
 
 
 def _too_large(limits: Limits) -> RequestError:

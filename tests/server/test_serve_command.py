@@ -59,6 +59,10 @@ def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
         web.request("POST", "/v1/verify", b"{", headers)
         assert web.getresponse().status == 422
         web.close()
+        # Clients that send all before they read see the reply, not a broken connection.
+        web.request("POST", "/v1/verify", b" " * 20_000_000, headers)
+        assert web.getresponse().status == 413
+        web.close()
         # A stranger is refused before his body is read, or even sent.
         with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
             raw.sendall(
