@@ -52,11 +52,13 @@ def serve(
     from grpo_guard.server.rewards import Rewards, load_reward
     from grpo_guard.server.run import listen
 
+    if not timeout < float("inf"):
+        _refuse(f"--timeout: expected a number of seconds, got {timeout}")
+    limits = Limits(timeout, concurrency, queue, max_body_mb * 1024 * 1024)
     try:
         function = None if reward is None else load_reward(reward)
         guard = GuardConfig.from_yaml(config).build()
         rewards = Rewards(guard, function)
-        limits = Limits(timeout, concurrency, queue, max_body_mb * 1024 * 1024)
     except ConfigError as error:
         _refuse(str(error))
     except (ValueError, FrameworkError) as error:

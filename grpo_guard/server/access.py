@@ -13,8 +13,8 @@ from grpo_guard.server.problems import RequestError
 def check_access(headers: Mapping[str, str], token: str | None) -> None:
     """Refuse web pages, and whoever does not know the token.
 
-    The token stands behind ``Bearer``, or is the password behind ``Basic``: OpenRLHF's client
-    sends no headers of its own, but takes ``http://any:TOKEN@host``.
+    The token stands behind ``Bearer``, or is the password behind ``Basic``: a trainer has no place
+    for headers, and many clients take ``http://any:TOKEN@host``.
 
     Raises:
         RequestError: 403 or 401.

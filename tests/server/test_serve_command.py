@@ -111,6 +111,9 @@ def test_what_is_no_reward_function_exits_2(files, monkeypatch, reward, complain
 def test_a_bad_guard_and_an_empty_token_exit_2(files, monkeypatch):
     (files / "bad.yaml").write_text("verifier: {type: nonsense}")
     assert run(files, config="bad.yaml").exit_code == 2
+    result = run(files, "--timeout", "nan")
+    assert result.exit_code == 2
+    assert "--timeout" in result.stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", " ")
     result = run(files)
     assert result.exit_code == 2
