@@ -182,7 +182,9 @@ def test_what_a_coin_leaves_to_choose(tmp_path: Path) -> None:
             sent = run["submitted"]["poisoned"] + run["submitted"]["cover"]
             refused = run["rejected"]["poisoned"] + run["rejected"]["cover"]
             assert sent > 0
-            assert refused == (sent if rejects else 0), (attack, name)
+            # In a round in which every forced sample suits the attacker, nothing is withheld.
+            assert (refused > 0) is rejects, (attack, name, refused, sent)
+            assert attack != "seed_grinding" or not rejects or refused == sent
             assert run["rejected"]["honest"] == 0
 
 

@@ -243,7 +243,11 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, workers: str) -> None:
         "--defence", "none", "--workers", workers, "-o", str(tmp_path),
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    # A shell that runs the tests in its background has them ignore Ctrl-C, and their children too.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not _rounds(tmp_path):
         time.sleep(0.05)
