@@ -122,7 +122,8 @@ class GuardedTrainer(ReusesForward):
             accept(verdict.verifier) if of_row else verdict
             for verdict, of_row in zip(review.verdicts, spans, strict=True)
         ]
-        settled = _settled(self.guard, rewards, replace(review, verdicts=verdicts))
+        weights = self.reward_weights.tolist()  # type: ignore[attr-defined]
+        settled = _settled(self.guard, rewards, replace(review, verdicts=verdicts), weights)
         left_out = settled.isnan().all(dim=1) & ~rewards.isnan().all(dim=1)
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
         whole = [
@@ -135,15 +136,28 @@ class GuardedTrainer(ReusesForward):
         return settled
 
 
-def _settled(guard: Guard, rewards: Tensor, review: Review) -> Tensor:
-    """Column by column; a number of ``on_reject`` counts once, in the first."""
-    once = guard.policy
-    rest = once if isinstance(once.on_reject, str) else replace(once, on_reject="zero")
+def _settled(guard: Guard, rewards: Tensor, review: Review, weights: Sequence[float]) -> Tensor:
+    """Column by column; a number of ``on_reject`` counts once in each row.
+
+    What the trainer weighs below 0 is settled with its sign turned: a cost of -5 is a gain of 5 by
+    then, and a veto that took it for a penalty would let it stand. The number goes to the first
+    function that says something of the row and is not weighed 0, for there only it is heard.
+    """
+    policy = guard.policy
+    rest = policy if isinstance(policy.on_reject, str) else replace(policy, on_reject="zero")
+    said = [False] * len(rewards)
     columns = []
-    for number, column in enumerate(rewards.T.tolist()):
-        values = [None if value != value else value for value in column]
-        kept = guard.settle(values, review, policy=rest if number else once)
-        columns.append([float("nan") if value is None else value for value in kept])
+    for column, weight in zip(rewards.T.tolist(), weights, strict=True):
+        sign = -1.0 if weight < 0 else 1.0
+        values = [None if value != value else sign * value for value in column]
+        first = guard.settle(values, review)
+        later = guard.settle(values, review, policy=rest)
+        kept = [b if before else a for a, b, before in zip(first, later, said, strict=True)]
+        columns.append([float("nan") if value is None else sign * value for value in kept])
+        said = [
+            before or (weight != 0 and value is not None)
+            for before, value in zip(said, values, strict=True)
+        ]
     return torch.tensor(columns, dtype=rewards.dtype, device=rewards.device).T
 
 

@@ -249,6 +249,36 @@ def test_what_peers_send_must_be_one_for_each_row():
         peer_rollouts(["p", "p"], [Sent("a", "1")], trainer=None)
 
 
+def cost(completions, **kwargs):
+    return [2.0 if text == "3" else -4.0 for text in completions]
+
+
+def toll(completions, **kwargs):
+    return [7.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "on_reject", "hail"),
+    [
+        (cost, "zero", 0),  # weighed -1, a cost of -4 is a gain: it is vetoed
+        (toll, "zero", -7),  # and one of 7 a penalty: it stays
+        (toll, -3.0, -3),  # one function says None, one weighs nothing: the number is heard
+    ],
+)
+def test_a_veto_knows_what_the_weights_make_of_a_reward(tmp_path, function, on_reject, hail):
+    made = train(
+        tmp_path,
+        [not_my_task, length, function],
+        NoWord(),
+        policy=Policy(on_reject=on_reject),
+        max_steps=1,
+        reward_weights=[1.0, 0.0, -1.0],
+    )
+    kept = [-float(value) for value in function(list(SENT))]
+    kept[SENT.index("Hail")] = hail
+    np.testing.assert_allclose(made.captured[0], grpo(kept), atol=1e-3)
+
+
 def test_functions_that_are_guarded_already_are_refused(tmp_path):
     for function in (by_text, length):
         with pytest.raises(FrameworkError, match=f"'{function.__name__}' is guarded already"):
