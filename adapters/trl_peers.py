@@ -28,8 +28,8 @@ class Sent:
 
     Args:
         node: Who.
-        completion: Token ids, ending with EOS where it terminated; or text, which then counts as
-            terminated; None = nothing came.
+        completion: Token ids, ending with EOS where it terminated, padding behind that allowed; or
+            text, which then counts as terminated; None = nothing came.
         slot: Which of the completions that the node owes for this prompt; None = not said.
     """
 
@@ -65,7 +65,7 @@ def peer_rollouts(
     rows = [_row(one.completion, tokenizer, vocabulary, longest) for one in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
-    prompt_ids = {key: _prompt_ids(prompt, tokenizer) for key, prompt in by_key.items()}
+    prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
     at = trainer.state.global_step if round is None else round
     problems = [problem for _, problem in rows]
     return {
@@ -105,7 +105,22 @@ def _row(
         ids.append(value)
         if len(ids) > longest:
             return filler, f"longer than {longest} tokens"
-    return (ids, None) if ids else (filler, "empty")
+    return _until_end(ids, filler[0], tokenizer.pad_token_id) or (filler, "empty")
+
+
+def _until_end(ids: list[int], eos: int, pad: int | None) -> tuple[list[int], str | None] | None:
+    """The row without the padding behind its end; None where nothing is left.
+
+    TRL trains on every id of a row, and verifiers do not look at padding: left in, pads behind a
+    good answer would teach the model to send pads. The text does not show special tokens, so that
+    what stands behind an EOS must not pass as part of the answer.
+    """
+    end = ids.index(eos) + 1 if eos in ids else len(ids)
+    if any(token not in (eos, pad) for token in ids[end:]):
+        return [eos], f"goes on after its end at place {end - 1}"
+    while end and ids[end - 1] == pad != eos:
+        end -= 1
+    return (ids[:end], None) if end else None
 
 
 def _is_unicode(text: str) -> bool:
@@ -127,10 +142,17 @@ def _whole(token: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _prompt_ids(prompt: Any, tokenizer: Any) -> list[int]:
+def _prompt_ids(prompt: Any, tokenizer: Any, trainer: Any) -> list[int]:
+    """As the trainer tokenises it for itself: with its tools, template and template's arguments."""
     if isinstance(prompt, str):
         return list(tokenizer(text=prompt)["input_ids"])
     rendered = tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=True, return_dict=True
+        prompt,
+        tools=getattr(trainer, "tools", None) or None,
+        chat_template=getattr(trainer, "chat_template", None),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **(getattr(trainer, "chat_template_kwargs", None) or {}),
     )
     return list(rendered["input_ids"])

@@ -214,6 +214,7 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tm
 BAD = [
     None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [3] * 9, [[1]],
     b"ab", {5: 1}, "\ud800", 5, torch.ones(1, 2, dtype=torch.long), np.array([1.5]),
+    [5, 2, 6], [5, 2, 0, 6, 2], "x<|im_end|>y", [0, 0],
 ]  # fmt: skip
 
 
@@ -227,6 +228,7 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
         state=SimpleNamespace(global_step=5),
     )
     good = [[5, 2], "hi", "", np.array([5, 2]), torch.tensor([5, 2]), [3] * 8, (7,)]
+    good += [[5, 2, 0, 0], [5, 2, 2], [5, 0, 0], [0, 5, 2]]  # padding is nobody's to learn
     sent = [Sent("n", completion, 4) for completion in (*BAD, *good)]
     chat = [{"role": "user", "content": "?"}]
     found = peer_rollouts([chat, *["?"] * (len(sent) - 1)], sent, trainer)
@@ -237,11 +239,23 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
     assert found["guard_malformed"][n:] == [None] * len(good)
     hi = [*tok("hi")["input_ids"], tok.eos_token_id]
     eos = [tok.eos_token_id]
-    assert found["completion_ids"][n:] == [[5, 2], hi, eos, [5, 2], [5, 2], [3] * 8, [7]]
+    kept = [[5, 2], hi, eos, [5, 2], [5, 2], [3] * 8, [7]]
+    assert found["completion_ids"][n:] == [*kept, [5, 2], [5, 2], [5], [0, 5, 2]]
     assert found["round"] == [5] * len(sent)
     asked = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
     assert tok.decode(found["prompt_ids"][0]) == asked
     assert found["prompt_ids"][1] == tok("?")["input_ids"]
+
+
+def test_prompts_of_peers_rows_are_rendered_as_the_trainer_renders_its_own(tmp_path):
+    made = tiny_trl.trainer(tmp_path, [odd], conversational=True)
+    made.chat_template = "{{ messages[0]['content'] }}{% if loud %}!{% endif %}"
+    made.chat_template_kwargs = {"loud": True}
+    prompt = [{"role": "user", "content": "1+1="}]
+    found = peer_rollouts([prompt], [Sent("ann", "2")], made)
+    theirs = made._tokenize_prompts([prompt])[0]
+    assert found["prompt_ids"] == [list(ids) for ids in theirs]
+    assert made.processing_class.decode(found["prompt_ids"][0]) == "1+1=!"
 
 
 def test_what_peers_send_must_be_one_for_each_row():
