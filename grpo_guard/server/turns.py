@@ -97,11 +97,14 @@ class Turn:
             try:
                 result = work()
             except BaseException as raised:
-                # SystemExit would leave the turn taken for good; no future takes a StopIteration.
-                plain = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
-                error = (
-                    raised if plain else RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
-                )
+                # SystemExit would leave the turn taken for good; no future takes a StopIteration;
+                # and a TimeoutError of the work's own is a failure, not the end of our patience.
+                plain = isinstance(raised, Exception)
+                if not plain or isinstance(raised, StopIteration | TimeoutError):
+                    error = RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
+                    error.__cause__ = raised
+                else:
+                    error = raised
             try:
                 loop.call_soon_threadsafe(finish, result, error)
             except RuntimeError:

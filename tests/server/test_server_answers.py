@@ -185,7 +185,7 @@ def test_deep_nesting_within_a_completion_is_an_answer_or_a_refusal():
 
 
 def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
-    errors = [ValueError("/secret"), SystemExit(3), StopIteration()]
+    errors = [ValueError("/secret"), SystemExit(3), StopIteration(), TimeoutError("api")]
 
     def grade(queries, prompts, labels):
         raise errors.pop()
@@ -195,6 +195,7 @@ def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
         answer = strict(web.post("/get_reward", json={"query": ["fine"]}), 500)
         assert "secret" not in answer["error"]
     assert "/secret" in caplog.text
+    assert "TimeoutError: api" in caplog.text
     assert [v["outcome"] for v in verdicts_of(web, "fine")] == ["accept"]
 
 
