@@ -27,7 +27,7 @@ class Sent:
     """What a node sent for one row.
 
     Args:
-        node: Who.
+        node: Who, as you know it (from the connection or a signature), not as the sender says.
         completion: Token ids, ending with EOS where it terminated, padding behind that allowed; or
             text, which then counts as terminated; None = nothing came.
         slot: Which of the completions that the node owes for this prompt; None = not said.
