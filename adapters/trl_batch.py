@@ -13,6 +13,7 @@ from grpo_guard.completion import Completion, CompletionError
 
 # A column: why a row stands for something that could not be trained on, None for all others.
 MALFORMED: Final = "guard_malformed"
+_KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
 
 def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
@@ -139,11 +140,33 @@ def _text(completion: Any) -> Any:
     parts: list[str] = []
     for message in messages:
         if isinstance(message, Mapping) and message.get("role") == "assistant":
-            # A chat template may have split the thoughts off. They are trained on like the rest,
-            # so poison put there must not pass unread.
-            for key in ("reasoning_content", "thinking", "content"):
+            # A chat template may have split thoughts and calls of tools off. They are trained on
+            # like the rest, so poison put there must not pass unread.
+            for key in ("reasoning_content", "reasoning", "thinking", "content"):
                 parts += _strings(message.get(key))
+            parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]
     return "".join(parts)
+
+
+def _called(calls: Any) -> list[str]:
+    """Names and arguments of tool calls, without the words that every call has.
+
+    As they stand, not as JSON: its escapes would hide line breaks, and code with them. No
+    recursion, since a sender decides how deep arguments are nested.
+    """
+    words: list[str] = []
+    pending = [calls]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Mapping):
+            for key, value in reversed(list(part.items())):
+                if key != "type" or value != "function":
+                    pending += [value, None if key in _KEYS_OF_CALLS else key]
+        elif isinstance(part, list | tuple):
+            pending += reversed(part)
+        elif isinstance(part, str | float) or (isinstance(part, int) and _is_int64(part)):
+            words.append(str(part))
+    return words
 
 
 def _strings(content: Any) -> list[str]:

@@ -208,6 +208,12 @@ def test_completions_of_columns():
     assert {c.round for c in batch} == {7}
 
 
+ARGUMENTS = {"query": "Hail\nto", "n": [3, True, None, 10**5000], "type": {"all": 0.5}}
+CALL = {"type": "function", "function": {"name": "search", "arguments": ARGUMENTS}}
+SAID = "\nsearch\nquery\nHail\nto\nn\n3\nall\n0.5"
+DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), "end")
+
+
 @pytest.mark.parametrize(
     ("messages", "text"),
     [
@@ -227,6 +233,8 @@ def test_completions_of_columns():
             "ab",
         ),
         ([{"role": "assistant", "reasoning_content": "hm ", "content": "yes"}], "hm yes"),
+        ([{"role": "assistant", "content": "so", "tool_calls": [CALL, CALL]}], "so" + SAID * 2),
+        ([{"role": "assistant", "tool_calls": DEEP}], "\nend"),
         ([], ""),
     ],
 )
