@@ -62,15 +62,27 @@ def read_completions(path: Path) -> list[Completion]:
     return completions
 
 
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that ``text`` is.
+
+    Raises:
+        InputError: it is none; the message says what was expected and, briefly, what was found.
+    """
     try:
-        data = json.loads(line)
+        data = json.loads(text)
     except RecursionError:
-        problem = "expected a JSON object, got one nested too deeply"
+        problem = "a JSON object, got one nested too deeply"
     except ValueError as error:  # JSONDecodeError, and integers of too many digits
-        problem = f"expected a JSON object, got invalid JSON ({error})"
+        problem = f"a JSON object, got invalid JSON ({error!s:.200})"
     else:
         if isinstance(data, dict):
             return data
-        problem = f"expected a JSON object, got {type(data).__name__}"
-    raise InputError(f"{path}:{number}: (line): {problem}")
+        problem = f"a JSON object, got {type(data).__name__}"
+    raise InputError(f"expected {problem}")
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        return parse_object(line)
+    except InputError as error:
+        raise InputError(f"{path}:{number}: (line): {error}") from None

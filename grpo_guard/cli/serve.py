@@ -36,14 +36,8 @@ def serve(
     A token in GRPO_GUARD_TOKEN is asked of every client. Exit 2 on bad input, 1 if the address is
     taken.
     """
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
-    token = os.environ.get(TOKEN)
-    token = None if token is None else token.strip()
-    if token == "":
-        _refuse(f"{TOKEN}: expected a token, got an empty one; unset it to serve without")
-
+    _require_server()
+    token = _token()
     from grpo_guard.config import ConfigError, GuardConfig
     from grpo_guard.framework import FrameworkError
     from grpo_guard.server.access import is_loopback
@@ -75,6 +69,22 @@ def serve(
     app = create_app(guard, rewards=rewards, limits=limits, token=token)
     if not listen(app, host, port):
         raise typer.Exit(1)
+
+
+def _require_server() -> None:
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
+
+
+def _token() -> str | None:
+    token = os.environ.get(TOKEN)
+    if token is None:
+        return None
+    # An unset variable in a deployment's template comes out empty: that must not open the door.
+    return token.strip() or _refuse(
+        f"{TOKEN}: expected a token, got an empty one; unset it to serve without"
+    )
 
 
 def _refuse(problem: str) -> NoReturn:

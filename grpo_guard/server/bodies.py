@@ -7,11 +7,11 @@ and nobody pays for half an answer.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.server.problems import RequestError
 
 
@@ -93,15 +93,9 @@ def _object(body: bytes) -> dict[str, Any]:
     # Not the framework's own parsing: its error replies repeat the input, which may be huge, and
     # which a lone surrogate turns into a failure of the server.
     try:
-        data = json.loads(body.decode("utf-8"))
+        return parse_object(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        problem = f"UTF-8 text, got byte {body[error.start]:#x} at offset {error.start}"
-    except RecursionError:
-        problem = "a JSON object, got one nested too deeply"
-    except ValueError as error:  # JSONDecodeError, and integers of too many digits
-        problem = f"a JSON object, got invalid JSON ({error!s:.200})"
-    else:
-        if isinstance(data, dict):
-            return data
-        problem = f"a JSON object, got {type(data).__name__}"
-    raise RequestError(422, f"(body): expected {problem}")
+        found = f"byte {body[error.start]:#x} at offset {error.start}"
+        raise RequestError(422, f"(body): expected UTF-8 text, got {found}") from None
+    except InputError as error:
+        raise RequestError(422, f"(body): {error}") from None

@@ -259,9 +259,12 @@ def test_hostile_names_stay_text(text: str) -> None:
 
 def test_contradicting_counts_are_shown_as_unknown() -> None:
     wrong = {"honest": 9**9, "honest_correct": 9**9, "poisoned": 9**9}
-    page({"runs": basis() + runs("text", "mine", CLEAN, rejected=wrong, abstained=9**9)})
+    shown = page({"runs": basis() + runs("text", "mine", CLEAN, rejected=wrong, abstained=9**9)})
+    assert f"{9**9:,}" not in shown.text
     held_out = {"correct": 9, "total": 3}
-    page({"runs": basis() + runs("text", "mine", CLEAN, held_out=held_out, seconds=-1.0)})
+    shown = page({"runs": basis() + runs("text", "mine", CLEAN, held_out=held_out, seconds=-1.0)})
+    assert "9 / 3" not in shown.text
+    assert "300" not in shown.text
 
 
 def test_student_t_over_seeds() -> None:

@@ -157,4 +157,5 @@ def test_help_loads_neither_torch_nor_a_web_framework():
         "heavy = {'torch', 'transformers', 'fastapi', 'uvicorn'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", probe], check=True)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ def pairs():
 
 @pytest.mark.parametrize(("name", "check"), pairs())
 def test_contract(name, check):
+    """The asserts stand in the checks; `test_contract_catches` shows that each can fail."""
     CHECKS[check](TRAINERS[name])
 
 
