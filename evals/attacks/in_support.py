@@ -31,18 +31,10 @@ Ids = tuple[int, ...]
 
 def within_support(view: View, pairs: Sequence[tuple[Ids, Ids]]) -> list[bool]:
     """Whether all tokens of (prompt, completion) lie in the live policy's top k."""
-    import torch
+    # The attacker asks the very check that it wants to pass.
+    from grpo_guard.evals.defences.paper import outside_top_k
 
-    from grpo_guard.evals.swarm.grpo import Weighted, collate
-
-    if not pairs:
-        return []
-    ids, mask = collate([Weighted(prompt, own, 0.0) for prompt, own in pairs], view.model.device)
-    with torch.inference_mode():
-        logits = view.model(input_ids=ids[:, :-1], use_cache=False).logits
-    chosen = logits.gather(-1, ids[:, 1:, None])
-    outside = ((logits > chosen).sum(dim=-1) >= view.config.top_k) & mask
-    return [not bool(row.any()) for row in outside]
+    return [not count for count in outside_top_k(view.model, pairs, view.config.top_k)]
 
 
 class TextInSupport(Adversary):

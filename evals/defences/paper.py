@@ -15,6 +15,27 @@ from grpo_guard.verifier import CompletionVerifier
 _AT_ONCE = 64
 
 
+def outside_top_k(
+    model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], k: int
+) -> list[int]:
+    """How many tokens of each completion the paper's check objects to.
+
+    Args:
+        model: A causal language model.
+        pairs: Token ids of prompt and completion; one forward pass holds all of them.
+        k: A token counts where ``k`` others have strictly higher logits.
+    """
+    if not pairs:
+        return []
+    ids, mask = collate([Weighted(prompt, own, 0.0) for prompt, own in pairs], model.device)
+    with torch.inference_mode():
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+        chosen = logits.gather(-1, ids[:, 1:, None])
+        outside = ((logits > chosen).sum(dim=-1) >= k) & mask
+    counts: list[int] = outside.sum(dim=1).tolist()
+    return counts
+
+
 class PaperLogitVerifier(CompletionVerifier):
     """Accepts a completion only if every token is in the verifier's own top ``k``.
 
@@ -40,13 +61,8 @@ class PaperLogitVerifier(CompletionVerifier):
     def _part(self, batch: Sequence[Completion]) -> list[Verdict]:
         if any(not c.prompt_ids or not c.completion_ids for c in batch):
             raise ValueError("paper_logit: expected token ids for every completion")
-        rows = [Weighted(c.prompt_ids or (), c.completion_ids or (), 0.0) for c in batch]
-        ids, mask = collate(rows, self.model.device)
-        with torch.inference_mode():
-            logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
-            chosen = logits.gather(-1, ids[:, 1:, None])
-            outside = ((logits > chosen).sum(dim=-1) >= self.k) & mask
-        return [self._verdict(int(count)) for count in outside.sum(dim=1)]
+        pairs = [(c.prompt_ids or (), c.completion_ids or ()) for c in batch]
+        return [self._verdict(count) for count in outside_top_k(self.model, pairs, self.k)]
 
     def _verdict(self, outside: int) -> Verdict:
         if not outside:

@@ -143,9 +143,3 @@ class SwarmConfig:
 
 QUICK = SwarmConfig(iterations=30, prompts=8)
 """A smoke test: the attack is on its way, not yet there."""
-
-STANDARD = SwarmConfig()
-"""What the demo runs."""
-
-PAPER = SwarmConfig(iterations=100, prompts=32)
-"""The paper's batch and length of run."""
