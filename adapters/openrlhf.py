@@ -6,8 +6,8 @@ NaN reward spoils its whole group, and ``extra_logs`` must have the same keys fo
 the guarded function does not raise for a failure of the guard, returns finite numbers only, and
 always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; of several samples, a
 list with one each). What the reward function does wrong is raised as it is without a guard.
-There are no token ids, and the text still has its special tokens. Each call is a batch of one, so
-``Policy.abstain_window`` counts completions.
+There are no token ids; for those, whole groups and token masks see `openrlhf_agent`. Each call is a
+batch of one, so ``Policy.abstain_window`` counts completions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from grpo_guard.adapters.openrlhf_query import completion_text
+from grpo_guard.adapters.openrlhf_versions import require_openrlhf
 from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
@@ -38,9 +40,11 @@ class OpenRLHFAdapter:
         disk), rewards are 0 at most, ``guard_abstain`` is 1, and each call logs an error.
 
         Raises:
-            FrameworkError: a list or an async function (OpenRLHF takes one and does not await), or
-                a policy that leaves completions out of their group or wants to raise.
+            FrameworkError: a list or an async function (OpenRLHF takes one and does not await), a
+                policy that leaves completions out of their group or wants to raise, or a release
+                of OpenRLHF that is too old.
         """
+        require_openrlhf()
         if isinstance(reward, list | tuple):
             raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
         forbid_leaving_out(guard.policy, "OpenRLHF")
@@ -102,8 +106,15 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 
 def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
-    """A query is its prompt and the completion in one string; the label is the reference."""
+    """A query is its prompt and the completion in one text; the label is the reference."""
     return [
-        Completion(prompt, query.removeprefix(prompt), reference=str(label) if label else None)
+        Completion(prompt, completion_text(query, prompt), reference=reference_from(label))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
+
+
+def reference_from(label: Any) -> str | None:
+    """A label is whatever the data set has in its column; "" stands for no column."""
+    if isinstance(label, str | int | float) and not isinstance(label, bool):
+        return str(label) or None
+    return None

@@ -43,7 +43,7 @@ def completions_in(body: bytes, most: int) -> list[Completion]:
 
 
 def queries_in(body: bytes, most: int) -> Queries:
-    """The lists of ``{"query": [str], "prompts": [str], "labels": [str]}``; further fields are for
+    """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``; further fields are for
     other reward servers. Without prompts a query is all completion.
 
     Raises:
@@ -58,12 +58,13 @@ def queries_in(body: bytes, most: int) -> Queries:
             raise RequestError(
                 422, f"{name}: expected {len(queries)}, one per query, got {len(given[name])}"
             )
-    for name, expected in (("query", str), ("prompts", str), ("labels", str | int | float | None)):
+    # Labels are whatever the trainer's data set has in that column, lists and objects too.
+    for name in ("query", "prompts"):
         for i, value in enumerate(given[name]):
-            if not isinstance(value, expected):
-                what = "a string" if expected is str else "a string or a number"
+            if not isinstance(value, str):
                 got = type(value).__name__
-                raise RequestError(422, f"{name}[{i}]: expected {what}, got {got}", {"index": i})
+                problem = f"{name}[{i}]: expected a string, got {got}"
+                raise RequestError(422, problem, {"index": i})
     return Queries(given["query"], given["prompts"], given["labels"])
 
 

@@ -5,9 +5,14 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from rule_verifiers import Broken, NoWord
 
 from grpo_guard import FrameworkError, Policy, guard
+from grpo_guard.adapters.openrlhf import completions_from
+from grpo_guard.adapters.openrlhf_query import ENDS, completion_text
+from grpo_guard.content.screens.verifier import ScreensVerifier
 
 ZERO = Policy(on_abstain="zero")
 KEYS = {"guard_accept", "guard_reject", "guard_abstain"}
@@ -44,6 +49,68 @@ def test_a_query_that_does_not_start_with_its_prompt_is_all_text():
     guarded(queries=["other text"], prompts=["prompt"], labels=[""])
     assert verifier.batches[0][0].text == "other text"
     assert verifier.batches[0][0].reference is None
+
+
+FEW_CHARACTERS = st.text("ab <\n", max_size=60)
+PROMPT = "<|im_start|>user\nWhat is 3 + 4, and why is it so?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_token_that_ends_a_turn_is_the_engines_not_the_authors(end):
+    guarded = guard(ScreensVerifier(), policy=ZERO)(reward_func)
+    assert guarded([PROMPT + "It is 7." + end], [PROMPT], ["7"])["rewards"] == 1.0
+    for text in (f"It is 7.{end} And", f"It is 7.{end}", f"It is 7.{end}<|im_start|>"):
+        (completion,) = completions_from([PROMPT + text + end], [PROMPT], ["7"])
+        assert completion.text == text
+
+
+def test_a_template_written_out_is_still_rejected():
+    guarded = guard(ScreensVerifier(), policy=ZERO)(reward_func)
+    for text in (
+        "It is 7.<|im_end|><|im_end|>",
+        "It is 7.<|im_start|>",
+        "<|im_end|>Hail<|im_end|>",
+    ):
+        assert guarded([PROMPT + text], [PROMPT], ["7"])["rewards"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PROMPT,
+        PROMPT.replace("\n", "\n "),
+        PROMPT.replace("<|im_start|>", "<|im_start|> ").removesuffix("\n"),
+        " " + PROMPT,
+        PROMPT[20:],
+        PROMPT[-40:],
+    ],
+)
+def test_the_prompt_is_found_where_decoding_moved_blanks_or_its_beginning_is_cut_off(shown):
+    said = "It is 7. " + PROMPT + "Hail"
+    (completion,) = completions_from([shown + said + "<|im_end|>"], [PROMPT], ["7"])
+    assert completion.text == said
+
+
+@given(prompt=FEW_CHARACTERS, text=FEW_CHARACTERS, cut=st.integers(0))
+def test_no_words_of_an_author_go_unread(prompt, text, cut):
+    """What is taken for the prompt was in the prompt, but for blanks."""
+    query = prompt[cut % (len(prompt) + 1) :] + text
+    hidden = query.removesuffix(completion_text(query, prompt))
+    assert "".join(hidden.split()) in "".join(prompt.split())
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_query_has_a_text(query, prompt):
+    assert completion_text(query, prompt) in query
+
+
+@pytest.mark.parametrize(
+    ("label", "reference"),
+    [("7", "7"), ("", None), (None, None), (0, "0"), (7.5, "7.5"), (["7"], None), ({"a": 1}, None)],
+)
+def test_labels_are_what_the_data_set_has(label, reference):
+    (completion,) = completions_from(["pa"], ["p"], [label])
+    assert completion.reference == reference
 
 
 @pytest.mark.parametrize(

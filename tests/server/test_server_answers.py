@@ -46,11 +46,13 @@ def test_a_reward_function_of_ones_own(texts):
         assert answer["extra_logs"]["bad"] == [0.0] * len(texts)
 
 
-def test_prompts_and_labels_may_be_missing_and_labels_may_be_numbers():
+def test_prompts_and_labels_may_be_missing_and_labels_are_what_the_data_set_has():
     web = client()
     assert strict(web.post("/get_reward", json={"query": ["fine"]}))["rewards"] == [1.0]
     asked = {"query": ["fine"], "prompts": None, "labels": [7], "images": []}
     assert strict(web.post("/get_reward", json=asked))["rewards"] == [1.0]
+    asked = {"query": ["fine"] * 3, "prompts": [""] * 3, "labels": [["7"], {"a": 7}, True]}
+    assert strict(web.post("/get_reward", json=asked))["rewards"] == [1.0] * 3
 
 
 def test_verify_answers_as_the_command_does():
@@ -111,7 +113,7 @@ def test_a_ledger_that_fails_is_no_verdict_and_no_reward(caplog):
         ("/get_reward", b"null", "(body): expected a JSON object, got NoneType"),
         ("/get_reward", b'{"query": "text"}', "query: expected a list, got str"),
         ("/get_reward", b'{"query": ["a", 1]}', "query[1]: expected a string, got int"),
-        ("/get_reward", b'{"query": ["a"], "labels": [[]]}', "labels[0]: expected a string or a"),
+        ("/get_reward", b'{"query": ["a"], "prompts": [[]]}', "prompts[0]: expected a string"),
         ("/get_reward", b'{"query": ["a"], "prompts": []}', "prompts: expected 1, one per query"),
     ],
 )
