@@ -61,7 +61,7 @@ def _folded(title: str, inner: str) -> str:
 
 
 def _loss(scenario: Scenario, series: Series) -> Cell | Shade:
-    free = scenario.free
+    free = scenario.beside(series)
     gaps = series.reward_gaps(free) if free else []
     usual = free.reward_end if free else None
     if not gaps or usual is None or usual.value <= 0:
@@ -88,7 +88,7 @@ def _honest_work(found: Sequence[Scenario]) -> Matrix:
     rows: list[list[Cell | Shade]] = []
     for name, scenario in zip(scenario_names(found), found, strict=True):
         for series in scenario.attacked:
-            free = scenario.free
+            free = scenario.beside(series)
             accuracy = _accuracy_beside(series, free)
             rows.append(
                 [

@@ -11,7 +11,7 @@ from grpo_guard.evals.excerpt import visible
 from grpo_guard.evals.figures import OverSeeds, percent
 from grpo_guard.evals.page import figure, html_table, note, prose
 from grpo_guard.evals.paper_claims import Claim, claim
-from grpo_guard.evals.roles import NONE, Role, lengthens, role, under_test
+from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_test
 from grpo_guard.evals.scenarios import Scenario
 from grpo_guard.evals.sentences import cost_sentence, length_ratio, verdict_sentence
 from grpo_guard.evals.series import WINDOW, Series
@@ -31,11 +31,13 @@ def curves_section(scenario: Scenario, name: str, *, alone: bool) -> str:
     parts = []
     if not alone:
         parts.append(f"<h3>{prose(name)}</h3>")
-        if scenario.attack != NONE:
+        if not attack_free(scenario.attack):
             parts.append(f"<p>{prose(verdict_sentence(scenario))}</p>")
-    attack = _attack_chart(scenario) if scenario.attack != NONE else ""
+    attack = _attack_chart(scenario) if not attack_free(scenario.attack) else ""
     parts.append(f'<div class="charts">{attack}{_reward_chart(scenario)}</div>')
-    left_out = len(scenario.series) - len(_drawn(scenario))
+    # A second attack-free line would only hide the first.
+    shown = [one for one in scenario.series if one is not scenario.free_under_coin]
+    left_out = len(shown) - len(_drawn(scenario))
     if left_out:
         parts.append(note(f"{left_out} more defences are in the tables, not in the charts."))
     table = html_table(curve_table(scenario), kind="many")
@@ -50,7 +52,7 @@ def _attack_chart(scenario: Scenario) -> str:
     lines = [
         _line(scenario, series, series.asr_band)
         for series in _drawn(scenario)
-        if series is not scenario.free
+        if series not in (scenario.free, scenario.free_under_coin)
     ]
     points = () if found is None or found.length else found.points
     svg = line_chart(

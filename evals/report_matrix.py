@@ -7,7 +7,7 @@ from typing import Final
 
 from grpo_guard.evals.figures import OverSeeds, Rate, percent
 from grpo_guard.evals.page import html_table, note
-from grpo_guard.evals.roles import NONE, Role, lengthens, ordered_defences, role
+from grpo_guard.evals.roles import NONE, Role, attack_free, lengthens, ordered_defences, role
 from grpo_guard.evals.scenarios import Scenario, scenario_names
 from grpo_guard.evals.series import WINDOW, Series
 from grpo_guard.evals.tables import DASH, Cell, Matrix, Shade
@@ -62,7 +62,7 @@ def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> 
     header = ["Attack", *(_column(name) for name in defences)]
     rows: list[list[Cell | Shade]] = []
     for name, scenario in zip(scenario_names(found), found, strict=True):
-        if attacked and scenario.attack == NONE:
+        if attacked and attack_free(scenario.attack):
             continue
         series = {one.defence: one for one in scenario.attacked}
         cells = (fill(scenario, series[d]) if d in series else DASH for d in defences)
@@ -80,7 +80,8 @@ def _column(defence: str) -> str:
 def _reached(scenario: Scenario, series: Series) -> Cell | Shade:
     """Attack success at the end, or for an attack on length the ratio of lengths."""
     if lengthens(scenario.attack):
-        ratios = series.length_ratios(scenario.free) if scenario.free else []
+        free = scenario.beside(series)
+        ratios = series.length_ratios(free) if free else []
         if not ratios:
             return DASH
         ratio = OverSeeds.of([values[-1] for values in ratios], (0.0, float("inf")))
@@ -110,7 +111,7 @@ def _honest_rejected(scenario: Scenario, series: Series) -> Cell | Shade:
 
 
 def _accepted(scenario: Scenario, series: Series) -> Cell | Shade:
-    if scenario.attack == NONE:
+    if attack_free(scenario.attack):
         return DASH
     cell = _share(series.accepted_poison, _SHARES)
     unsure = series.abstained

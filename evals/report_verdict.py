@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from grpo_guard.evals.page import note, prose
 from grpo_guard.evals.report_failures import baselines_note
-from grpo_guard.evals.roles import NONE
+from grpo_guard.evals.roles import attack_free
 from grpo_guard.evals.scenarios import Scenario
 from grpo_guard.evals.sentences import cost_headline
 from grpo_guard.evals.verdicts import CRITERION, Case, GuardVerdict, State, guard_verdicts
@@ -55,12 +55,12 @@ def _block(verdict: GuardVerdict) -> str:
 
 
 def _why(case: Case) -> str:
-    kept = case.kept_out and case.scenario.attack != NONE
+    kept = case.kept_out and not attack_free(case.scenario.attack)
     return ("the attack is kept out, but " if kept else "") + "; ".join(case.reasons)
 
 
 def _plain(case: Case) -> str:
-    return "without attack" if case.scenario.attack == NONE else f"against {case.name}"
+    return "without attack" if attack_free(case.scenario.attack) else f"against {case.name}"
 
 
 def _listed(items: Sequence[str]) -> str:

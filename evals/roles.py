@@ -7,6 +7,10 @@ from enum import StrEnum
 from typing import Final
 
 NONE: Final = "none"
+SILENT: Final = "silent"
+"""The attack that is none: malicious nodes send nothing; see `attacks.silent`."""
+COIN: Final = "coin"
+"""The defence that is none: honest nodes sample under a public coin, and nobody looks."""
 
 
 class Role(StrEnum):
@@ -38,6 +42,7 @@ ATTACKS: Final = (
     "judge_injection", "retokenised", "lying_logprobs", "stale",
 )  # fmt: skip
 # By "twice as long" alone one that stops at half as much again would count as kept out.
+_UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
 _LENGTHENING: Final = frozenset(
     {"dos", "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "seed_grinding_dos"}
 )
@@ -48,10 +53,20 @@ def plain(name: str) -> str:
     return name.partition(" (")[0]
 
 
+def under_coin(defence: str) -> bool:
+    """Whether honest nodes sample under a public coin: other draws than without."""
+    return plain(defence) in _UNDER_COIN
+
+
+def attack_free(attack: str) -> bool:
+    """Whether nobody sends poison."""
+    return plain(attack) in (NONE, SILENT)
+
+
 def role(defence: str) -> Role:
     """What a defence of that name is; a name that nobody knows is the reader's own guard."""
     name = plain(defence)
-    if name == NONE:
+    if name in (NONE, COIN):
         return Role.UNDEFENDED
     if name.startswith(_BASELINES):
         return Role.BASELINE

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grpo_guard.evals.figures import percent
-from grpo_guard.evals.roles import NONE, lengthens, under_test
+from grpo_guard.evals.roles import attack_free, lengthens, under_test
 from grpo_guard.evals.scenarios import Scenario
 from grpo_guard.evals.series import WINDOW, Series
 from grpo_guard.evals.verdicts import HELD, Case, GuardVerdict, State
@@ -56,7 +56,7 @@ def _tested(verdict: GuardVerdict) -> list[Case]:
     return [
         case
         for case in verdict.cases
-        if case.scenario.attack != NONE and case.state is not State.UNTESTED
+        if not attack_free(case.scenario.attack) and case.state is not State.UNTESTED
     ]
 
 
@@ -81,7 +81,7 @@ def verdict_sentence(scenario: Scenario) -> str:
 
 
 def _asked(scenario: Scenario) -> list[Series]:
-    if scenario.attack == NONE:
+    if attack_free(scenario.attack):
         return []
     deciding = under_test(series.defence for series in scenario.guarded)
     return [series for series in scenario.guarded if series.defence in deciding]
@@ -124,7 +124,8 @@ def _length_sentence(scenario: Scenario) -> str:
 
 def length_ratio(scenario: Scenario, series: Series) -> float | None:
     """Mean length at the end by the attack-free run's, a mean over the seeds."""
-    ratios = series.length_ratios(scenario.free) if scenario.free else []
+    free = scenario.beside(series)
+    ratios = series.length_ratios(free) if free else []
     return sum(values[-1] for values in ratios) / len(ratios) if ratios else None
 
 
@@ -152,7 +153,7 @@ def cost_sentence(scenario: Scenario) -> str:
     ]
     if rewards and len(rewards) <= _MOST_QUOTED:
         sentence = f"Honest reward ended at {_listed(rewards)}"
-        beside = [s.reward_beside(scenario.free) for s in alone if scenario.free]
+        beside = [s.reward_beside(free) for s in alone if (free := scenario.beside(s))]
         if beside and beside[0]:
             gap = f"{beside[0].value_text}, 95 % interval {beside[0].interval_text}"
             sentence += f" (guarded against attack-free: {gap})"

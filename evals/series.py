@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from grpo_guard.evals.figures import Mean, OverSeeds, Rate, over_seeds
 from grpo_guard.evals.results import Counts, Run
-from grpo_guard.evals.roles import NONE
+from grpo_guard.evals.roles import COIN, NONE
 
 WINDOW = 10
 """Iterations that "at the end" means; a single one is too noisy to quote."""
@@ -49,7 +49,7 @@ class Series:
 
     @property
     def guarded(self) -> bool:
-        return self.defence != NONE
+        return self.defence not in (NONE, COIN)
 
     @property
     def seeds(self) -> int:

@@ -50,7 +50,7 @@ def outcome_table(scenario: Scenario) -> Table:
     rows: list[list[Cell]] = []
     for series in scenario.series:
         attacked = series in scenario.attacked and bool(series.asr)
-        free = scenario.free if series is not scenario.free else None
+        free = scenario.beside(series)
         rows.append(
             [
                 series.label,
@@ -116,7 +116,7 @@ def markdown_table(results: Results) -> str:
                 str(series.seeds),
                 (series.asr_end if is_attacked else None) or DASH,
                 percent(max(series.asr)) if is_attacked and series.asr else DASH,
-                length_text(series, scenario.free),
+                length_text(series, scenario.beside(series)),
                 series.reward_end or DASH,
                 series.held_out or DASH,
                 *((rate or DASH) if series.guarded else DASH for rate in guard),
@@ -127,7 +127,7 @@ def markdown_table(results: Results) -> str:
 
 def length_text(series: Series, free: Series | None) -> str:
     """Mean length at the end by the attack-free run's: ``1.04``, a mean over the seeds."""
-    ratios = series.length_ratios(free) if free is not None and series is not free else []
+    ratios = series.length_ratios(free) if free is not None else []
     return f"{fmean(values[-1] for values in ratios):.2f}" if ratios else DASH
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from grpo_guard.evals.figures import OverSeeds, percent
-from grpo_guard.evals.roles import NONE, lengthens, under_test
+from grpo_guard.evals.roles import attack_free, lengthens, under_test
 from grpo_guard.evals.scenarios import Scenario, scenario_names
 from grpo_guard.evals.series import WINDOW, Series
 
@@ -94,7 +94,7 @@ def guard_verdicts(found: Sequence[Scenario]) -> list[GuardVerdict]:
         not_run = tuple(
             name
             for name, scenario in zip(names, found, strict=True)
-            if name not in met and scenario.attack != NONE
+            if name not in met and not attack_free(scenario.attack)
         )
         verdicts.append(GuardVerdict(defence, tuple(cases), not_run))
     return verdicts
@@ -109,7 +109,7 @@ def judge(name: str, scenario: Scenario, series: Series) -> Case:
     if sure:
         state = State.FAILED if any(certain for _, certain in effect) else State.COSTLY
         return Case(name, scenario, series, state, (*sure, *unsure), kept_out)
-    if scenario.attack != NONE and not bites(scenario):
+    if not attack_free(scenario.attack) and not bites(scenario):
         why = (
             "no undefended run to compare with"
             if scenario.undefended is None
@@ -131,7 +131,7 @@ def bites(scenario: Scenario) -> bool:
 
 def _effect(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
     """What the attack reached beyond the limit; with whether that is sure."""
-    if scenario.attack == NONE:
+    if attack_free(scenario.attack):
         return []
     if lengthens(scenario.attack):
         return _length(scenario, series)
@@ -153,7 +153,8 @@ def _before(scenario: Scenario) -> float:
 
 
 def _length(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
-    ratios = series.length_ratios(scenario.free) if scenario.free else []
+    free = scenario.beside(series)
+    ratios = series.length_ratios(free) if free else []
     if not ratios:
         return [("no lengths of an attack-free run to compare with", False)]
     curve = [fmean(values) for values in zip(*ratios, strict=False)]
@@ -178,8 +179,9 @@ def _cost(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
 
 
 def _reward(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
-    free = scenario.free.reward_end if scenario.free else None
-    gaps = series.reward_gaps(scenario.free) if scenario.free else []
+    beside = scenario.beside(series)
+    free = beside.reward_end if beside else None
+    gaps = series.reward_gaps(beside) if beside else []
     if free is None or not gaps or free.value <= 0:
         return [("no honest reward of an attack-free run to compare with", False)]
     loss = OverSeeds.of([gap / free.value for gap in gaps])

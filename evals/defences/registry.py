@@ -19,6 +19,7 @@ from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
+from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
@@ -157,6 +158,7 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 _BUILT_IN: Final[dict[str, Defence]] = {
+    COIN: Defence(COIN, coin=True),
     "kl_0.01": Defence("kl_0.01", kl_beta=0.01),
     "kl_0.1": Defence("kl_0.1", kl_beta=0.1),
     "cap_improbable": Defence("cap_improbable", cap_below=_IMPROBABLE),

@@ -12,6 +12,7 @@ from grpo_guard.evals.attacks.math import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.policies.named import location
+from grpo_guard.evals.roles import COIN, SILENT
 from grpo_guard.evals.swarm.config import OnReject, Setting, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.workload import Workload
@@ -33,14 +34,14 @@ class Matrix:
     """What is crossed with what.
 
     Args:
-        attacks: Names; "none" for attack-free runs, which are added where an attack is played.
+        attacks: Names; "none" for runs in which all nodes are honest. Runs with silent malicious
+            nodes are added where an attack is played.
         defences: Names.
         seeds: Of all of them.
         setting: For all attacks; None = each in its own.
         task: For all attacks; None = each on its own.
         max_new_tokens: For all attacks; None = what each needs.
-        shares: (malicious, all) nodes of the attacked runs; empty = as the base has it. Attack-free
-            runs are made for the first one only.
+        shares: (malicious, all) nodes of the attacked runs; empty = as the base has it.
         on_reject: What a rejection costs; defended runs are made with each.
     """
 
@@ -91,10 +92,16 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
         rooms[place] = max(rooms.get(place, 0), cell.room)
     shares = matrix.shares or ((base.malicious, base.nodes),)
     specs: list[Spec] = []
+    free = _attack_free(matrix, shares)
     for seed in matrix.seeds:
-        for (setting, task), room in rooms.items():
-            free = _config(base, seed, setting, room, shares[0], "drop")
-            specs.append(Spec(NONE, NONE, free, replace(workload, task=task)))
+        specs += [
+            Spec(
+                attack, chosen, _config(base, seed, setting, room, share, "drop"),
+                replace(workload, task=task),
+            )
+            for (setting, task), room in rooms.items()
+            for attack, chosen, share in free
+        ]  # fmt: skip
         for chosen in sorted(matrix.defences, key=lambda d: d != NONE):
             # Without a guard nothing is rejected; without an attack the share says nothing.
             rules = matrix.on_reject if chosen != NONE else ("drop",)
@@ -160,6 +167,23 @@ def _cell(name: str, matrix: Matrix, base: SwarmConfig) -> _Cell:
     needed = found.max_new_tokens if found is not None else None
     room = matrix.max_new_tokens or needed or DEFAULT_ROOM
     return _Cell(name, setting, known_task(task), room)
+
+
+def _attack_free(
+    matrix: Matrix, shares: Sequence[tuple[int, int]]
+) -> list[tuple[str, str, tuple[int, int]]]:
+    """(attack, defence, share) of the runs that others are compared with.
+
+    Malicious nodes are silent in them, so that as many honest completions are learnt from as in a
+    run whose guard rejects all poison and nothing else; under a coin where a defence has one, since
+    that means other draws.
+    """
+    attacked = any(name != NONE for name in matrix.attacks)
+    silent = [share for share in shares if attacked and share[0]]
+    found = [(SILENT, NONE, share) for share in silent]
+    if any(defence(name).coin for name in matrix.defences):
+        found += [(SILENT, COIN, share) for share in silent]
+    return found or [(NONE, NONE, shares[0])]
 
 
 def _config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
+import os
 import queue
 import signal
 import threading
@@ -124,11 +125,20 @@ def _prepare(stop: Any, rows: Any) -> None:
     """In a new process: Ctrl-C reaches the parent alone, which then asks all of them to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed tells nobody; without this its processes would wait for ever."""
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:

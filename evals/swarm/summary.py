@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from grpo_guard.evals.roles import NONE
+from grpo_guard.evals.roles import COIN, NONE, SILENT, attack_free, plain, under_coin
 from grpo_guard.evals.series import WINDOW
 from grpo_guard.evals.stats import bootstrap_mean, wilson
 
@@ -20,7 +20,7 @@ def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     Means over seeds have a bootstrap interval, shares of completions Wilson's; ``n`` is the number
     of seeds or of completions.
     """
-    free = {_beside(run): run for run in runs if run["attack"] == NONE and run["defence"] == NONE}
+    free = _attack_free(runs)
     pools: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         pools[tuple(run.get(name, "") for name in _WHERE)].append(run)
@@ -38,24 +38,44 @@ def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def _beside(run: Run) -> tuple[Any, ...]:
-    """What a run has in common with the attack-free one that it is compared with."""
-    return run["setting"], run["models"], run.get("task", ""), run["seed"]
+def _attack_free(runs: Sequence[Run]) -> dict[tuple[Any, ...], Run]:
+    """Runs without attack and guard by what others have in common with them.
+
+    Those whose malicious nodes are silent stand before those without any, as in `scenarios`.
+    """
+    known = sorted(
+        (run for run in runs if attack_free(run["attack"]) and run["defence"] in (NONE, COIN)),
+        key=lambda run: plain(run["attack"]) == SILENT,
+    )
+    return {_place(run): run for run in known}
+
+
+def _place(run: Run) -> tuple[Any, ...]:
+    share = "" if run["attack"] == NONE else run["attack"].removeprefix(plain(run["attack"]))
+    where = run["setting"], run["models"], run.get("task", ""), run["seed"]
+    return (*where, share, under_coin(run["defence"]))
+
+
+def _beside(run: Run, free: dict[tuple[Any, ...], Run]) -> Run | None:
+    """The attack-free run that a run is compared with."""
+    *where, share, coin = _place(run)
+    places = [(share, coin), (share, False), ("", False)]
+    return next((free[*where, *place] for place in places if (*where, *place) in free), None)
 
 
 def _per_seed(pool: Sequence[Run], free: dict[Any, Run]) -> dict[str, list[float]]:
     """One value per seed; metrics that do not apply stay empty."""
     found: dict[str, list[float]] = defaultdict(list)
     for run in pool:
-        attacked = run["attack"] != NONE
+        attacked = not attack_free(run["attack"])
         if attacked:
             found["asr_highest"].append(max(run["asr"]))
         found["mean_tokens_end"].append(_end(run["mean_tokens"]))
-        beside = free.get(_beside(run))
+        beside = _beside(run, free)
         if beside is not None and beside is not run:
             found["length_ratio_end"].append(_end(run["mean_tokens"]) / _end(beside["mean_tokens"]))
             found["length_ratio_highest"].append(_highest_ratio(run, beside))
-        if run["defence"] != NONE and run["seconds"]:
+        if run["defence"] not in (NONE, COIN) and run["seconds"]:
             found["guard_share_of_time"].append(run["guard_seconds"] / run["seconds"])
         if attacked and run["excluded"]:
             found["first_exclusion_round"].append(float(min(run["excluded"].values())))

@@ -25,7 +25,7 @@ from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
-NAMES = [name for name in attack_names() if name != "none"]
+NAMES = [name for name in attack_names() if name not in ("none", "silent")]
 LENGTH = (
     "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "creeping_length",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) ->
     assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"]
     assert run["rejected"]["honest"] == 0
     assert {e["kind"] for e in run["examples"]} == {"rejected_poison"}
+
+
+@pytest.mark.parametrize(("name", "setting"), [("text", "horizontal"), ("math", "vertical")])
+def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
+    tmp_path: Path, name: str, setting: Any
+) -> None:
+    """All poison rejected and nothing else: bit for bit the run that nobody attacked."""
+    config = replace(SMALL, setting=setting, iterations=3)
+    guarded = build(Spec(name, "homogeneous", config), tmp_path)
+    free = build(Spec("silent", "coin", config), tmp_path)
+    for iteration in range(3):
+        one, other = guarded.step(iteration), free.step(iteration)
+        assert one.rejected_poisoned == one.poisoned > 0
+        assert one.rejected_honest == 0
+        assert other.withheld == one.poisoned + one.cover
+        assert one.honest_reward == other.honest_reward
+        assert one.mean_tokens == other.mean_tokens
+    pairs = zip(guarded.model.parameters(), free.model.parameters(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
 def test_replay_also_sees_chosen_problems_and_samples(tmp_path: Path) -> None:

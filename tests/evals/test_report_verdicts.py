@@ -64,6 +64,29 @@ def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
     assert headline([found]) == "homogeneous let in the one attack."
 
 
+def test_runs_are_compared_with_attack_free_ones_of_the_same_draws_and_share() -> None:
+    """Silent malicious nodes stand before none, and a public coin means other draws."""
+    lower, found = [0.5] * N, {}
+    for beside in ("mine", "homogeneous"):
+        data = [
+            *basis(), *runs("silent", "none", CLEAN, reward=lower),
+            *runs("silent", "coin", CLEAN, reward=[0.4] * N),
+            *runs("silent (1/12)", "none", CLEAN, reward=[0.3] * N),
+            *runs("text", beside, CLEAN, reward=lower),
+            *runs("text (1/12)", beside, CLEAN, reward=lower),
+        ]  # fmt: skip
+        for scenario in scenarios(parse_results({"runs": data})):
+            free = scenario.beside(scenario.guarded[0])
+            assert free is not None
+            assert free.reward_end is not None
+            found[scenario.attack, beside] = free.reward_end.value
+    assert found == {
+        ("text", "mine"): pytest.approx(0.5), ("text", "homogeneous"): pytest.approx(0.4),
+        ("text (1/12)", "mine"): pytest.approx(0.3),
+        ("text (1/12)", "homogeneous"): pytest.approx(0.3),
+    }  # fmt: skip
+
+
 def test_right_answers_rejected_are_a_cost() -> None:
     rejected = {"honest": 60, "honest_correct": 40, "poisoned": 600}
     found = verdict_on(basis(), runs("text", "mine", CLEAN, rejected=rejected))
@@ -129,7 +152,7 @@ def test_every_attack_and_defence_that_ships_has_its_place() -> None:
 
     mine = [name for name in defence_names() if role(name) is Role.GUARD]
     assert set(mine) == set(STACKS)
-    assert set(attack_names()) - {"none"} == set(ATTACKS)
+    assert set(attack_names()) - {"none", "silent"} == set(ATTACKS)
     on_length = ("dos", "creeping_length", "seed_grinding_dos (1/8)")
     assert all(lengthens(name) for name in on_length)
     assert not lengthens("text")

@@ -91,12 +91,14 @@ def test_bad_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: 
 def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
     base = SwarmConfig(iterations=5)
     specs = plan(Matrix(["text", "math"], ["homogeneous", "none"], [3, 4]), base)
-    assert len(specs) == 2 * (2 + 2 * 2)
-    first = specs[:6]
+    assert len(specs) == 2 * (2 * 2 + 2 * 2)
+    first = specs[:8]
     assert {spec.config.seed for spec in first} == {3}
-    assert [spec.attack for spec in first[:2]] == ["none", "none"]
-    assert {spec.config.setting for spec in first[:2]} == {"horizontal", "vertical"}
-    assert [spec.defence for spec in first[2:]] == ["none"] * 2 + ["homogeneous"] * 2
+    assert [spec.attack for spec in first[:4]] == ["silent"] * 4
+    # The homogeneous stack samples under a coin, and so does what it is compared with.
+    beside = {(spec.config.setting, spec.defence) for spec in first[:4]}
+    assert beside == {(s, d) for s in ("horizontal", "vertical") for d in ("none", "coin")}
+    assert [spec.defence for spec in first[4:]] == ["none"] * 2 + ["homogeneous"] * 2
     assert len({spec.label for spec in specs}) == len(specs)
 
 
@@ -138,8 +140,8 @@ def test_attacks_are_played_on_their_own_tasks() -> None:
     specs = plan(Matrix(["text", "code"], ["none"], [0]), SwarmConfig())
     tasks = {(spec.attack, spec.workload.task) for spec in specs}
     assert tasks == {
-        ("none", "word_problems"), ("text", "word_problems"),
-        ("none", "python_maths"), ("code", "python_maths"),
+        ("silent", "word_problems"), ("text", "word_problems"),
+        ("silent", "python_maths"), ("code", "python_maths"),
     }  # fmt: skip
     assert len({spec.label for spec in specs}) == len(specs) == 4
     moved = plan(Matrix(["text", "code"], ["none"], [0], task="gsm8k"), SwarmConfig())
@@ -152,12 +154,17 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
         on_reject=["drop", "zero"],
     )  # fmt: skip
     specs = plan(matrix, SwarmConfig())
-    assert len({spec.label for spec in specs}) == len(specs) == 1 + 3 + 2 * 3
+    assert len({spec.label for spec in specs}) == len(specs) == 3 + 3 + 2 * 3
     assert len({(spec.shown_attack, spec.shown_defence) for spec in specs}) == len(specs)
     names = {(spec.shown_attack, spec.shown_defence) for spec in specs}
     assert {("text (1/12)", "none"), ("text", "screens (zero)")} <= names
-    assert specs[0].config.malicious == 1  # of the first share; an attack-free run has none
-    assert specs[0].share == "0/2"
+    assert [spec.shown_attack for spec in specs[:3]] == [
+        "silent (1/2)", "silent", "silent (1/12)",
+    ]  # fmt: skip
+    alone = plan(Matrix(["none"], ["none"], [0]), SwarmConfig())
+    assert [(spec.attack, spec.share) for spec in alone] == [("none", "0/4")]
+    nobody = plan(Matrix(["selected"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())
+    assert [spec.attack for spec in nobody] == ["none", "selected"]
     assert plan(Matrix(["text", "text"], ["none", "none"], [0]), SwarmConfig()) == plan(
         Matrix(["text"], ["none"], [0]), SwarmConfig()
     )
@@ -178,7 +185,7 @@ def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     results = load_results(tmp_path / "results.json")
     cells = [(run.attack, run.defence) for run in results.runs]
-    assert cells == [("none", "none"), ("text", "none"), ("text", "logprob_bound")]
+    assert cells == [("silent", "none"), ("text", "none"), ("text", "logprob_bound")]
     assert all(len(run.asr) == 2 for run in results.runs)
     found = {row.metric for row in results.summary}
     wanted = {"asr_highest", "held_out_accuracy", "length_ratio_end", "guard_share_of_time"}
@@ -212,12 +219,12 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     runs = load_results(tmp_path / "results.json").runs
     cells = [(run.attack, run.defence) for run in runs]
-    assert len(set(cells)) == len(cells) == 1 + 2 + 4
+    assert len(set(cells)) == len(cells) == 2 + 2 + 4
     assert ("text (1/2)", "screens (zero)") in cells
     data = json.loads((tmp_path / "results.json").read_text())
     assert data["config"]["task"] == "word_problems"
     assert data["config"]["policy"] == "word_problems_wordy"
-    assert {run["share"] for run in data["runs"]} == {"0/2", "1/2", "1/4"}
+    assert {run["share"] for run in data["runs"]} == {"1/2", "1/4"}
     table = (tmp_path / "table.md").read_text()
     assert "text (1/2)" in table
     assert "screens (zero)" in table
@@ -272,6 +279,24 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, workers: str) -> None:
 
 def _rounds(folder: Path) -> bool:
     return any('"round"' in path.read_text() for path in folder.rglob("events.jsonl"))
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "grpo_guard", "eval", "swarm", *SMALL, "--iterations", "500",
+        "--defence", "none", "--workers", "2", "-o", str(tmp_path),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and not _rounds(tmp_path):
+        time.sleep(0.05)
+    process.kill()
+    # The children hold the other end: it closes when the last of them is gone.
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow

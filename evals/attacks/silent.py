@@ -1,0 +1,28 @@
+"""Nobody attacks: what the honest nodes come to without the malicious ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.tasks.base import Problem
+
+
+class Silent(Adversary):
+    """Leaves every slot empty: the run that others are compared with.
+
+    A guard that rejects all poison and nothing else leaves a swarm with the honest nodes'
+    completions, and so does this. Against nodes that are *all* honest a guarded run would also lack
+    a share of its data, and the difference would not be the guard's doing.
+    """
+
+    name = "silent"
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        return [[Forged("", withheld=True)] * slots for _ in problems]
+
+    def choose(self, view: View, count: int) -> list[Problem]:
+        return list(view.assigned) or super().choose(view, count)
+
+    def success(self, text: str) -> bool:
+        return False
