@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.evals.results import Results, ResultsError, Run, load_results
-from grpo_guard.evals.roles import NONE
+from grpo_guard.evals.roles import attack_free
 from grpo_guard.evals.series import conditions
 
 RESULTS = "results.json"
@@ -49,7 +49,7 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
                 runs[key] = name, named
             elif runs[key][0] == name or _figures(runs[key][1]) == _figures(named):
                 continue
-            elif run.attack == NONE and _but_for_room(runs[key][1], named):
+            elif attack_free(run.attack) and _but_for_room(runs[key][1], named):
                 runs[key] = max(runs[key], (name, named), key=lambda one: _room(one[1]))
             else:
                 raise ResultsError(
@@ -66,7 +66,7 @@ def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
         # Without an attack nobody is malicious, whatever the plan has for its other runs.
-        left_out = {"seed", "malicious", _ROOM} if run.attack == NONE else {"seed"}
+        left_out = {"seed", "malicious", _ROOM} if attack_free(run.attack) else {"seed"}
         own = {key: value for key, value in run.settings.items() if key not in left_out}
         if not own:
             continue
