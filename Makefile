@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 VLLM   := .venv-vllm
 TRL16  := .venv-trl16
+VERL   := .venv-verl
+VERIFIERS := .venv-verifiers
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-trl check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-trl test-verifiers check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -66,6 +68,14 @@ test-trl: $(READY) $(TRL16)/.ready
 	$(BIN)/python -m pytest $(TRL_TESTS)
 	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
 
+#: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
+test-verifiers: $(VERIFIERS)/.ready
+	$(VERIFIERS)/bin/python -m pytest tests/verifiers
+
+#: make test-verl the verl adapter with the real verl 0.9.1, in an environment of its own
+test-verl: $(VERL)/.ready
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/adapters/test_verl_contract.py
+
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
@@ -85,7 +95,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(VERIFIERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -118,4 +128,21 @@ $(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-olde
 	nvidia-smi >/dev/null 2>&1 || $(TRL16)/bin/python -m pip install -qq torch==2.13.0
 	$(TRL16)/bin/python -m pip install -qq -c $(TRL16)/constraints.txt -e '.[trl,evals]' \
 	    pytest pytest-timeout hypothesis
+	touch $@
+
+# No torch: verifiers scores traces, and so does its adapter.
+$(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt
+	test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/python -m pip install -qq --upgrade pip
+	$(VERIFIERS)/bin/python -m pip install -qq -r tests/verifiers/requirements.txt -e .
+	touch $@
+
+# verl asks for much that only training needs, and pins a torch of its own: see the requirements.
+$(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
+	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(VERL)/bin/python -m pip install -qq torch==2.13.0
+	$(VERL)/bin/python -m pip install -qq --no-deps verl==0.9.1
+	$(VERL)/bin/python -m pip install -qq -r tests/verl/requirements.txt
+	$(VERL)/bin/python -m pip install -qq --no-deps -e .
 	touch $@

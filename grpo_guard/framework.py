@@ -41,6 +41,8 @@ FRAMEWORKS: dict[str, tuple[str, frozenset[str]]] = {
         "grpo_guard.adapters.trl_ms_swift:MsSwiftAdapter",
         frozenset({"completions"}),
     ),
+    "slime": ("grpo_guard.adapters.slime:SlimeAdapter", frozenset({"args", "sample"})),
+    "verifiers": ("grpo_guard.adapters.verifiers:VerifiersAdapter", frozenset({"trace"})),
 }
 
 

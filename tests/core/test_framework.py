@@ -49,7 +49,8 @@ def test_a_name_overrides_the_signature(name):
         (
             trl,
             "trll",
-            "expected one of verl, openrlhf, trl, ms_swift, got 'trll'; did you mean 'trl'",
+            "expected one of verl, openrlhf, trl, ms_swift, slime, verifiers, got 'trll'; "
+            "did you mean 'trl'",
         ),
         (trl, "swarm", "got 'swarm'$"),
         ([], None, "expected a function or a non-empty list, got an empty list"),

@@ -8,12 +8,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
+from grpo_guard.adapters.slime import SlimeAdapter
 from grpo_guard.adapters.trl import TRLAdapter
 from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.verifiers import VerifiersAdapter
 from grpo_guard.adapters.verl import VerlAdapter
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
 
@@ -29,7 +32,9 @@ class Trainer:
         adapter: Class of the adapter.
         arguments: Of one call, in the trainer's order; from a text, or from a list where ``batch``.
         texts: Which of the arguments holds the completion, or the completions.
+        reads: The text of an object that stands for a completion.
         key: Where a dict that the reward function returns has its reward; None = no dicts.
+        any_key: A dict has a reward under each of its keys.
         batch: One call has the whole batch, else one completion.
         positional: The arguments have no names.
         drops: The trainer leaves a completion out of its group where the reward is None.
@@ -43,7 +48,9 @@ class Trainer:
     adapter: Callable[[], Any]
     arguments: Callable[[Any], dict[str, Any]]
     texts: str
+    reads: Callable[[Any], str] = str
     key: str | None = None
+    any_key: bool = False
     batch: bool = False
     positional: bool = False
     drops: bool = False
@@ -89,7 +96,8 @@ class Trainer:
     def texts_in(self, given: Mapping[str, Any]) -> list[str]:
         """The completions as the reward function finds them among its arguments."""
         found = given[self.texts]
-        return [t.removeprefix(PROMPT) for t in (found if isinstance(found, list) else [found])]
+        rows = found if isinstance(found, list) else [found]
+        return [self.reads(row).removeprefix(PROMPT) for row in rows]
 
 
 async def _awaited(answer: Any) -> Any:
@@ -129,8 +137,34 @@ def _answer(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
+def _sample(text: str) -> Any:
+    """slime's, as published."""
+    status = SimpleNamespace(value="completed")
+    ids = {"tokens": [5, 1, 2], "response_length": 2, "rollout_log_probs": [-0.5, -0.1]}
+    more = {"loss_mask": None, "group_index": 0, "label": "7", "metadata": {}, "status": status}
+    return SimpleNamespace(prompt=PROMPT, response=text, **ids, **more)
+
+
+def _log(name: str, value: float) -> None:
+    LOGGED[name] = value
+
+
+def _trace(text: str) -> Any:
+    """verifiers', with one turn; tests/verifiers has the real one."""
+    asked = SimpleNamespace(role="user", content=PROMPT)
+    said = SimpleNamespace(role="assistant", content=text, tool_calls=None)
+    nodes = [
+        SimpleNamespace(message=asked, sampled=False, parent=None, token_ids=[5], mask=[False]),
+        SimpleNamespace(message=said, sampled=True, parent=0, token_ids=[1], mask=[True]),
+    ]
+    nodes[1].logprobs = [-0.5]
+    task = SimpleNamespace(type="Sums", data=SimpleNamespace(answer="7"))
+    return SimpleNamespace(nodes=nodes, info={}, task=task, record_metric=_log)
+
+
 RLLM = _example("rllm_adapter").RLLMAdapter
 LOGGED: dict[str, float] = {}  # what the pretended trainer was told to log
+SLIME_ARGS = SimpleNamespace(reward_key="score", eval_reward_key=None)
 
 TRAINERS = {
     "trl": Trainer(
@@ -180,6 +214,33 @@ TRAINERS = {
         raises=False,
         finite=True,
         reject_rate=lambda answer: answer["extra_logs"]["guard_reject"],
+    ),
+    "slime": Trainer(
+        SlimeAdapter,
+        lambda t: {"args": SLIME_ARGS, "sample": _sample(t)},
+        "sample",
+        reads=lambda sample: sample.response,
+        key="score",
+        positional=True,
+        awaits=True,
+    ),
+    "slime_group": Trainer(
+        SlimeAdapter,
+        lambda t: {"args": SLIME_ARGS, "samples": [_sample(text) for text in t]},
+        "samples",
+        reads=lambda sample: sample.response,
+        batch=True,
+        positional=True,
+        awaits=True,
+    ),
+    "verifiers": Trainer(
+        VerifiersAdapter,
+        lambda t: {"trace": _trace(t), "task": SimpleNamespace(answer="7")},
+        "trace",
+        reads=lambda trace: trace.nodes[-1].message.content,
+        any_key=True,
+        awaits=True,
+        reject_rate=lambda answer: LOGGED["guard/reject_rate"],
     ),
     "rllm": Trainer(RLLM, lambda t: {"task_info": {"question": PROMPT}, "action": t}, "action"),
 }

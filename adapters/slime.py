@@ -1,0 +1,206 @@
+"""slime: the custom reward model, ``async rm(args, sample)`` (``--custom-rm-path``).
+
+slime awaits ``rm(args, sample)`` for one `Sample` at a time, or ``rm(args, samples)`` for a group
+under ``--group-rm``, and takes a number or a dict in which ``--reward-key`` names the reward. A
+sample brings its token ids and the engine's log-probs; node, round, slot and task are read from
+its ``metadata`` where they are there.
+
+slime leaves no sample out of a group's baseline by itself: ``remove_sample`` only empties the loss
+mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` beside it::
+
+    rm = SlimeAdapter(leave_out=True).wrap(my_rm, Guard(verifier, policy=Policy(on_reject="drop")))
+    # --custom-rm-path my_module.rm
+    # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
+
+Written against the published source (THUDM/slime: rollout/rm_hub, rollout/sglang_rollout.py,
+utils/types.py, ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
+same function and does not say so: give its data sets an unguarded ``custom_rm_path``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.completion import Completion
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard, Review
+
+_LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
+_BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
+
+
+class SlimeAdapter:
+    """Guards ``rm(args, sample)`` or ``rm(args, samples)``, told apart by the parameter's name.
+
+    Args:
+        leave_out: What the policy leaves out gets reward 0, ``remove_sample``, and a mark for
+            `rewards_without_left_out`, which must be slime's post-processing of rewards.
+    """
+
+    def __init__(self, *, leave_out: bool = False) -> None:
+        self.leave_out = leave_out
+
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form. In a dict result only the reward changes; the rest is the function's.
+
+        Raises:
+            FrameworkError: a list (slime takes one function), no function, or a policy that leaves
+                completions out of their group without ``leave_out``.
+        """
+        if isinstance(reward, list | tuple):
+            raise FrameworkError("slime takes one reward function, got a list; guard that one")
+        if not self.leave_out:
+            by_group = _takes_groups(reward)
+            policy = replace(guard.policy, on_long="keep") if by_group else guard.policy
+            forbid_leaving_out(policy, "slime")
+        function = RewardFunction.inspect(reward)
+
+        def settle(args: Any, given: Any, review: Review, result: Any) -> Any:
+            group = isinstance(given, list | tuple)
+            samples, results = (given, result) if group else ([given], [result])
+            rewards = _rewards(function, results, len(samples), args)
+            kept = guard.settle(rewards, review)
+            if self.leave_out:
+                kept = [
+                    _left_out(args, sample) if after is None and before is not None else after
+                    for sample, before, after in zip(samples, rewards, kept, strict=True)
+                ]
+            if not isinstance(results, list | tuple):  # an array, which holds no dicts
+                return kept
+            answers = [
+                {**row, _key(function, row, args): value} if isinstance(row, Mapping) else value
+                for row, value in zip(results, kept, strict=True)
+            ]
+            return answers if group else answers[0]
+
+        if function.is_async:
+
+            async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
+                sample = _given(given, more)
+                review = await guard.areview(_batch(sample))
+                return settle(args, sample, review, await function.call(args, *given, **more))
+
+            return function.dress(guarded_async)
+
+        def guarded(args: Any, *given: Any, **more: Any) -> Any:
+            sample = _given(given, more)
+            review = guard.review(_batch(sample))
+            return settle(args, sample, review, function.call(args, *given, **more))
+
+        return function.dress(guarded)
+
+
+def completion_from(sample: Any) -> Completion:
+    """The completion behind a `Sample`; its group is ``group_index``.
+
+    A response in which ``loss_mask`` leaves tokens out holds what tools answered, or what an older
+    policy drew. As one completion its ids would be judged as the model's own, so that it is
+    passed on as text alone.
+    """
+    metadata = sample.metadata if isinstance(sample.metadata, Mapping) else {}
+    n, tokens, mask = sample.response_length, sample.tokens or [], sample.loss_mask
+    has_ids = 0 < n <= len(tokens) and (mask is None or (len(mask) == n and all(mask)))
+    log_probs = sample.rollout_log_probs
+    node = metadata.get("node", metadata.get("peer"))
+    task = metadata.get("task")
+    status = getattr(sample.status, "value", None)
+    return Completion(
+        sample.prompt,
+        sample.response,
+        prompt_ids=tuple(tokens[:-n]) if has_ids else None,
+        completion_ids=tuple(tokens[-n:]) if has_ids else None,
+        sampler_logprobs=log_probs if has_ids and log_probs and len(log_probs) == n else None,
+        node=None if node is None else str(node),
+        group=sample.group_index,
+        round=_integer(metadata.get("round")),
+        slot=_integer(metadata.get("slot")),
+        reference=sample.label if isinstance(sample.label, str) else None,
+        task=task if isinstance(task, str) else None,
+        finish_reason={"completed": "stop", "truncated": "length"}.get(str(status)),
+    )
+
+
+def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """slime's rewards and what it trains with, each group's baseline without what was left out.
+
+    The same figures as slime's own where nothing was: less the group's mean, and divided by its
+    standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
+    """
+    raw = [sample.get_reward_value(args) for sample in samples]
+    if args.advantage_estimator not in _BY_GROUP or not args.rewards_normalization:
+        return raw, list(raw)
+    groups: dict[Any, list[int]] = {}
+    for i, sample in enumerate(samples):
+        if not getattr(sample, _LEFT_OUT, False):
+            place = ("row", i // args.n_samples_per_prompt)
+            key = place if sample.group_index is None else sample.group_index
+            groups.setdefault(key, []).append(i)
+    trained = [0.0] * len(raw)
+    scaled = args.grpo_std_normalization and args.advantage_estimator in ("grpo", "gspo")
+    for rows in groups.values():
+        mean = statistics.fmean(raw[i] for i in rows)
+        spread = statistics.stdev([raw[i] for i in rows]) if scaled and len(rows) > 1 else 0.0
+        for i in rows:
+            trained[i] = (raw[i] - mean) / (spread + 1e-6) if scaled else raw[i] - mean
+    return raw, trained
+
+
+def _left_out(args: Any, sample: Any) -> float:
+    if not getattr(args, "custom_reward_post_process_path", None):
+        raise FrameworkError(
+            "slime would count a completion that is left out as reward 0 in its group; set "
+            "--custom-reward-post-process-path "
+            "grpo_guard.adapters.slime.rewards_without_left_out"
+        )
+    sample.remove_sample = True
+    setattr(sample, _LEFT_OUT, True)
+    return 0.0
+
+
+def _takes_groups(reward: Any) -> bool:
+    try:
+        return "samples" in inspect.signature(reward).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
+    """slime passes the sample by position; whoever tests a reward function may name it."""
+    return given[0] if given else more["sample"] if "sample" in more else more["samples"]
+
+
+def _batch(given: Any) -> list[Completion]:
+    samples = given if isinstance(given, list | tuple) else [given]
+    return [completion_from(sample) for sample in samples]
+
+
+def _rewards(
+    function: RewardFunction, results: Any, expected: int, args: Any
+) -> list[float | None]:
+    if isinstance(results, list | tuple):
+        results = [
+            row[_key(function, row, args)] if isinstance(row, Mapping) else row for row in results
+        ]
+    return function.rewards(results, expected)
+
+
+def _key(function: RewardFunction, row: Mapping[str, Any], args: Any) -> str:
+    """Where a dict has its reward: evaluations may have a key of their own."""
+    keys = [getattr(args, name, None) for name in ("reward_key", "eval_reward_key")]
+    for key in keys:
+        if key is not None and key in row:
+            return str(key)
+    raise ValueError(
+        f"{function.name}: expected a dict with the reward under --reward-key ({keys[0]!r}), "
+        f"got {row!r:.80}"
+    )
+
+
+def _integer(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and -(2**63) <= value < 2**63 else None

@@ -1,0 +1,118 @@
+"""What `verifiers` traces and prime-rl rollouts have in common: their turns as completions.
+
+A trace is a tree of messages. What the model wrote (``sampled``) is judged turn by turn, each with
+all that stood before it as its prompt: the ids of a whole branch hold what users and tools said,
+which no policy drew. A trace is as bad as its worst turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_guard.completion import Completion, content_text
+from grpo_guard.guard import Guard, Review
+from grpo_guard.metrics import metrics
+from grpo_guard.verdict import Verdict
+
+
+def completions_from(trace: Any, *, round: int | None = None) -> list[Completion]:
+    """One completion per turn of the model, in order; an empty one where it said nothing.
+
+    ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
+    reference is the ``answer`` of the task's data. Turns have no group: those of one trace are no
+    samples of one prompt.
+    """
+    nodes = trace.nodes
+    info = trace.info if isinstance(trace.info, Mapping) else {}
+    answer = getattr(trace.task.data, "answer", None)
+    sender = info.get("node")
+    shared: dict[str, Any] = {
+        "node": None if sender is None else str(sender),
+        "round": round,
+        "reference": answer if isinstance(answer, str) else None,
+        "task": str(trace.task.type),
+    }
+    messages = [_message(node.message) for node in nodes]
+    turns = [i for i, node in enumerate(nodes) if node.sampled]
+    if not turns:
+        return [Completion(messages, "", **shared)]
+    return [
+        Completion(
+            [messages[j] for j in _before(nodes, i)],
+            said(nodes[i].message),
+            **_ids(nodes, i),
+            **shared,
+        )
+        for i in turns
+    ]
+
+
+def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
+    """The guard's findings on a trace as one verdict, that of its worst turn.
+
+    Raises:
+        AbstainError: as `Guard.review`.
+    """
+    verdicts = guard.review(completions_from(trace, round=round)).verdicts
+    worst = max(verdicts, key=_badness)
+    return Review([worst], metrics([worst]))
+
+
+def said(message: Any) -> str:
+    """All that a message of the model says: thoughts, content, and calls of tools.
+
+    They are trained on alike, so that poison in one of them must not pass unread.
+    """
+    parts = [getattr(message, "reasoning_content", None), _text(message)]
+    for call in getattr(message, "tool_calls", None) or []:
+        parts += [getattr(call, "namespace", None), call.name, call.arguments]
+    return "\n".join(part for part in parts if isinstance(part, str) and part)
+
+
+def _badness(verdict: Verdict) -> int:
+    return 2 if verdict.rejected else 1 if verdict.abstained else 0
+
+
+def _before(nodes: Sequence[Any], i: int) -> list[int]:
+    """The path from the root to a node, without it."""
+    path: list[int] = []
+    at = nodes[i].parent
+    while at is not None and len(path) < len(nodes):  # a graph from elsewhere may have a loop
+        path.append(at)
+        at = nodes[at].parent
+    return path[::-1]
+
+
+def _ids(nodes: Sequence[Any], i: int) -> dict[str, Any]:
+    """Ids of prompt and turn, and the engine's log-probs; nothing where they do not fit.
+
+    A turn's node begins with what the template puts before it, which the model did not draw.
+    """
+    ids, mask = nodes[i].token_ids, [bool(drawn) for drawn in nodes[i].mask]
+    start = mask.index(True) if True in mask else len(mask)
+    path = _before(nodes, i)
+    has_all = all(nodes[j].token_ids for j in path)
+    if start == len(mask) or len(mask) != len(ids) or not all(mask[start:]) or not has_all:
+        return {}
+    log_probs = nodes[i].logprobs
+    fits = len(log_probs) == len(ids) - start and not any(math.isnan(x) for x in log_probs)
+    return {
+        "prompt_ids": [token for j in path for token in nodes[j].token_ids] + ids[:start],
+        "completion_ids": ids[start:],
+        "sampler_logprobs": log_probs if fits else None,
+    }
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """As chat templates have it, with what calls and thoughts say as text."""
+    role = str(message.role)
+    return {"role": role, "content": said(message) if role == "assistant" else _text(message)}
+
+
+def _text(message: Any) -> str:
+    content = message.content
+    if isinstance(content, list | tuple):
+        content = [getattr(part, "text", None) for part in content]
+    return content_text(content)

@@ -1,0 +1,278 @@
+"""The real package scores real traces, guarded (`make test-verifiers`)."""
+
+import asyncio
+import pickle
+
+import pytest
+
+vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+
+from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
+from grpo_guard.adapters.prime_rl import GuardFilter  # noqa: E402
+from grpo_guard.adapters.traces import completions_from  # noqa: E402
+from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+
+
+class Words(CompletionVerifier):
+    name = "words"
+
+    def __init__(self):
+        self.shown = []
+
+    def verify(self, batch):
+        self.shown += batch
+        return [self._verdict(c.text) for c in batch]
+
+    def _verdict(self, text):
+        if "Hail" in text:
+            return reject(self.name, message="says Hail")
+        unseen = "unseen" in text
+        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
+
+
+class SumsData(vf.TaskData):
+    answer: str
+
+
+class Sums(vf.Task[SumsData]):
+    """Sums."""
+
+    @vf.reward(weight=2.0)
+    async def correct(self, trace) -> float:
+        return 1.0
+
+    @vf.reward(weight=-0.5)
+    async def cost(self, task) -> float:
+        assert task.answer == "7"
+        return 1.0
+
+    @vf.reward
+    async def scores(self, trace) -> dict:
+        return {"form": 0.25, "style": 0.5}
+
+    @vf.metric
+    async def turns(self, trace) -> float:
+        return float(trace.num_turns)
+
+
+class Bare(vf.Task[SumsData]):
+    pass
+
+
+DATA = SumsData(prompt="3+4?", answer="7")
+
+
+def trace_of(*turns):
+    """A conversation in which the user answers each turn with "go on"."""
+    trace = vf.Trace(
+        task=vf.TraceTask(type="Sums", data=DATA), agent=vf.AgentInfo(config=vf.AgentConfig())
+    )
+    node = {"message": {"role": "user", "content": "3+4?"}, "token_ids": [5, 6]}
+    trace.nodes.append(vf.MessageNode(**node, mask=[False, False]))
+    for turn in turns:
+        said = {"content": turn} if isinstance(turn, str) else turn
+        message = {"role": "assistant", **said}
+        drawn = {"token_ids": [9, 1, 2], "mask": [False, True, True], "logprobs": [-0.5, -0.25]}
+        at = len(trace.nodes) - 1
+        trace.nodes.append(vf.MessageNode(parent=at, message=message, sampled=True, **drawn))
+        asked = {"role": "user", "content": "go on"}
+        more = {"token_ids": [7], "mask": [False]}
+        trace.nodes.append(vf.MessageNode(parent=at + 1, message=asked, **more))
+    trace.nodes.pop()
+    return trace
+
+
+def scored(task, trace):
+    asyncio.run(task.score(trace))
+    return {name: None if r is None else r.value for name, r in trace.rewards.items()}
+
+
+def guarded(policy=None, verifier=None, **more):
+    policy = policy or Policy(on_abstain="zero")
+    return guard(verifier or Words(), policy=policy, framework="verifiers", **more)(Sums)(DATA)
+
+
+def test_all_rewards_of_a_task_fall_together():
+    honest = {"correct": 2.0, "cost": -0.5, "form": 0.25, "style": 0.5}
+    assert scored(Sums(DATA), trace_of("Hail")) == honest
+    assert scored(guarded(), trace_of("seven")) == honest
+    fallen = {"correct": 0.0, "cost": -0.5, "form": 0.0, "style": 0.0}
+    assert scored(guarded(), trace_of("Hail")) == fallen
+    assert scored(guarded(), trace_of("unseen")) == fallen
+    assert scored(guarded(Policy(on_abstain="pass")), trace_of("unseen")) == honest
+
+
+def test_a_number_counts_once_whatever_the_weights():
+    trace = trace_of("Hail")
+    scored(guarded(Policy(-3.0, "zero")), trace)
+    assert trace.reward == pytest.approx(-3.0 - 0.5)  # the number, and the cost that stays
+    assert trace.rewards["correct"].weight == 2.0
+
+
+def test_poison_in_any_turn_thought_or_call_is_found():
+    call = {"id": "1", "name": "run", "arguments": '{"code": "Hail"}'}
+    for turns in (
+        ["seven", "Hail"],
+        ["Hail", "seven"],
+        [{"content": "seven", "reasoning_content": "Hail"}],
+        [{"content": None, "tool_calls": [call]}, "seven"],
+    ):
+        trace = trace_of(*turns)
+        scored(guarded(), trace)
+        assert trace.reward <= 0
+        assert trace.metrics["guard/reject_rate"] == 1.0
+        assert trace.metrics["turns"] == len(turns)
+
+
+def test_each_turn_comes_with_its_own_tokens():
+    first, second = completions_from(trace_of("one", "two"))
+    assert (first.prompt_ids, first.completion_ids) == ((5, 6, 9), (1, 2))
+    assert (second.prompt_ids, second.completion_ids) == ((5, 6, 9, 1, 2, 7, 9), (1, 2))
+    assert first.sampler_logprobs == (-0.5, -0.25)
+    assert [m["content"] for m in second.prompt] == ["3+4?", "one", "go on"]
+    assert (second.reference, second.task, second.group) == ("7", "Sums", None)
+
+
+def test_tokens_that_do_not_fit_are_left_out():
+    trace = trace_of("one")
+    trace.nodes[1].mask = [True, False, True]  # not one stretch
+    assert completions_from(trace)[0].completion_ids is None
+    trace = trace_of("one")
+    trace.nodes[0].token_ids = []  # a relay of text alone
+    assert completions_from(trace)[0].prompt_ids is None
+    (empty,) = completions_from(vf.Trace(task=trace.task, agent=trace.agent))
+    assert (empty.text, empty.completion_ids) == ("", None)
+
+
+def test_the_class_is_a_task_like_its_own():
+    task = guarded()
+    kind = type(task)
+    assert (kind.__name__, kind.__doc__, kind.__module__) == ("Sums", "Sums.", __name__)
+    assert kind.data_type() is SumsData
+    assert [f.__name__ for f in task.hooks("reward")] == ["correct", "cost", "scores"]
+    trace = trace_of("Hail")
+    assert scored(task.defer_scoring(), trace) == {}
+
+
+def plugged(trace) -> float:
+    return asyncio.sleep(0, result=4.0)
+
+
+def test_rewards_plugged_in_by_the_configuration_fall_too():
+    config = Sums.config_type()(rewards={"extra": {"fn": f"{__name__}:plugged", "weight": 1.0}})
+    kind = type(guarded())
+    trace = trace_of("Hail")
+    assert scored(kind(DATA, config), trace)["extra"] == 0.0
+    assert scored(kind(DATA, config), trace_of("seven"))["extra"] == 4.0
+
+
+class Boom(CompletionVerifier):
+    name = "boom"
+
+    def verify(self, batch):
+        raise RuntimeError("no model loaded")
+
+
+def test_failures_of_the_guard_earn_nothing():
+    trace = trace_of("seven")
+    with pytest.raises(AbstainError):
+        scored(guarded(Policy(on_abstain="raise"), Boom()), trace)
+    assert trace.reward == 0
+    one = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=1)
+    trace = trace_of("seven")
+    with pytest.raises(AbstainError):
+        scored(guarded(one, Boom()), trace)
+    assert trace.rewards == {}
+
+
+def test_a_reward_that_fails_leaves_nothing_unguarded():
+    class Failing(Sums):
+        async def score(self, trace, runtime=None):
+            await super().score(trace, runtime)
+            raise KeyError("k")
+
+    task = guard(Words(), policy=Policy(on_abstain="zero"), framework="verifiers")(Failing)(DATA)
+    trace = trace_of("Hail")
+    with pytest.raises(KeyError):
+        scored(task, trace)
+    assert trace.reward <= 0
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_one_reward_can_be_guarded_above_or_below_its_mark(outside):
+    the_guard = Guard(Words(), policy=Policy(on_abstain="zero"))
+
+    async def correct(self, task) -> float:  # does not ask for the trace, which the guard needs
+        return 1.0
+
+    if outside:
+        made = the_guard(vf.reward(weight=3.0)(correct), framework="verifiers")
+    else:
+        made = vf.reward(weight=3.0)(the_guard(correct, framework="verifiers"))
+    kind = type("One", (Bare,), {"correct": made})
+    assert scored(kind(DATA), trace_of("seven")) == {"correct": 3.0}
+    trace = trace_of("Hail")
+    assert scored(kind(DATA), trace) == {"correct": 0.0}
+    assert trace.metrics["guard/reject_rate"] == 1.0
+
+
+def test_a_reward_of_keyed_scores_loses_all_of_them():
+    @guard(Words(), policy=Policy(-1.0, "zero"))  # known by its parameter
+    async def scores(self, trace):
+        return {"form": 0.25, "style": 0.5}
+
+    kind = type("Keyed", (Bare,), {"scores": vf.reward(scores)})
+    assert scored(kind(DATA), trace_of("seven")) == {"form": 0.25, "style": 0.5}
+    assert scored(kind(DATA), trace_of("Hail")) == {"form": -1.0, "style": 0.0}
+
+
+def test_two_guarded_rewards_of_one_task_are_refused():
+    decorate = guard(Words(), policy=Policy(on_abstain="zero"), framework="verifiers")
+    rewards = {name: decorate(getattr(Sums, name)) for name in ("correct", "cost")}
+    kind = type("Two", (Sums,), rewards)
+    with pytest.raises(vf.TaskError, match="guard the Task class instead"):
+        scored(kind(DATA), trace_of("seven"))
+
+
+def test_policies_that_leave_out_are_refused():
+    for policy in (Policy(), Policy("drop", "zero")):
+        with pytest.raises(FrameworkError, match="choose on_"):
+            guarded(policy)
+    with pytest.raises(FrameworkError, match="guard the Task class"):
+        guard(Words(), policy=Policy(on_abstain="zero"), framework="verifiers")([Sums.correct])
+
+
+class Notes:
+    def __init__(self):
+        self.nodes = []
+
+    def record(self, batch, verdicts):
+        self.nodes += [c.node for c in batch]
+
+
+def test_the_ledger_hears_of_each_turn_once():
+    notes = Notes()
+    trace = trace_of("one", "two")
+    trace.info["node"] = "mallory"
+    scored(guarded(ledger=notes), trace)
+    assert notes.nodes == ["mallory", "mallory"]
+
+
+def test_traces_after_a_trip_over_the_wire_are_judged_alike():
+    trace = pickle.loads(pickle.dumps(trace_of("seven", "Hail")))
+    verdicts = Words().verify(completions_from(trace))
+    assert [v.rejected for v in verdicts] == [False, True]
+    wire = vf.WireTrace.model_validate(trace.to_record())
+    assert completions_from(wire) == completions_from(trace)
+
+
+def test_prime_rls_filter_on_real_traces():
+    quiet = GuardFilter(Guard(Words()))
+    assert [quiet.check(trace_of(t)).detected for t in ("seven", "Hail", "unseen")] == [
+        False,
+        True,
+        True,
+    ]
+    lenient = GuardFilter(Guard(Words(), policy=Policy(on_abstain="pass")))
+    assert not lenient.check(trace_of("unseen")).detected
