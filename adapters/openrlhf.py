@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from grpo_guard.adapters.openrlhf_query import completion_text
+from grpo_guard.adapters.openrlhf_query import completion_text, reference_from
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
 from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
 from grpo_guard.completion import Completion
@@ -111,10 +111,3 @@ def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> l
         Completion(prompt, completion_text(query, prompt), reference=reference_from(label))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
-
-
-def reference_from(label: Any) -> str | None:
-    """A label is whatever the data set has in its column; "" stands for no column."""
-    if isinstance(label, str | int | float) and not isinstance(label, bool):
-        return str(label) or None
-    return None

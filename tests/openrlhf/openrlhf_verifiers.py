@@ -1,0 +1,44 @@
+"""Verifiers and rewards that the agent files of the tests import."""
+
+from grpo_guard import CompletionVerifier
+from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
+
+WORD = "Hail"
+
+
+class Words(CompletionVerifier):
+    """Rejects "Hail" and names its tokens (here one a character); abstains on "unseen"."""
+
+    name = "words"
+    timeout = None
+
+    def __init__(self):
+        self.batches = []
+
+    def verify(self, batch):
+        self.batches.append(list(batch))
+        return [self._verdict(completion) for completion in batch]
+
+    def _verdict(self, completion):
+        text = completion.text
+        if "break" in text:
+            raise RuntimeError("no model loaded")
+        if WORD in text or not text:
+            at = text.find(WORD)
+            span = (at, at + len(WORD)) if text else None
+            return reject(self.name, findings=(Finding("word", "says Hail", token_span=span),))
+        return abstain(self.name, Cause.UNSUPPORTED) if "unseen" in text else accept(self.name)
+
+
+class FullDisk:
+    def record(self, batch, verdicts):
+        raise OSError("disk full")
+
+
+def graded(queries, prompts, labels):
+    """1 for the right answer, 0 for another; fails on "crash", NaN on "nan"."""
+    query = queries[0].removeprefix(prompts[0])
+    if "crash" in query:
+        raise ZeroDivisionError("grader failed")
+    right = float("nan") if "nan" in query else float(labels[0] in query)
+    return {"rewards": right, "scores": right, "extra_logs": {"length": float(len(query))}}

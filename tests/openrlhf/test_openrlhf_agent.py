@@ -1,0 +1,289 @@
+"""Guarded agents in the real OpenRLHF: loaded from a file, a group at a time, to its advantages."""
+
+import asyncio
+import logging
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
+
+from openrlhf_parts import (
+    MAX_LENGTH,
+    PROMPT,
+    TOKENIZER,
+    Engine,
+    actor,
+    advantages_of,
+    experiences_of,
+    group,
+    ids_of,
+    params,
+    run,
+    trained_text,
+)
+
+from grpo_guard import AbstainError, FrameworkError
+from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.openrlhf_rollout import number
+
+GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
+# The third is right and poisoned; the group's honest rewards are 1, 0, 1.
+SAID = ("It is 7.", "It is 8.", "It is 7. Hail to the thief.", "It is 7")
+
+
+def of_group(path, *texts, **more):
+    engine = Engine(*(texts or SAID), **more)
+    return run(actor(engine, path), len(engine.texts))
+
+
+# Under "drop" the third is left out, so the others' mean is 2/3. OpenRLHF's std and its
+# leave-one-out count four samples, so their scale is not that of three.
+THIRD = 1 / 3
+NUMBERS = [
+    ("zero", "dr_grpo", [0.5, -0.5, -0.5, 0.5]),
+    ("zero", "group_norm", [0.866025, -0.866025, -0.866025, 0.866025]),
+    ("zero", "rloo", [2 * THIRD, -2 * THIRD, -2 * THIRD, 2 * THIRD]),
+    ("drop", "dr_grpo", [THIRD, -2 * THIRD, 0.0, THIRD]),
+    ("drop", "group_norm", [0.707107, -1.414214, 0.0, 0.707107]),
+    ("drop", "rloo", [4 / 9, -8 / 9, 0.0, 4 / 9]),
+]
+
+
+@pytest.mark.parametrize(("on_reject", "estimator", "expected"), NUMBERS)
+def test_advantages_of_a_vetoed_sample_and_of_the_others(
+    agent_file, on_reject, estimator, expected
+):
+    responses = of_group(agent_file(f"on_reject={on_reject!r}"))
+    found, kl = advantages_of(responses, estimator, kl=0.25)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert kl == [0.25] * 4
+
+
+def test_what_is_left_out_trains_on_one_token_and_its_scores_are_the_groups(agent_file):
+    responses = of_group(agent_file("on_reject='drop'"))
+    assert [trained_text(r) for r in responses] == [
+        "It is 7.<|im_end|>", "It is 8.<|im_end|>", "I", "It is 7<|im_end|>",
+    ]  # fmt: skip
+    assert [r["scores"] for r in responses] == pytest.approx([1, 0, 2 / 3, 1])
+    assert [r["extra_logs"]["guard_left_out"] for r in responses] == [0, 0, 1, 0]
+    assert responses[2]["observation_tokens"] == ids_of(PROMPT + SAID[2] + "<|im_end|>")
+
+
+def test_length_penalties_leave_what_is_left_out_alone(agent_file):
+    texts = ("It is 7.", "It is 8.", "It is 7. Hail and on it goes...", "It is 7")
+    responses = of_group(agent_file("on_reject='drop'"), *texts)
+    for penalties in (
+        {"stop_properly_penalty_coef": -1.0},
+        {"overlong_buffer_len": 40, "overlong_penalty_factor": 1.0},
+    ):
+        found, _ = advantages_of(responses, "dr_grpo", **penalties)
+        assert found == pytest.approx([THIRD, -2 * THIRD, 0.0, THIRD], abs=1e-6)
+
+
+def test_flagged_tokens_leave_the_loss_and_the_rest_keeps_its_reward(agent_file):
+    responses = of_group(agent_file(own="mask_spans = True"), *SAID[:3], "Hail", "Hail to Hail 7")
+    assert responses[2]["reward"] == 1.0
+    assert trained_text(responses[2]) == "It is 7.  to the thief.<|im_end|>"
+    assert responses[2]["extra_logs"]["guard_reject"] == 1.0
+    assert trained_text(responses[3]) == "<|im_end|>"
+    assert responses[4]["reward"] == 1.0
+    assert trained_text(responses[4]) == " to Hail 7<|im_end|>"
+    found, kl = advantages_of(responses, "dr_grpo", kl=0.25)
+    assert found == pytest.approx([0.4, -0.6, 0.4, -0.6, 0.4], abs=1e-6)
+    assert kl == pytest.approx([0.25] * 5)
+
+
+def test_the_guard_sees_whole_groups_with_ids_and_log_probs(agent_file):
+    engine = Engine(*SAID)
+    loaded = actor(engine, agent_file())
+    responses = run(loaded, 4)
+    (batch,) = loaded.executor.guard.verifier.batches
+    assert [c.text for c in batch] == list(SAID)
+    assert {c.prompt for c in batch} == {PROMPT}
+    assert {c.prompt_ids for c in batch} == {tuple(ids_of(PROMPT))}
+    assert [c.slot for c in batch] == [0, 1, 2, 3]
+    assert len({c.group for c in batch}) == 1
+    assert {c.reference for c in batch} == {"7"}
+    for completion, response in zip(batch, responses, strict=True):
+        start, end = len(ids_of(PROMPT)), len(response["observation_tokens"])
+        assert list(completion.completion_ids) == response["observation_tokens"][start:end]
+        assert completion.sampler_logprobs == (-0.5,) * (end - start)
+        assert completion.finish_reason == "stop"
+
+
+def test_groups_under_way_at_once_do_not_mix_even_with_one_prompt(agent_file):
+    loaded = actor(Engine("It is 7.", "Hail", "It is 8."), agent_file("on_reject='drop'"))
+
+    async def both():
+        return await asyncio.gather(*(group(loaded, 3) for _ in range(4)))
+
+    groups = asyncio.run(both())
+    batches = loaded.executor.guard.verifier.batches
+    assert [len(batch) for batch in batches] == [3] * 4
+    assert len({c.group for batch in batches for c in batch}) == 4
+    assert all([r["reward"] for r in responses] == [1.0, 0.5, 0.0] for responses in groups)
+    assert loaded.executor._siblings._open == {}
+
+
+def test_one_sample_a_prompt_and_no_log_probs(agent_file):
+    for policy, reward in (("", 0.0), ("on_reject='drop'", 0.0), ("on_reject=-1.0", -1.0)):
+        loaded = actor(Engine("Hail"), agent_file(policy))
+        (response,) = run(loaded, 1, logprobs=None)
+        assert response["reward"] == response["scores"] == reward
+        assert loaded.executor.guard.verifier.batches[0][0].sampler_logprobs is None
+        assert experiences_of([response])[0].rollout_log_probs is None
+
+
+@pytest.mark.parametrize("text", ["nan", "crash"])
+def test_a_reward_that_fails_is_left_out_and_logs_the_same_names(agent_file, text, caplog):
+    with caplog.at_level(logging.ERROR, logger="grpo_guard"):
+        responses = of_group(agent_file(), "It is 7.", "It is 8.", f"It is 7. {text}", "7")
+    found, _ = advantages_of(responses, "dr_grpo")
+    assert found == pytest.approx([THIRD, -2 * THIRD, 0.0, THIRD], abs=1e-6)
+    assert {frozenset(r["extra_logs"]) for r in responses} == {frozenset(GUARD_LOGS | {"length"})}
+    assert "left out of their group" in caplog.text
+    # Also where all of a later group fail.
+    loaded = actor(Engine("It is 7."), agent_file())
+    run(loaded, 1)
+    loaded.generate = Engine(text, text).generate
+    later = run(loaded, 2)
+    assert [r["reward"] for r in later] == [0.0, 0.0]
+    assert frozenset(later[0]["extra_logs"]) == frozenset(GUARD_LOGS | {"length"})
+
+
+def test_no_reward_from_the_start_stops_the_run_as_it_does_without_a_guard(agent_file, caplog):
+    responses = of_group(agent_file(), "crash", "crash")
+    assert [r["reward"] for r in responses] == [None, None]
+    assert "no reward came" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("on_abstain='skip'", [THIRD, -2 * THIRD, 0.0, THIRD]),
+        ("on_abstain='zero'", [0.5, -0.5, -0.5, 0.5]),
+        ("on_abstain='pass'", [0.25, -0.75, 0.25, 0.25]),
+    ],
+)
+def test_abstentions(agent_file, policy, expected):
+    for text in ("It is 7, unseen.", "It is 7, break."):
+        responses = of_group(agent_file(policy), "It is 7.", "It is 8.", text, "7")
+        assert advantages_of(responses, "dr_grpo")[0] == pytest.approx(expected, abs=1e-6)
+        assert responses[2]["extra_logs"]["guard_abstain"] == 1.0
+
+
+@pytest.mark.parametrize("policy", ["", "on_reject='drop'", "on_abstain='pass'"])
+def test_a_guard_that_fails_leaves_its_group_out_and_says_so(agent_file, policy, caplog):
+    responses = of_group(agent_file(policy, ledger="FullDisk()"))
+    found, kl = advantages_of(responses, "group_norm", kl=0.25)
+    assert found == [0.0] * 4
+    assert kl == [0.25] * 4
+    assert "disk full" in caplog.text
+    assert {frozenset(r["extra_logs"]) for r in responses} == {frozenset(GUARD_LOGS | {"length"})}
+
+
+def test_too_many_abstentions_leave_groups_out_until_the_policy_says_raise(agent_file, caplog):
+    loaded = actor(Engine("unseen 7"), agent_file("on_abstain='pass', abstain_window=2"))
+    rewards = [run(loaded, 1)[0]["reward"] for _ in range(3)]
+    assert rewards == [1.0, 0.0, 0.0]
+    assert "abstained on 2 of 2" in caplog.text
+    with pytest.raises(AbstainError, match="words abstained"):
+        of_group(agent_file("on_abstain='raise'"), "It is 7.", "unseen 7")
+
+
+def test_an_engine_that_fails_passes_unchanged_and_leaves_nothing_behind(agent_file):
+    loaded = actor(Engine(*SAID, fails_at=1), agent_file())
+
+    async def first_and_then():
+        with pytest.raises(RuntimeError, match="engine died"):
+            await group(loaded, 4)
+        await asyncio.sleep(0.2)
+
+    asyncio.run(first_and_then())
+    assert loaded.executor._siblings._open == {}
+    (batch,) = loaded.executor.guard.verifier.batches
+    assert [c.text for c in batch] == [SAID[0], *SAID[2:]]
+
+
+def test_a_trainer_that_gives_up_on_one_sample_still_hears_of_the_others(agent_file):
+    loaded = actor(Engine(*SAID), agent_file())
+    executor, shared = loaded.executor, params()
+
+    async def cancel_one():
+        tasks = [
+            asyncio.create_task(
+                executor.execute(PROMPT, "7", shared, MAX_LENGTH, TOKENIZER, loaded)
+            )
+            for _ in range(4)
+        ]
+        await asyncio.sleep(0.015)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    answers = asyncio.run(cancel_one())
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert [r["reward"] for r in answers[1:]] == [0.0, 0.0, 1.0]
+
+
+def test_prompts_that_are_too_long_are_shown_as_they_were_cut(agent_file):
+    long = PROMPT.replace("3+4?", "x" * 100)
+    loaded = actor(Engine("It is 7."), agent_file())
+    (response,) = run(loaded, 1, prompt=long)
+    (completion,) = loaded.executor.guard.verifier.batches[0]
+    assert completion.prompt == long[-len(completion.prompt) :]
+    assert 0 < len(completion.prompt) < len(long)
+    assert ids_of(completion.prompt) == list(completion.prompt_ids)
+    assert response["prompt"] == long
+
+
+@pytest.mark.parametrize("limit", [2, 30, 200])
+def test_a_sample_without_tokens_of_its_own_never_has_an_empty_mask(agent_file, limit):
+    loaded = actor(Engine("It is 7."), agent_file())
+
+    async def nothing(prompt, label, sampling_params, max_length, *rest):
+        ids = ids_of(PROMPT)
+        return {
+            "prompt": prompt, "label": label, "images": None, "mm_train_inputs": None,
+            "observation_tokens": ids, "action_ranges": [], "rollout_log_probs": None,
+            "truncated": True, "reward": 1.0, "scores": 1.0, "extra_logs": {},
+        }  # fmt: skip
+
+    class Empty:
+        execute = staticmethod(nothing)
+
+    class AgentExecutor(GuardedAgent, Empty):
+        guard = loaded.executor.guard
+
+    call = AgentExecutor().execute(PROMPT, "7", params(), limit, TOKENIZER, loaded)
+    response = asyncio.run(call)
+    assert response["reward"] == 0.0
+    (row,) = experiences_of([response], max_length=limit)
+    assert row.action_mask.sum() == 1
+
+
+def test_an_executor_that_would_run_without_its_guard_is_refused(agent_file):
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    guarded = actor(Engine("7"), agent_file()).executor
+    with pytest.raises(FrameworkError, match=r"AgentExecutor\(GuardedAgent, SingleTurnAgent"):
+
+        class AgentExecutor(SingleTurnAgentExecutor, GuardedAgent):
+            guard = guarded.guard
+
+    class Unguarded(GuardedAgent, SingleTurnAgentExecutor):
+        pass
+
+    with pytest.raises(FrameworkError, match="expected a Guard"):
+        Unguarded("reward.py")
+
+
+def test_rewards_stay_numbers_whatever_executors_have():
+    for value in (1, 1.0, [1.0], torch.tensor(1.0), torch.tensor([1.0]), [[torch.tensor(1.0)]]):
+        assert number(value) == 1.0
+    assert number(None) is None
+    assert math.isnan(number(float("nan")))
+    for value in ([1.0, 2.0], []):
+        with pytest.raises(ValueError, match="one reward"):
+            number(value)
