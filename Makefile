@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 VLLM   := .venv-vllm
 TRL16  := .venv-trl16
+RLHF   := .venv-openrlhf
 VERL   := .venv-verl
 VERIFIERS := .venv-verifiers
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-trl test-verifiers check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-trl test-verl test-openrlhf test-verifiers check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -76,6 +77,10 @@ test-verifiers: $(VERIFIERS)/.ready
 test-verl: $(VERL)/.ready
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/adapters/test_verl_contract.py
 
+#: make test-openrlhf  the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
+test-openrlhf: $(RLHF)/.ready
+	OMP_NUM_THREADS=1 $(RLHF)/bin/python -m pytest tests/openrlhf tests/adapters/test_openrlhf_contract.py
+
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
@@ -95,7 +100,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(VERIFIERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -145,4 +150,14 @@ $(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
 	$(VERL)/bin/python -m pip install -qq --no-deps verl==0.9.1
 	$(VERL)/bin/python -m pip install -qq -r tests/verl/requirements.txt
 	$(VERL)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# openrlhf asks for packages that want a GPU; the tests do without: see the requirements.
+$(RLHF)/.ready: pyproject.toml tests/openrlhf/requirements.txt
+	test -x $(RLHF)/bin/python || $(PYTHON) -m venv $(RLHF)
+	$(RLHF)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(RLHF)/bin/python -m pip install -qq torch==2.13.0
+	$(RLHF)/bin/python -m pip install -qq --no-deps openrlhf==0.11.2
+	$(RLHF)/bin/python -m pip install -qq -r tests/openrlhf/requirements.txt
+	$(RLHF)/bin/python -m pip install -qq --no-deps -e .
 	touch $@
