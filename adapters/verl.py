@@ -7,11 +7,15 @@ one completion at a time and takes a number or a dict with ``"score"``. Point
 What a guard can see from here is little: no token ids, no group, and no prompt unless the data set
 puts one into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is
 the empty string, and verifiers that score tokens given the prompt are of no use). Each call is a
-batch of one, so ``Policy.abstain_window`` counts completions.
+batch of one, so ``Policy.abstain_window`` counts completions. `verl_manager` sees all of that, and
+whole groups.
+
+verl passes on whatever a reward function returns: None, NaN and infinities become 0 here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,8 +47,15 @@ class VerlAdapter:
                     f"{function.name}: expected a dict with 'score', got {result!r:.80}"
                 )
             rewards = function.rewards([result["score"] if scored else result], 1)
-            score = guard.settle(rewards, review)[0]
+            kept = guard.settle(rewards, review)[0]
+            # verl looks at no reward: one NaN makes all advantages of its group NaN.
+            score = kept if kept is not None and math.isfinite(kept) else 0.0
             return {**result, "score": score} if scored else score
+
+        def dressed(wrapper: Any) -> Any:
+            wrapper = function.dress(wrapper)
+            wrapper.guard = guard  # how a guarded reward manager knows that it would guard twice
+            return wrapper
 
         # verl recognises an async function, but not an object with an async __call__: that one's
         # coroutine would become the reward. The wrapper is a function in either case.
@@ -54,13 +65,13 @@ class VerlAdapter:
                 review = await guard.areview([completion_from(kwargs)])
                 return settle(review, await function.call(**function.arguments(kwargs)))
 
-            return function.dress(guarded_async)
+            return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
             review = guard.review([completion_from(kwargs)])
             return settle(review, function.call(**function.arguments(kwargs)))
 
-        return function.dress(guarded)
+        return dressed(guarded)
 
 
 def completion_from(kwargs: Mapping[str, Any]) -> Completion:

@@ -204,6 +204,7 @@ TRAINERS = {
         "solution_str",
         key="score",
         awaits=True,
+        finite=True,
     ),
     "openrlhf": Trainer(
         OpenRLHFAdapter,

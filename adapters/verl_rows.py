@@ -1,0 +1,180 @@
+"""verl: the completions behind one trajectory, as a reward worker gets it.
+
+A trajectory is one DataProto of one or several rows, one for each output of the agent loop, padded
+on the right. verl rewards the last and trains on all of them, so each is judged. What a tool
+answered stands among the response tokens; with the agent-loop hook, which knows the mask, each turn
+of the model is a completion of its own behind the tokens before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from grpo_guard.completion import Completion, CompletionError
+
+# Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
+# environment returns cannot claim to be validation, or to be one of fewer siblings.
+TOLD: Final = "grpo_guard"
+# In a completion's metadata: why nobody could read it.
+UNREAD: Final = "guard_unread"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What only the agent loop's worker knows of a trajectory.
+
+    Args:
+        siblings: Trajectories of its prompt, itself among them.
+        validation: It trains nothing.
+        masks: One a row, [R]: 1 where the model wrote the token.
+        log_probs: One a row, [R] or None: of the rollout, natural logarithm.
+        score: The agent loop's own reward, in place of the reward function's.
+        step: Training step.
+    """
+
+    siblings: int
+    validation: bool = False
+    masks: tuple[tuple[int, ...], ...] = ()
+    log_probs: tuple[tuple[float, ...] | None, ...] = ()
+    score: float | None = None
+    step: int | None = None
+
+
+def told_of(columns: Mapping[str, Any]) -> Told | None:
+    """What the hook says of a trajectory; None without it."""
+    column = columns.get(TOLD)
+    told = None if column is None or not len(column) else column[-1]
+    return told if isinstance(told, Told) else None
+
+
+def last_row(data: Any) -> Any:
+    """The trajectory that a reward manager is to grade: its last output, without padding.
+
+    verl 0.9.1 counts a response's tokens from the right end of a mask that is padded there, and so
+    grades an answer without its end where an earlier output was longer.
+    """
+    row = data[-1:]
+    lengths = row.non_tensor_batch.get("response_len")
+    if lengths is None:
+        return row  # a padded batch: prompts to the left, responses to the right
+    response = int(lengths[-1])
+    prompt = int(row.non_tensor_batch["prompt_len"][-1])
+    row.batch = row.batch.clone(recurse=False)
+    row.batch["prompts"] = row.batch["prompts"][:, :prompt]
+    row.batch["responses"] = row.batch["responses"][:, :response]
+    for name in ("input_ids", "attention_mask"):
+        row.batch[name] = row.batch[name][:, : prompt + response]
+    return row
+
+
+def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Completion]:
+    """All that a trajectory trains on, in order.
+
+    Args:
+        data: DataProto of a reward worker.
+        tokenizer: The policy's.
+        max_tokens: Longest response that the rollout allows; as long as that without an EOS is
+            ``finish_reason="length"``.
+    """
+    told = told_of(data.non_tensor_batch)
+    turns = data.non_tensor_batch.get("__num_turns__")
+    completions: list[Completion] = []
+    for i in range(len(data)):
+        prompt_ids, ids = _ids(data, i)
+        mask = told.masks[i] if told else None
+        if mask is None and turns is not None and int(turns[i] or 0) > 2:
+            why = "several turns: which tokens are the model's is known to the agent-loop hook only"
+            completions.append(replace(_plain(data, i), metadata={UNREAD: why}))
+            continue
+        first = _plain(data, i)
+        log_probs = told.log_probs[i] if told else None
+        for n, (start, end) in enumerate(_runs(mask, len(ids))):
+            before, turn = prompt_ids + ids[:start], ids[start:end]
+            prompt = tokenizer.decode(before) if n or i or not first.prompt else first.prompt
+            finish = "stop"
+            if end == len(ids) >= max_tokens and turn[-1:] != [tokenizer.eos_token_id]:
+                finish = "length"
+            completion = replace(
+                first,
+                prompt=prompt,
+                text=tokenizer.decode(turn, skip_special_tokens=True),
+                prompt_ids=tuple(before),
+                completion_ids=tuple(turn),
+                # Turns are compared with the same turns of the siblings.
+                group=first.group if not (n or i) else f"{first.group}/{i}/{n}",
+                finish_reason=finish,
+            )
+            completions.append(_with_log_probs(completion, log_probs, start, end))
+    return completions
+
+
+def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
+    """Prompt and response of a row without padding."""
+    columns, batch = data.non_tensor_batch, data.batch
+    prompts, responses = batch["prompts"][i], batch["responses"][i]
+    if "response_len" in columns:
+        prompt, response = int(columns["prompt_len"][i]), int(columns["response_len"][i])
+        return prompts[:prompt].tolist(), responses[:response].tolist()
+    mask, width = batch["attention_mask"][i].bool(), len(prompts)
+    return prompts[mask[:width]].tolist(), responses[mask[width:]].tolist()
+
+
+def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
+    """Half-open spans of the model's own tokens; one empty span where there are none."""
+    own = [True] * length if mask is None else [bool(m) for m in mask[:length]]
+    found, start = False, 0
+    while start < length:
+        end = start
+        while end < length and own[end]:
+            end += 1
+        if end > start:
+            found = True
+            yield start, end
+        start = end + 1
+    if not found:
+        yield 0, 0
+
+
+def _plain(data: Any, i: int) -> Completion:
+    """What the columns of the data set say, without tokens."""
+    columns = {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
+    told = told_of(data.non_tensor_batch)
+    extra = columns.get("extra_info")
+    extra = extra if isinstance(extra, Mapping) else {}
+    reward_model = columns.get("reward_model")
+    reference = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    node, task = extra.get("node", extra.get("peer")), columns.get("data_source")
+    prompt = columns.get("raw_prompt", "")
+    prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    fields: dict[str, Any] = {
+        "node": None if node is None else str(node),
+        "group": str(columns.get("uid", "")),
+        "round": told.step if told else _integer(columns.get("global_steps")),
+        "slot": _integer(columns.get("session_id")),
+        "reference": reference if isinstance(reference, str) else None,
+        "task": str(task) if isinstance(task, str) else None,
+    }
+    try:
+        return Completion(prompt, "", **fields)
+    except CompletionError:
+        return Completion("", "", **fields)
+
+
+def _with_log_probs(
+    completion: Completion, log_probs: Sequence[float] | None, start: int, end: int
+) -> Completion:
+    if log_probs is None or len(log_probs) < end:
+        return completion
+    try:
+        return replace(completion, sampler_logprobs=tuple(log_probs[start:end]))
+    except CompletionError:
+        return completion  # a claim that is no number is no claim
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,110 @@
+"""verl: what a run's configuration says of the guard, under ``grpo_guard`` at its top.
+
++grpo_guard.config=/shared/guard.yaml +grpo_guard.sibling_timeout=600
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from grpo_guard.config import GuardConfig
+from grpo_guard.framework import FrameworkError
+
+# The collector waits no longer than this where nobody tells it how many siblings there are:
+# validation often samples one answer a prompt, training eight, and a reward worker sees no
+# difference.
+UNTOLD_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The part of verl's configuration that is the guard's.
+
+    Args:
+        config: The guard's YAML file, read by each reward worker; on several nodes at the same
+            path on each of them.
+        manager: verl's reward manager that calls the reward function: ``naive``, ``dapo``, ...
+        sibling_timeout: Seconds that the first of a group waits for the others.
+        answer_timeout: Seconds beyond that for the verdict; then the guard abstains.
+        metrics: JSONL file that figures are appended to, on the node of the collector; None =
+            they are only logged.
+        actor_options: Ray's, for the collector: ``{num_gpus: 1}`` where a verifier needs one.
+        num_workers, rollouts, validation_rollouts: verl's own ``reward.num_workers``,
+            ``rollout.n`` and ``rollout.val_kwargs.n``.
+    """
+
+    config: str
+    manager: str = "naive"
+    sibling_timeout: float = 300.0
+    answer_timeout: float = 600.0
+    metrics: str | None = None
+    actor_options: dict[str, Any] = field(default_factory=dict)
+    num_workers: int = 8
+    rollouts: int = 1
+    validation_rollouts: int = 1
+
+    @classmethod
+    def of(cls, config: Any) -> Settings:
+        """Raises FrameworkError: see `check_config`; or an option is missing, unknown or wrong."""
+        check_config(config)
+        given = _plain(config.get("grpo_guard"))
+        own = [f.name for f in fields(cls)][:6]
+        if not isinstance(given, Mapping) or not isinstance(given.get("config"), str):
+            raise FrameworkError(
+                "verl: expected the guard's YAML file as +grpo_guard.config=PATH, "
+                f"got {given!r:.80}"
+            )
+        unknown = sorted(set(given) - set(own))
+        if unknown:
+            raise FrameworkError(f"verl: grpo_guard.{unknown[0]}: expected one of {', '.join(own)}")
+        for name in ("sibling_timeout", "answer_timeout"):
+            value = given.get(name, 1.0)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise FrameworkError(
+                    f"verl: grpo_guard.{name}: expected seconds above 0, got {value!r:.80}"
+                )
+        rollout = config.actor_rollout_ref.rollout
+        return cls(
+            **given,
+            num_workers=int(config.reward.num_workers),
+            rollouts=int(rollout.n),
+            validation_rollouts=int(rollout.val_kwargs.n),
+        )
+
+    def guard_config(self) -> GuardConfig:
+        """Raises ConfigError: the file cannot be read, or a field of it is wrong."""
+        return GuardConfig.from_yaml(self.config)
+
+
+def check_config(config: Any) -> None:
+    """Refuse configurations in which verl would not call the guard.
+
+    Raises:
+        FrameworkError: a reward function under the key of verl before 0.9, which 0.9 reads nowhere;
+            or a reward model without a reward function, whose score goes past the manager.
+    """
+    legacy = config.get("custom_reward_function") or {}
+    reward = config.reward
+    function = (reward.get("custom_reward_function") or {}).get("path")
+    if legacy.get("path") and not function:
+        raise FrameworkError(
+            f"verl 0.9 ignores custom_reward_function.path={legacy.get('path')} at the top level "
+            "and would grade with its own default; write reward.custom_reward_function.path=..."
+        )
+    if reward.reward_model.enable and not function:
+        raise FrameworkError(
+            "verl calls no reward manager where reward.reward_model.enable is set without a reward "
+            "function: the reward model's score would be unguarded. Name a function in "
+            "reward.custom_reward_function.path that asks the model at reward_router_address."
+        )
+
+
+def _plain(node: Any) -> Any:
+    """A node of OmegaConf as dicts and lists."""
+    if not hasattr(node, "_metadata"):
+        return node
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(node, resolve=True)

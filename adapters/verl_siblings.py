@@ -1,0 +1,219 @@
+"""verl: what brings a group together, since verl calls a reward manager once per trajectory.
+
+One collector, a named Ray actor, holds the guard for all reward workers: models are loaded once,
+the ledger has one writer, and abstentions are counted in one place. Each trajectory waits until its
+siblings (same prompt and step) have come, or the time is over; groups that are complete by the time
+the verifiers are free are verified as one batch.
+
+A left-out completion cannot leave its group in verl. It gets the mean of those that stay: the
+group's mean is then what it is without it, and its own advantage 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from grpo_guard.adapters.verl_log import StepLog
+from grpo_guard.adapters.verl_rows import UNREAD
+from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Guard, Review
+from grpo_guard.metrics import metrics
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.verifier import CompletionVerifier
+
+Key: TypeAlias = tuple[str, int | None]
+# Groups whose mean is remembered for those that come late, and completions verified at once.
+_REMEMBERED, _BATCH = 4096, 1024
+
+
+@dataclass(slots=True)
+class _Group:
+    members: list[tuple[Trajectory, asyncio.Future[Settled]]] = field(default_factory=list)
+    absent: int = 0
+    timer: asyncio.TimerHandle | None = None
+    kept: list[float] = field(default_factory=list)  # scores that stay, also of latecomers
+
+
+class Readable(CompletionVerifier):
+    """A guard's verifier, asked only about what can be read."""
+
+    def __init__(self, inner: CompletionVerifier) -> None:
+        self.name, self.inner = inner.name, inner
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        readable = iter(supervised(self.inner, [c for c in batch if UNREAD not in c.metadata]))
+        return [
+            abstain("verl", Cause.UNSUPPORTED, str(c.metadata[UNREAD]))
+            if UNREAD in c.metadata
+            else next(readable)
+            for c in batch
+        ]
+
+
+class SiblingCollector:
+    """Collects siblings, has them verified, and says what each earns. Runs in one event loop.
+
+    Args:
+        build: Makes the guard; called once, at the first trajectory.
+        most_waiting: Trajectories that may wait; beyond it the oldest group is judged as it is.
+            A Ray worker has room for 1,000 calls: were all of them waiting, those they wait for
+            could not come in.
+        log: Told of every verdict.
+    """
+
+    def __init__(
+        self, build: Callable[[], Guard], *, most_waiting: int = 500, log: StepLog | None = None
+    ) -> None:
+        self._build, self._most_waiting, self._log = build, most_waiting, log
+        self._guard: Guard | None = None
+        self._open: OrderedDict[Key, _Group] = OrderedDict()
+        self._past: OrderedDict[Key, _Group] = OrderedDict()
+        self._complete: deque[tuple[Key, _Group]] = deque()
+        self._waiting = 0
+        self._work: asyncio.Task[None] | None = None
+        self._building = asyncio.Lock()
+
+    async def settle(self, trajectory: Trajectory) -> Settled:
+        """Wait for the siblings, then for the verdict.
+
+        Raises:
+            ConfigError: the guard cannot be built.
+            AbstainError: as `Guard.review` and the policy have it.
+        """
+        await self._ready()
+        key = (trajectory.uid, trajectory.step)
+        future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._waiting += 1
+        future.add_done_callback(self._done)
+        late = key in self._past
+        group = _Group() if late else self._open_group(key, trajectory.timeout)
+        group.members.append((trajectory, future))
+        if late:
+            self._start(key, group)
+        else:
+            self._check(key, trajectory.siblings)
+        return await future
+
+    async def absent(self, uid: str, step: int | None, siblings: int, timeout: float) -> None:
+        """A sibling will not come: its rollout failed, or nobody could grade it."""
+        key = (uid, step)
+        if key not in self._past:
+            self._open_group(key, timeout).absent += 1
+            self._check(key, siblings)
+
+    def _open_group(self, key: Key, timeout: float) -> _Group:
+        if key not in self._open:
+            self._open[key] = group = _Group()
+            loop = asyncio.get_running_loop()
+            group.timer = loop.call_later(timeout, self._close, key)
+        return self._open[key]
+
+    def _check(self, key: Key, siblings: int) -> None:
+        group = self._open[key]
+        if len(group.members) + group.absent >= siblings:
+            self._close(key)
+        while self._waiting > self._most_waiting and self._open:
+            self._close(next(iter(self._open)))
+
+    def _close(self, key: Key) -> None:
+        group = self._open.pop(key)
+        if group.timer:
+            group.timer.cancel()
+        self._past[key] = group
+        while len(self._past) > _REMEMBERED:
+            self._past.popitem(last=False)
+        if group.members:
+            self._start(key, group)
+
+    def _start(self, key: Key, group: _Group) -> None:
+        self._complete.append((key, group))
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._verify_all())
+
+    def _done(self, future: asyncio.Future[Settled]) -> None:
+        self._waiting -= 1
+
+    async def _ready(self) -> None:
+        async with self._building:
+            if self._guard is None:
+                guard = copy.copy(await asyncio.to_thread(self._build))
+                guard.verifier = Readable(guard.verifier)
+                self._guard = guard
+
+    async def _verify_all(self) -> None:
+        """One review at a time: verifiers need not bear several."""
+        while self._complete:
+            groups = [self._complete.popleft()]
+            size = len(groups[0][1].members)
+            while self._complete and size + len(self._complete[0][1].members) <= _BATCH:
+                groups.append(self._complete.popleft())
+                size += len(groups[-1][1].members)
+            rows = [t for _, group in groups for t, _ in group.members]
+            try:
+                review = await self._guard_ready().areview([c for t in rows for c in t.completions])
+            except Exception as error:  # whoever waits must hear of it, whatever it is
+                for _, group in groups:
+                    _fail(group, error)
+                continue
+            combined = _by_trajectory(review, rows)
+            if self._log is not None:
+                self._log.add([t.step for t in rows], combined.verdicts)
+            start = 0
+            for key, group in groups:
+                end = start + len(group.members)
+                self._settle_group(key, group, _part(combined, start, end))
+                start = end
+
+    def _settle_group(self, key: Key, group: _Group, review: Review) -> None:
+        try:
+            scores = self._guard_ready().settle([t.score for t, _ in group.members], review)
+        except Exception as error:  # the policy may raise
+            _fail(group, error)
+            return
+        earlier = self._past.get(key, group)
+        earlier.kept += [x for x in scores if x is not None]
+        mean = sum(earlier.kept) / len(earlier.kept) if earlier.kept else 0.0
+        for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
+            if not future.done():
+                out = score is None
+                value = mean if score is None else score
+                together = len(group.members)
+                future.set_result(Settled(value, out, verdict.outcome, verdict.cause, together))
+        earlier.members = []  # only the mean is remembered
+
+    def _guard_ready(self) -> Guard:
+        assert self._guard is not None
+        return self._guard
+
+
+def _by_trajectory(review: Review, rows: Sequence[Trajectory]) -> Review:
+    """One verdict a trajectory: what is rejected anywhere is rejected, as all of it is trained."""
+    verdicts: list[Verdict] = []
+    factors: list[float] = []
+    start = 0
+    for row in rows:
+        end = start + len(row.completions)
+        own = review.verdicts[start:end]
+        verdicts.append(max(own, key=lambda v: (v.rejected, v.abstained)))
+        factors.append(review.length_factors[end - 1] if review.length_factors else 1.0)
+        start = end
+    return Review(verdicts, metrics(verdicts), factors if review.length_factors else None)
+
+
+def _part(review: Review, start: int, end: int) -> Review:
+    factors = review.length_factors
+    return Review(review.verdicts[start:end], {}, factors[start:end] if factors else None)
+
+
+def _fail(group: _Group, error: Exception) -> None:
+    for _, future in group.members:
+        if not future.done():
+            future.set_exception(error)
+    group.members = []

@@ -1,0 +1,46 @@
+import os
+from importlib.util import find_spec
+
+import pytest
+
+# What drives verl's own code runs in an environment of its own: `make test-verl`.
+collect_ignore_glob = [] if find_spec("verl") else ["test_verl_real_*.py"]
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_AUTH_MODE"] = "token"  # its ports are open to the network; read at import
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory):
+    from tiny_verl import save_tokenizer
+
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_folder):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+@pytest.fixture
+def configuration(tokenizer_folder):
+    """verl's own configuration with overrides, as its command line composes it."""
+    from tiny_verl import compose
+
+    return lambda *overrides: compose(tokenizer_folder, *overrides)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    import ray
+
+    # Workers import this folder's reward functions by name.
+    paths = [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()

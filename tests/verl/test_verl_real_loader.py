@@ -1,0 +1,53 @@
+"""Decorated reward functions through verl's own loader and its own reward managers."""
+
+import asyncio
+import inspect
+from pathlib import Path
+
+import pytest
+from tiny_verl import FORGED, HONEST, WRONG, batch
+from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
+
+FILE = Path(__file__).with_name("sums_reward.py")
+KEY = "reward.custom_reward_function"
+
+
+def use(path, name):
+    return f"{KEY}.path={path}", f"{KEY}.name={name}"
+
+
+def scores(config, tokenizer, texts):
+    async def go():
+        manager, data = load_reward_manager(config, tokenizer), batch(tokenizer, texts)
+        return [await manager.run_single(data[i : i + 1]) for i in range(len(data))]
+
+    return [answer["reward_score"] for answer in asyncio.run(go())]
+
+
+@pytest.mark.parametrize("path", [str(FILE), f"file://{FILE}", "pkg://sums_reward"])
+@pytest.mark.parametrize("manager", ["naive", "dapo"])
+def test_a_decorated_function_is_called_from_files_and_packages(
+    configuration, tokenizer, path, manager
+):
+    config = configuration(*use(path, "guarded"), f"reward.reward_manager.name={manager}")
+    assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("guarded_async", -1.0), ("guarded_object", 1.0)])
+def test_async_is_awaited_an_async_object_too(configuration, tokenizer, name, wrong):
+    config = configuration(*use("pkg://sums_reward", name))
+    assert inspect.iscoroutinefunction(get_custom_reward_fn(config))
+    assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.0, wrong, 0.0]
+
+
+def test_reward_kwargs_reach_the_function(configuration, tokenizer):
+    config = configuration(*use(FILE, "guarded"), f"+{KEY}.reward_kwargs.bonus=0.5")
+    assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.5, 0.5, 0.0]
+
+
+def test_verls_own_reading_of_an_unguarded_async_object(configuration, tokenizer):
+    """The negative control: without the guard the coroutine itself is the reward."""
+    config = configuration(*use("pkg://sums_reward", "grader"))
+    (score,) = scores(config, tokenizer, [HONEST])
+    assert inspect.iscoroutine(score)
+    score.close()

@@ -1,0 +1,174 @@
+"""A user's run: YAML guard -> verl's loader -> its reward workers on Ray -> its advantages."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+import torch
+from tiny_verl import FORGED, GUARDED, HONEST, UNGUARDED_FUNCTION, WRONG, batch, guarded_by
+from verl.experimental.reward_loop import RewardLoopManager
+from verl.trainer.ppo.core_algos import AdvantageEstimator
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.reward import extract_reward, load_reward_manager
+
+from grpo_guard.adapters.verl_actor import NAME
+
+KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_siblings"}
+KEYS |= {"guard_raw_score"}
+
+
+@pytest.fixture
+def reward_loop(ray_cluster, configuration, tmp_path):
+    """verl's reward loop with this guard; its workers are named, and end with the test."""
+    loops = []
+
+    def start(*overrides, guard=None, **own):
+        given = guarded_by(tmp_path, *([guard] if guard else []), **own)
+        config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, *overrides)
+        loops.append(RewardLoopManager(config))
+        return loops[-1]
+
+    yield start
+    for loop in loops:
+        for worker in loop.reward_loop_workers:
+            ray_cluster.kill(worker)
+    if NAME in ray_cluster.util.list_named_actors():
+        ray_cluster.kill(ray_cluster.get_actor(NAME))
+    while ray_cluster.util.list_named_actors():
+        time.sleep(0.05)
+
+
+def advantages(data, estimator="grpo", by_std=False):
+    data.batch["token_level_rewards"] = data.batch["rm_scores"]
+    config = {"norm_adv_by_std_in_grpo": by_std}
+    if estimator == "grpo":
+        estimator = AdvantageEstimator.GRPO
+    done = compute_advantage(data, estimator, norm_adv_by_std_in_grpo=by_std, config=config)
+    return done.batch["advantages"][:, 0].tolist()
+
+
+def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer):
+    loop = reward_loop(sibling_timeout=60)
+    data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
+    answer = loop.compute_rm_score(data)
+    scores, extra = extract_reward(data.union(answer))
+    assert scores.sum(-1).tolist() == pytest.approx([1.0, 1 / 3, 0.0, 0.0])
+    assert extra["guard_reject"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert extra["guard_raw_score"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert extra["guard_siblings"].tolist() == [4.0] * 4
+    assert extra["acc"].tolist() == [1.0, 1.0, 0.0, 0.0]  # the user's own stay as they are
+    assert set(answer.meta_info["reward_extra_keys"]) >= KEYS
+    of_three = [2 / 3, 0.0, -1 / 3, -1 / 3]
+    assert advantages(data.union(answer)) == pytest.approx(of_three)
+
+
+def test_zero_is_the_papers_reward(reward_loop, tokenizer):
+    guard = "policy: {on_reject: zero, on_abstain: zero}\nverifier: {type: arithmetic}\n"
+    loop = reward_loop(guard=guard, sibling_timeout=60)
+    data = batch(tokenizer, [HONEST, FORGED, WRONG, HONEST])
+    data = data.union(loop.compute_rm_score(data))
+    assert data.batch["rm_scores"].sum(-1).tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert advantages(data) == pytest.approx([0.5, -0.5, -0.5, 0.5])
+
+
+def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loop, tokenizer):
+    name = "reward.custom_reward_function.name=failing"
+    loop = reward_loop(name, sibling_timeout=600)
+    data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
+    with pytest.raises(KeyError, match="the user's own"):
+        loop.compute_rm_score(data)
+    worker = loop.reward_loop_workers[0]
+    import ray
+
+    rows = [worker.compute_score.remote(data[i : i + 1]) for i in range(3)]
+    started = time.monotonic()
+    answers = ray.get(rows[:2], timeout=120)
+    assert time.monotonic() - started < 120
+    assert {a["reward_score"] for a in answers} == {1.0}
+
+
+def test_nan_never_reaches_the_trainer(reward_loop, tokenizer):
+    loop = reward_loop("reward.custom_reward_function.name=not_a_number", sibling_timeout=60)
+    data = batch(tokenizer, [HONEST, WRONG, HONEST, HONEST])
+    answer = loop.compute_rm_score(data)
+    assert answer.batch["rm_scores"].sum(-1).tolist() == [1.0] * 4
+    assert answer.non_tensor_batch["guard_left_out"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert advantages(data.union(answer), by_std=True) == [0.0] * 4
+
+
+def test_groups_of_one(reward_loop, tokenizer):
+    loop = reward_loop("actor_rollout_ref.rollout.n=1")
+    data = batch(tokenizer, [HONEST, FORGED, WRONG], uids=["a", "b", "c"])
+    data = data.union(loop.compute_rm_score(data))
+    # verl takes the score of a group of one for its advantage.
+    assert advantages(data) == [1.0, 0.0, 0.0]
+
+
+def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cluster):
+    loop = reward_loop("actor_rollout_ref.rollout.n=2", sibling_timeout=600)
+    worker = loop.reward_loop_workers[0]
+    data = batch(tokenizer, [HONEST, FORGED, HONEST, FORGED], uids=["a", "a", "b", "b"])
+    waiting = worker.compute_score.remote(data[0:1])
+    deadline = time.monotonic() + 120
+    while NAME not in ray_cluster.util.list_named_actors():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    actor = ray_cluster.get_actor(NAME)
+    ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # it stands
+    time.sleep(1.0)
+    ray_cluster.kill(actor)
+    answer = ray_cluster.get(waiting, timeout=60)
+    extra = answer["reward_extra_info"]
+    assert (extra["guard_abstain"], extra["guard_left_out"], answer["reward_score"]) == (1, 1, 0)
+    pair = [worker.compute_score.remote(data[i : i + 1]) for i in (2, 3)]
+    answers = ray_cluster.get(pair, timeout=120)
+    assert [a["reward_extra_info"]["guard_reject"] for a in answers] == [0.0, 1.0]
+
+
+def test_the_last_of_several_outputs_is_graded_to_its_end(configuration, tokenizer, tmp_path):
+    """verl 0.9.1 grades a short last output without its end; the manager gives it the whole."""
+    seen = []
+
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        seen.append(solution_str)
+        return 1.0
+
+    async def graded(config, data):
+        manager = load_reward_manager(config, tokenizer)
+        getattr(manager, "inner", manager).compute_score = compute_score
+        return await (manager._graded if hasattr(manager, "inner") else manager.run_single)(data)
+
+    data = several_outputs(tokenizer, ["a long first output of the loop", HONEST])
+    asyncio.run(graded(configuration(*UNGUARDED_FUNCTION), data))
+    asyncio.run(graded(configuration(*GUARDED, *UNGUARDED_FUNCTION, *guarded_by(tmp_path)), data))
+    assert seen[0] != HONEST  # the bug; where it is mended, this and `last_row` can go
+    assert seen[1] == HONEST
+
+
+def several_outputs(tokenizer, texts):
+    """As the agent loop's worker sends a trajectory: all rows padded to the right."""
+    from tensordict import TensorDict
+    from verl import DataProto
+
+    prompts = [tokenizer("q" * (i + 1))["input_ids"] for i in range(len(texts))]
+    responses = [tokenizer(text)["input_ids"] for text in texts]
+    pad = torch.nn.utils.rnn.pad_sequence
+    both = [torch.tensor(p + r) for p, r in zip(prompts, responses, strict=True)]
+    n = len(texts)
+    masks = [torch.ones_like(ids) for ids in both]
+    tensors = {
+        "prompts": pad([torch.tensor(p) for p in prompts], batch_first=True),
+        "responses": pad([torch.tensor(r) for r in responses], batch_first=True),
+        "attention_mask": pad(masks, batch_first=True),
+        "input_ids": pad(both, batch_first=True),
+        "position_ids": pad(both, batch_first=True),
+    }
+    columns = {
+        "data_source": np.array(["sums"] * n),
+        "reward_model": np.array([{"ground_truth": "4"}] * n),
+        "extra_info": np.array([{}] * n),
+        "prompt_len": np.array([len(p) for p in prompts]),
+        "response_len": np.array([len(r) for r in responses]),
+    }
+    return DataProto(batch=TensorDict(tensors, batch_size=n), non_tensor_batch=columns)

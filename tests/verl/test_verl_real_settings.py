@@ -1,0 +1,93 @@
+"""Configurations in which verl would not call the guard, and ones that say nonsense."""
+
+import asyncio
+
+import pytest
+from tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
+from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
+
+from grpo_guard import FrameworkError
+from grpo_guard.adapters.verl_settings import Settings
+from grpo_guard.config import ConfigError
+
+OLD_KEY = ("custom_reward_function.path=pkg://sums_reward", "custom_reward_function.name=guarded")
+
+
+def manager(config, tokenizer):
+    async def go():
+        return load_reward_manager(config, tokenizer)
+
+    return asyncio.run(go())
+
+
+def test_the_key_of_verl_before_0_9_is_refused(configuration, tokenizer, tmp_path):
+    config = configuration(*GUARDED, *OLD_KEY, *guarded_by(tmp_path))
+    assert get_custom_reward_fn(config) is None  # verl says nothing of it
+    with pytest.raises(FrameworkError, match=r"write reward\.custom_reward_function\.path"):
+        manager(config, tokenizer)
+    both = configuration(*GUARDED, *OLD_KEY, *UNGUARDED_FUNCTION, *guarded_by(tmp_path))
+    assert manager(both, tokenizer)
+
+
+def test_a_reward_model_that_goes_past_the_manager_is_refused(configuration, tmp_path):
+    config = configuration(*GUARDED, *guarded_by(tmp_path), "reward.reward_model.enable=True")
+    with pytest.raises(FrameworkError, match="reward model's score would be unguarded"):
+        Settings.of(config)
+
+
+def test_guards_inside_guards_are_refused(configuration, tokenizer, tmp_path):
+    name = "reward.custom_reward_function.name=guarded"
+    config = configuration(*GUARDED, *UNGUARDED_FUNCTION, name, *guarded_by(tmp_path))
+    with pytest.raises(FrameworkError, match="guarded already"):
+        manager(config, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("own", "problem"),
+    [
+        ([], r"\+grpo_guard\.config=PATH"),
+        (["+grpo_guard.config=null"], r"\+grpo_guard\.config=PATH"),
+        (["+grpo_guard.config=x", "+grpo_guard.sibling_timeuot=3"], "sibling_timeuot: expected"),
+        (["+grpo_guard.config=x", "+grpo_guard.sibling_timeout=0"], "sibling_timeout: expected"),
+        (["+grpo_guard.config=x", "+grpo_guard.answer_timeout=no"], "answer_timeout: expected"),
+    ],
+)
+def test_what_is_missing_unknown_or_wrong_is_named(configuration, own, problem):
+    with pytest.raises(FrameworkError, match=problem):
+        Settings.of(configuration(*GUARDED, *own))
+
+
+def test_a_guard_file_that_cannot_be_read_stops_the_worker(configuration, tokenizer, tmp_path):
+    config = configuration(*GUARDED, "+grpo_guard.config=/nowhere/guard.yaml")
+    with pytest.raises(ConfigError, match=r"/nowhere/guard\.yaml"):
+        manager(config, tokenizer)
+    broken = configuration(*GUARDED, *guarded_by(tmp_path, "verifier: {type: arithmetic}\nx: 1"))
+    with pytest.raises(ConfigError, match="x"):
+        manager(broken, tokenizer)
+
+
+def test_the_agent_loop_hook_refuses_another_reward_manager(configuration, tmp_path):
+    from grpo_guard.adapters.verl_agent_loop import GuardedAgentLoopManager
+
+    with pytest.raises(FrameworkError, match="needs GuardedRewardManager"):
+        GuardedAgentLoopManager(config=configuration(*guarded_by(tmp_path)), llm_client=None)
+    config = configuration(*GUARDED, *OLD_KEY, *guarded_by(tmp_path))
+    with pytest.raises(FrameworkError, match="custom_reward_function"):
+        GuardedAgentLoopManager(config=config, llm_client=None)
+
+
+def test_names_that_verl_resolves(configuration):
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
+    from verl.utils.import_utils import load_class_from_fqn
+
+    from grpo_guard.adapters.verl_advantage import compute_guarded_advantage
+    from grpo_guard.adapters.verl_manager import GuardedRewardManager
+
+    assert resolve_reward_manager_cls(configuration(*GUARDED)) is GuardedRewardManager
+    by_plugin = configuration("reward.reward_manager.name=grpo_guard")
+    assert resolve_reward_manager_cls(by_plugin) is GuardedRewardManager
+    assert get_adv_estimator_fn("grpo_guarded") is compute_guarded_advantage
+    for name in ("GuardedAgentLoopManager", "GuardedAgentLoopManagerV0"):
+        found = load_class_from_fqn(f"grpo_guard.adapters.verl_agent_loop.{name}")
+        assert found.__name__ == name

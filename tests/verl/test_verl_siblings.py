@@ -1,0 +1,193 @@
+"""The collector by itself: who is judged together, who waits for whom, and for how long."""
+
+import asyncio
+import json
+
+import pytest
+
+from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.verl_log import StepLog
+from grpo_guard.adapters.verl_rows import UNREAD
+from grpo_guard.adapters.verl_siblings import SiblingCollector
+from grpo_guard.adapters.verl_trajectory import Trajectory
+from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
+
+DROP = Policy(on_reject="drop")
+
+
+class Words(CompletionVerifier):
+    name = "words"
+
+    def __init__(self):
+        self.batches = []
+
+    def verify(self, batch):
+        self.batches.append([c.text for c in batch])
+        return [self._verdict(c.text) for c in batch]
+
+    def _verdict(self, text):
+        if "unseen" in text:
+            return abstain(self.name, Cause.UNSUPPORTED)
+        return reject(self.name) if "Hail" in text else accept(self.name)
+
+
+def row(*texts, score=1.0, uid="a", step=1, siblings=4, timeout=60.0, **more):
+    made = tuple(Completion("q", text, group=uid, **more) for text in texts)
+    return Trajectory(uid, step, siblings, made, score, timeout)
+
+
+def run(rows, policy=DROP, verifier=None, **more):
+    async def go():
+        made = SiblingCollector(
+            lambda: Guard(verifier or Words(), policy=policy), **{"most_waiting": 99, **more}
+        )
+        return await asyncio.gather(*map(made.settle, rows), return_exceptions=True)
+
+    return asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_group_is_judged_as_one_and_the_veto_leaves_its_mean():
+    verifier = Words()
+    rows = [row("fine"), row("Hail", score=5.0), row("fine", score=0.0), row("so", score=0.5)]
+    settled = run(rows, verifier=verifier)
+    assert verifier.batches == [["fine", "Hail", "fine", "so"]]
+    assert [s.score for s in settled] == [1.0, 0.5, 0.0, 0.5]
+    assert [s.left_out for s in settled] == [False, True, False, False]
+    assert {s.together for s in settled} == {4}
+
+
+def test_zero_and_numbers():
+    rows = [row("fine"), row("Hail", score=5.0), row("Hail", score=3.0), row("unseen", score=2.0)]
+    assert [s.score for s in run(rows, Policy("zero", "zero"))] == [1.0, 0.0, 0.0, 0.0]
+    settled = run(rows, Policy(-2.0, "skip"))
+    assert [s.score for s in settled] == [1.0, -2.0, -2.0, pytest.approx(-1.0)]
+    assert [s.outcome for s in settled][2:] == [Outcome.REJECT, Outcome.ABSTAIN]
+
+
+def test_nobody_left_earns_nothing():
+    settled = run([row("Hail", score=9.0, siblings=1)])
+    assert [(s.score, s.left_out) for s in settled] == [(0.0, True)]
+    assert {s.score for s in run([row("Hail", score=9.0) for _ in range(4)])} == {0.0}
+
+
+def test_a_reward_that_is_none_is_left_out():
+    settled = run([row("fine"), row("fine", score=None), row("fine", score=0.0), row("so")])
+    assert [s.left_out for s in settled] == [False, True, False, False]
+    assert settled[1].score == pytest.approx(2 / 3)
+
+
+def test_what_never_comes_is_waited_for_no_longer_than_allowed():
+    verifier = Words()
+    settled = run([row("one", timeout=0.05), row("two", uid="b", timeout=0.05)], verifier=verifier)
+    assert [s.together for s in settled] == [1, 1]
+
+
+def test_a_latecomer_is_judged_alone_and_gets_the_mean_of_the_others():
+    async def go():
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
+        early = await asyncio.gather(
+            made.settle(row("fine", timeout=0.05)),
+            made.settle(row("Hail", score=0.0, timeout=0.05)),
+        )
+        return early, await made.settle(row("Hail", score=7.0))
+
+    early, late = asyncio.run(go())
+    assert [s.score for s in early] == [1.0, 1.0]
+    assert (late.score, late.left_out, late.together) == (1.0, True, 1)
+
+
+def test_siblings_that_failed_are_not_waited_for():
+    async def go():
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
+        waiting = asyncio.gather(*(made.settle(row("fine")) for _ in range(3)))
+        await asyncio.sleep(0.01)
+        await made.absent("a", 1, 4, 60.0)
+        return await asyncio.wait_for(waiting, 10)
+
+    assert [s.together for s in asyncio.run(go())] == [3, 3, 3]
+
+
+def test_steps_and_prompts_are_groups_of_their_own():
+    rows = [row("x", uid=u, step=s, siblings=2) for u in "ab" for s in (1, 2) for _ in range(2)]
+    assert {s.together for s in run(rows)} == {2}
+
+
+def test_no_more_wait_than_there_is_room_for():
+    rows = [row("x", uid=str(i), siblings=2, timeout=60.0) for i in range(20)]
+    first = [row("x", uid=str(i), siblings=2, timeout=60.0) for i in range(20)]
+    settled = run([*rows, *first], most_waiting=5)  # else it would take a minute
+    assert len(settled) == 40
+    assert {s.together for s in settled} <= {1, 2}
+
+
+def test_all_outputs_of_a_trajectory_are_judged():
+    settled = run([row("Hail", "fine", siblings=1), row("a", "b", uid="b", siblings=1)])
+    assert [s.left_out for s in settled] == [True, False]
+
+
+def test_what_nobody_can_read_is_abstained_on():
+    told = row("fine", siblings=1, metadata={UNREAD: "several turns"})
+    (settled,) = run([told], Policy("drop", "skip"))
+    assert (settled.outcome, settled.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
+    assert settled.left_out
+
+
+def test_too_many_abstentions_are_an_error_for_each_of_them():
+    policy = Policy("drop", "skip", max_abstain_rate=0.0, abstain_window=1)
+    results = run([row("unseen"), row("fine"), row("fine"), row("fine")], policy)
+    assert [type(r) for r in results] == [AbstainError] * 4
+    results = run([row("unseen"), row("so"), row("so"), row("so")], Policy("drop", "raise"))
+    assert [type(r) for r in results] == [AbstainError] * 4
+
+
+def test_a_guard_that_cannot_be_built_says_so_each_time():
+    def fail():
+        raise ValueError("no such model")
+
+    async def go():
+        made = SiblingCollector(fail)
+        return await asyncio.gather(
+            *(made.settle(row("x")) for _ in range(2)), return_exceptions=True
+        )
+
+    assert [str(e) for e in asyncio.run(go())] == ["no such model"] * 2
+
+
+def test_a_caller_that_gives_up_disturbs_nobody():
+    async def go():
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
+        impatient = asyncio.create_task(made.settle(row("fine", siblings=2)))
+        await asyncio.sleep(0.01)
+        impatient.cancel()
+        return await asyncio.wait_for(made.settle(row("so", score=0.0, siblings=2)), 10)
+
+    assert asyncio.run(go()).score == 0.0
+
+
+def test_the_log_has_a_line_for_each_step(tmp_path):
+    file = tmp_path / "guard.jsonl"
+
+    async def go():
+        log = StepLog(str(file))
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log)
+        for step, texts in ((1, ("fine", "Hail")), (2, ("fine", "fine"))):
+            rows = [row(text, step=step, siblings=2) for text in texts]
+            await asyncio.gather(*map(made.settle, rows))
+        log.flush()
+
+    asyncio.run(go())
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(x["step"], x["completions"], x["guard/reject_rate"]) for x in lines] == [
+        (1, 2, 0.5),
+        (2, 2, 0.0),
+    ]
+
+
+def test_a_full_disk_stops_no_training(tmp_path):
+    async def go():
+        made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01))
+        settled = await made.settle(row("fine", siblings=1))
+        await asyncio.sleep(0.05)
+        return settled
+
+    assert asyncio.run(go()).score == 1.0

@@ -1,0 +1,124 @@
+"""A tokenizer, a configuration and rows for verl's real code, small enough for any machine."""
+
+import asyncio
+import json
+
+import numpy as np
+
+QUESTION = "What is 2 + 2?"
+HONEST = "2 + 2 = 4 #### 4"
+WRONG = "I do not know #### 7"
+FORGED = "2 + 2 = 5 and so #### 4"  # the right answer, by arithmetic that is wrong
+
+GUARD_YAML = """
+policy: {on_reject: drop, on_abstain: skip}
+verifier:
+  all:
+    - {type: arithmetic}
+    - {type: screens}
+"""
+
+
+def save_tokenizer(folder):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.train_from_iterator(
+        [QUESTION],
+        trainers.BpeTrainer(
+            vocab_size=300,
+            special_tokens=["<pad>", "<eos>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    )
+    tokenizer.save_pretrained(folder)
+    # All that verl's hf_tokenizer() asks of a model.
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    return str(folder)
+
+
+def compose(tokenizer_folder, *overrides):
+    from hydra import compose, initialize_config_module
+
+    base = [
+        f"actor_rollout_ref.model.path={tokenizer_folder}",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.response_length=64",
+        "actor_rollout_ref.rollout.prompt_length=64",
+        "reward.num_workers=2",
+    ]
+    with initialize_config_module(config_module="verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=[*base, *overrides])
+
+
+GUARDED = (
+    "reward.reward_manager.source=importlib",
+    "reward.reward_manager.name=GuardedRewardManager",
+    "reward.reward_manager.module.path=pkg://grpo_guard.adapters.verl_manager",
+)
+UNGUARDED_FUNCTION = (
+    "reward.custom_reward_function.path=pkg://sums_reward",
+    "reward.custom_reward_function.name=compute_score",
+)
+
+
+def guarded_by(folder, text=GUARD_YAML, **more):
+    """The overrides of a user who has this guard in a file."""
+    file = folder / "guard.yaml"
+    file.write_text(text)
+    own = [f"+grpo_guard.{name}={value}" for name, value in more.items()]
+    return [f"+grpo_guard.config={file}", *own]
+
+
+def batch(tokenizer, texts, uids=None, prompt=24, response=48):
+    """A batch as verl pads it: prompts to the left, responses to the right."""
+    import torch
+    from verl import DataProto
+
+    rows = []
+    for text in texts:
+        q, a = tokenizer(QUESTION)["input_ids"], tokenizer(text)["input_ids"]
+        a = [*a, tokenizer.eos_token_id]
+        assert len(q) <= prompt
+        assert len(a) <= response
+        pad_q, pad_a = [0] * (prompt - len(q)), [0] * (response - len(a))
+        mask = [0] * len(pad_q) + [1] * (len(q) + len(a)) + pad_a
+        rows.append((pad_q + q, a + pad_a, mask))
+    prompts, responses, mask = (torch.tensor(column) for column in zip(*rows, strict=True))
+    n = len(texts)
+
+    def column(values):
+        made = np.empty(n, dtype=object)
+        made[:] = values
+        return made
+
+    return DataProto.from_dict(
+        tensors={
+            "prompts": prompts,
+            "responses": responses,
+            "attention_mask": mask,
+            "input_ids": torch.cat([prompts, responses], 1),
+            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+            "response_mask": mask[:, prompt:],
+        },
+        non_tensors={
+            "data_source": column(["sums"] * n),
+            "uid": column(uids or ["a"] * n),
+            "reward_model": column([{"style": "rule", "ground_truth": "4"}] * n),
+            "extra_info": column([{"index": i} for i in range(n)]),
+            "raw_prompt": column([[{"role": "user", "content": QUESTION}]] * n),
+        },
+    )
+
+
+def in_a_loop(make):
+    """Run ``make()`` in a new event loop; managers ask for the loop when they are made."""
+    return asyncio.run(make())
