@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.completion import Completion
+from grpo_guard.floors import Floors
 from grpo_guard.framework import adapter_for
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
@@ -37,11 +38,13 @@ class Review:
         metrics: Figures to log.
         length_factors: What a positive reward is multiplied by, in (0, 1], one per completion; None
             where the policy keeps long completions' rewards.
+        groups: Which of them are samples of one prompt; None = all are.
     """
 
     verdicts: list[Verdict]
     metrics: dict[str, float]
     length_factors: list[float] | None = None
+    groups: list[Hashable] | None = None
 
 
 class Guard:
@@ -77,6 +80,7 @@ class Guard:
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
         self._recent = _AbstainWindow(self.policy)
+        self._floors = Floors()
 
     def review(self, batch: Sequence[Completion]) -> Review:
         """Verdicts and metrics for one batch.
@@ -88,7 +92,8 @@ class Guard:
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(verdicts)
-        return self._with_factors(Review(verdicts, metrics(verdicts)), batch)
+        groups: list[Hashable] = [c.prompt_text if c.group is None else (c.group,) for c in batch]
+        return self._with_factors(Review(verdicts, metrics(verdicts), groups=groups), batch)
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
         if self.policy.on_long == "keep" or self.length_scaling is None:
@@ -102,9 +107,8 @@ class Guard:
         ):
             factors[i] = factor
         mean = sum(factors[i] for i in kept) / len(kept) if kept else 1.0
-        return Review(
-            review.verdicts, review.metrics | {"guard/length_factor": mean}, length_factors=factors
-        )
+        logged = review.metrics | {"guard/length_factor": mean}
+        return replace(review, metrics=logged, length_factors=factors)
 
     def settle(
         self,
@@ -115,6 +119,8 @@ class Guard:
     ) -> list[float | None]:
         """Guarded rewards from a review: the veto, then the factors of length.
 
+        "zero" leaves at most the lowest reward of the group: see `Floors`.
+
         Args:
             rewards: Of one reward function, one per completion.
             review: Of the same completions.
@@ -124,7 +130,10 @@ class Guard:
             ValueError: not one reward per verdict.
             AbstainError: something abstained and the policy says to raise.
         """
-        kept = (policy or self.policy).apply(rewards, review.verdicts)
+        policy = policy or self.policy
+        vetoed = [policy.zeroes(verdict) for verdict in review.verdicts]
+        kept = policy.apply(rewards, review.verdicts)
+        kept = self._floors.lower(kept, vetoed, review.groups)
         if review.length_factors is None:
             return kept
         # Scaled towards 0, a penalty would shrink with every word.
@@ -184,7 +193,7 @@ def _abstained_by(verdict: Verdict) -> str:
 
 
 class _AbstainWindow:
-    """Counts abstentions over the last batches; the only state that a guard keeps."""
+    """Counts abstentions over the last batches; beside `Floors` the only state of a guard."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

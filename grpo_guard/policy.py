@@ -25,6 +25,7 @@ class Policy:
     Args:
         on_reject: ``"zero"``: the paper's r = r_task * r_guard; the completion gets a negative
             advantage where others in its group earn. A negative reward stays: 0 would be a gain.
+            For the same reason `Guard` lowers it to its group's lowest where that is negative.
             ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
             reward). A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
@@ -86,6 +87,12 @@ class Policy:
                 f"rewards: expected {len(verdicts)}, one per completion, got {len(rewards)}"
             )
         return [self._reward(r, v) for r, v in zip(rewards, verdicts, strict=True)]
+
+    def zeroes(self, verdict: Verdict) -> bool:
+        """Whether a completion with this verdict gets the reward of "zero"."""
+        return (verdict.rejected and self.on_reject == "zero") or (
+            verdict.abstained and self.on_abstain == "zero"
+        )
 
     def _reward(self, reward: float | None, verdict: Verdict) -> float | None:
         if verdict.outcome is Outcome.ACCEPT or reward is None:

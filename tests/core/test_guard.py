@@ -160,7 +160,7 @@ def test_zero_never_lifts_a_penalty_up_to_zero():
         -1.0,
         -1.0,
         -1.0,
-        0.0,
+        -1.0,  # at 0 it would be worth more than an honest wrong answer
     ]
 
 

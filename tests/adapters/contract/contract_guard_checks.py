@@ -17,33 +17,56 @@ from hypothesis import strategies as st
 from grpo_guard import AbstainError, CompletionVerifier, FrameworkError, Policy
 
 
-def _expected(policy: Policy, text: str) -> float | None:
-    reward = REWARDS[text]
+def _rule(policy: Policy, text: str) -> Any:
     rule: Any = policy.on_abstain if "unseen" in text else "pass"
-    rule = policy.on_reject if "Hail" in text else rule
+    return policy.on_reject if "Hail" in text else rule
+
+
+def _alone(policy: Policy, text: str) -> float | None:
+    reward, rule = REWARDS[text], _rule(policy, text)
     if rule in ("drop", "skip"):
         return None
     return {"pass": reward, "zero": min(0.0, reward)}.get(rule, rule)
+
+
+def _expected(trainer: Trainer, policy: Policy, texts: Sequence[str]) -> list[float | None]:
+    """ "zero" is at most the lowest reward of the group, or of those before where none is seen."""
+    alone = [_alone(policy, text) for text in texts]
+    lowest = []
+    for i in range(len(texts)):
+        beside = alone if trainer.batch else alone[: i + 1]
+        lowest.append(min([0.0, *(reward for reward in beside if reward is not None)]))
+    zeroed = [_rule(policy, text) == "zero" for text in texts]
+    return [low if z else a for a, low, z in zip(alone, lowest, zeroed, strict=True)]
 
 
 def verdicts_become_rewards_in_order(trainer: Trainer) -> None:
     for on_reject in ("zero", -1.0, 0.25, "drop") if trainer.drops else ("zero", -1.0, 0.25):
         for on_abstain in ("zero", "pass", "skip") if trainer.drops else ("zero", "pass"):
             policy = Policy(on_reject, on_abstain, max_abstain_rate=1.0)  # type: ignore[arg-type]
-            guarded = trainer.wrap(grader(trainer), policy=policy)
-
-            _rewards_follow(trainer, guarded, policy)
+            _rewards_follow(trainer, policy)
 
 
-def _rewards_follow(trainer: Trainer, guarded: Any, policy: Policy) -> None:
+def _rewards_follow(trainer: Trainer, policy: Policy) -> None:
     @settings(max_examples=10, deadline=None, database=None)
     @given(st.lists(st.sampled_from(list(REWARDS)), min_size=1, max_size=8))
     def follow(texts: list[str]) -> None:
+        guarded = trainer.wrap(grader(trainer), policy=policy)
         rewards = trainer.rewards(guarded, texts)
-        assert rewards == [_expected(policy, text) for text in texts]
+        assert rewards == _expected(trainer, policy, texts)
         assert all(reward is None or type(reward) is float for reward in rewards)
 
     follow()
+
+
+def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
+    """With rewards of -1 and 1, a 0 in their midst is a gain."""
+    for policy in (Policy("zero", "zero"), Policy(-1.0, "zero")):
+        guarded = trainer.wrap(
+            grader(trainer, lambda t: -1.0 if t == "wrong" else 1.0), None, policy
+        )
+        rewards = trainer.rewards(guarded, ["right", "wrong", "Hail", "unseen", "right"])
+        assert rewards == [1.0, -1.0, -1.0, -1.0, 1.0]
 
 
 def a_policy_that_the_trainer_cannot_carry_out_is_refused(trainer: Trainer) -> None:
@@ -91,7 +114,8 @@ class Failing(CompletionVerifier):
 
 def a_verifier_that_fails_abstains(trainer: Trainer) -> None:
     for verifier in (Failing(), Failing([]), Failing("verdicts")):
-        for on_abstain, kept in (("zero", [0.0, 0.0, -2.0]), ("pass", [1.0, 5.0, -2.0])):
+        none = [-2.0, -2.0, -2.0] if trainer.batch else [0.0, 0.0, -2.0]
+        for on_abstain, kept in (("zero", none), ("pass", [1.0, 5.0, -2.0])):
             policy = Policy(on_abstain=on_abstain, max_abstain_rate=1.0)  # type: ignore[arg-type]
             guarded = trainer.wrap(grader(trainer), verifier, policy)
             assert trainer.rewards(guarded, ["fine", "Hail", "bad"]) == kept

@@ -119,6 +119,12 @@ def multiplying(reward, guarded, guard):
 
 
 @wrong
+def lifting(reward, guarded, guard):
+    """What a veto of each reward by itself comes to."""
+    return named(reward, lambda **given: [max(0.0, kept) for kept in guarded(**given)])
+
+
+@wrong
 def twice(reward, guarded, guard):
     return named(reward, lambda **given: (guarded(**given), guarded(**given))[1])
 
@@ -173,6 +179,7 @@ class Uninspected(TRLAdapter):
 
 MUST_FAIL = {
     "verdicts_become_rewards_in_order": [unguarded, reversing, multiplying],
+    "a_veto_never_beats_an_honest_wrong_answer": [lifting, unguarded],
     "a_policy_that_the_trainer_cannot_carry_out_is_refused": [
         replace(TRL, drops=False),
         replace(TRL, batch=False),

@@ -1,0 +1,107 @@
+"""What a veto leaves is never more than the lowest reward of its group."""
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import Completion, CompletionVerifier, Guard, Policy
+from grpo_guard.floors import REMEMBERED, Floors
+from grpo_guard.verdict import Cause, abstain, accept, reject
+
+
+class ByText(CompletionVerifier):
+    name = "by_text"
+
+    def verify(self, batch):
+        made = {"r": reject, "s": lambda name: abstain(name, Cause.UNSUPPORTED)}
+        return [made.get(c.text, accept)(self.name) for c in batch]
+
+
+def batch_of(verdicts, group=None, prompt="3+4?"):
+    return [Completion(prompt, verdict, group=group) for verdict in verdicts]
+
+
+def settled(rewards, verdicts, policy=None, **more):
+    policy = policy or Policy("zero", "zero", max_abstain_rate=1.0)
+    return Guard(ByText(), policy=policy).apply(rewards, batch_of(verdicts, **more))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "verdicts", "expected"),
+    [
+        ([1, 0, 1, 0], "aara", [1, 0, 0, 0]),  # the paper's
+        ([1, -1, -1, 1], "aaar", [1, -1, -1, -1]),
+        ([1, -1, 1, 1], "aasr", [1, -1, -1, -1]),
+        ([1, 1, -1], "rrr", [-1, -1, -1]),  # or one of them would be better than the others
+        ([1, 0, 1, -9], "aarr", [1, 0, -9, -9]),  # a decoy of the same sender lifts nothing
+        ([-2, -1], "ra", [-2, -1]),
+        ([None, -1, 1], "aar", [None, -1, -1]),
+        ([1, None], "ar", [1, None]),
+        ([float("-inf"), 1, 1], "aar", [float("-inf"), 1, 0]),
+    ],
+)
+def test_zero_is_at_most_the_lowest_of_the_group(rewards, verdicts, expected):
+    assert settled(rewards, verdicts) == expected
+
+
+def test_groups_are_told_apart_by_name_or_by_prompt():
+    guard = Guard(ByText())
+    for groups, prompts in (((0, 1), ("x", "x")), ((None, None), ("x", "y"))):
+        one, two = (
+            batch_of("aar", group=g, prompt=p) for g, p in zip(groups, prompts, strict=True)
+        )
+        assert guard.apply([1, -1, 1, 1, 0, 1], [*one, *two]) == [1, -1, -1, 1, 0, 0]
+
+
+def test_what_is_left_out_or_named_sets_no_measure_or_its_own():
+    assert settled([1, 1, -9], "asr", Policy("drop", "zero")) == [1, 0, None]
+    assert settled([1, 1, 1], "asr", Policy(-0.5, "zero")) == [1, -0.5, -0.5]
+    assert settled([-1, 1, 1], "aar", Policy(0.25, "zero")) == [-1, 1, 0.25]  # as it was asked for
+
+
+def test_one_at_a_time_the_last_rewards_are_the_measure():
+    guard = Guard(ByText())
+    sent = [(1, "a"), (1, "r"), (-1, "a"), (1, "r"), (0.5, "a"), (1, "r")]
+    got = [guard.apply([reward], batch_of([verdict]))[0] for reward, verdict in sent]
+    assert got == [1, 0, -1, -1, 0.5, -1]
+    for _ in range(REMEMBERED):
+        guard.apply([1], batch_of("a"))
+    assert guard.apply([1], batch_of("r")) == [0]
+
+
+def test_a_worker_begins_with_a_memory_of_its_own():
+    floors = Floors()
+    floors.lower([-1.0], [False])
+    assert floors.lower([0.0], [True]) == [-1.0]
+    assert pickle.loads(pickle.dumps(floors)).lower([0.0], [True]) == [0.0]
+    assert copy.copy(Guard(ByText()))._floors is not None
+
+
+REWARDS = st.one_of(st.none(), st.floats(-5, 5), st.just(float("nan")), st.integers(-1, 1))
+
+
+@given(st.lists(st.tuples(REWARDS, st.sampled_from("ars"), st.integers(0, 2)), max_size=12))
+def test_no_veto_beats_anything_of_its_group(rows):
+    policy = Policy("zero", "zero", max_abstain_rate=1.0)
+    batch = [Completion("p", verdict, group=group) for _, verdict, group in rows]
+    rewards = [reward for reward, _, _ in rows]
+    kept = Guard(ByText(), policy=policy).apply(rewards, batch)
+    assert len(kept) == len(rows)
+    for (reward, verdict, group), after in zip(rows, kept, strict=True):
+        beside = [k for k, row in zip(kept, rows, strict=True) if row[2] == group]
+        if verdict == "a":
+            assert repr(after) == repr(reward)
+        elif reward is None:
+            assert after is None
+        else:
+            assert after <= 0
+            assert all(after <= other for other in beside if other is not None and other == other)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from("ars")), max_size=12))
+def test_where_nothing_is_negative_zero_is_zero(rows):
+    kept = settled([reward for reward, _ in rows], [verdict for _, verdict in rows])
+    assert kept == [reward if verdict == "a" else 0 for reward, verdict in rows]
