@@ -279,7 +279,7 @@ def toll(completions, **kwargs):
 @pytest.mark.parametrize(
     ("function", "on_reject", "hail"),
     [
-        (cost, "zero", 0),  # weighed -1, a cost of -4 is a gain: it is vetoed
+        (cost, "zero", -2),  # weighed -1, a cost of -4 is a gain: vetoed to the lowest, "3"'s -2
         (toll, "zero", -7),  # and one of 7 a penalty: it stays
         (toll, -3.0, -3),  # one function says None, one weighs nothing: the number is heard
     ],
