@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.openrlhf_query import reference_from
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
+
+Texts: TypeAlias = list[tuple[Span, str, str]]
+"""Of each turn: its tokens, what stands before it, and what it says."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +42,48 @@ class Rollout:
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return [(start, end) for start, end in given if start < end]
 
-    def completions(self, tokenizer: Any, prompt: str, group: str, slot: int) -> list[Completion]:
-        """One for each turn, behind all the tokens before it; an empty one where there is none.
-
-        The texts are without special tokens. A turn that was cut off at the token limit has
-        ``finish_reason="length"``.
+    def texts(self, tokenizer: Any) -> Texts:
+        """What stands before each turn, and its own text without special tokens.
 
         Args:
-            tokenizer: The policy's.
-            prompt: As text, where it is what the first turn's tokens follow; else "".
+            tokenizer: The policy's, or a processor that has it.
+        """
+        turns = self.turns or [(len(self.ids), len(self.ids))]
+        before = _texts_before(tokenizer, self.ids, [start for start, _ in turns])
+        if self._prompt_is_whole(tokenizer, turns[0][0]):
+            before[0] = self.response["prompt"]
+        own = [_text(tokenizer, self.ids[start:end]) for start, end in turns]
+        return list(zip(turns, before, own, strict=True))
+
+    def completions(self, texts: Texts, group: str, slot: int) -> list[Completion]:
+        """One for each turn, behind all the tokens before it; an empty one where there is none.
+
+        A turn that was cut off at the token limit has ``finish_reason="length"``.
+
+        Args:
+            texts: As `texts` gives them.
             group: Name of the group; later turns make groups of their own.
             slot: Place in the group.
         """
-        turns = self.turns or [(len(self.ids), len(self.ids))]
-        truncated = self.response.get("truncated")
+        response = self.response
+        truncated = response.get("truncated")
         ended = None if truncated is None else "length" if truncated else "stop"
-        made = []
-        for number, (start, end) in enumerate(turns):
-            made.append(
-                Completion(
-                    (not number and prompt) or _text(tokenizer, self.ids[:start], special=True),
-                    _text(tokenizer, self.ids[start:end]),
-                    prompt_ids=None if self.response.get("images") else tuple(self.ids[:start]),
-                    completion_ids=tuple(self.ids[start:end]),
-                    node=_text_or_none(self.response.get("node")),
-                    group=f"{group}/{number}" if number else group,
-                    slot=slot,
-                    reference=reference_from(self.response.get("label")),
-                    finish_reason=ended if number == len(turns) - 1 else None,
-                    sampler_logprobs=self._log_probs(start, end),
-                )
+        return [
+            Completion(
+                before,
+                text,
+                # Tokens that stand for an image mean nothing to a verifier that has only these.
+                prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
+                completion_ids=tuple(self.ids[start:end]),
+                node=None if response.get("node") is None else str(response["node"]),
+                group=f"{group}/{turn}" if turn else group,
+                slot=slot,
+                reference=reference_from(response.get("label")),
+                finish_reason=ended if turn == len(texts) - 1 else None,
+                sampler_logprobs=self._log_probs(start, end),
             )
-        return made
+            for turn, ((start, end), before, text) in enumerate(texts)
+        ]
 
     def without_flagged(self, verdicts: Sequence[Verdict]) -> list[Span] | None:
         """Action ranges without the tokens that rejections rest on; None where that is no way out.
@@ -99,6 +113,17 @@ class Rollout:
         given = [tuple(span) for span in self.response["action_ranges"]]
         return given if self._trains(self.turns) else self.least()
 
+    def _prompt_is_whole(self, tokenizer: Any, start: int) -> bool:
+        """Whether the prompt as given is what was continued: one that is too long is cut."""
+        prompt = self.response.get("prompt")
+        if not isinstance(prompt, str):
+            return False
+        if self.response.get("images"):
+            return True
+        given = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
+        given = given[0] if given and isinstance(given[0], list) else given  # of a processor
+        return list(given) == list(self.ids[:start])
+
     def _trains(self, spans: Sequence[Span]) -> bool:
         # The first token of all has nothing before it that could predict it.
         return any(max(start, 1) < min(end, self.limit) for start, end in spans)
@@ -125,13 +150,20 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _texts_before(tokenizer: Any, ids: Sequence[int], starts: Sequence[int]) -> list[str]:
+    """The text of all tokens before each start, in order."""
+    edges = [0, *starts]
+    parts = [_text(tokenizer, ids[a:b], special=True) for a, b in pairwise(edges)]
+    # All of them anew would take a talk of many turns quadratic time. Some tokenizers drop blanks
+    # at the start of what they decode; then there is no other way.
+    if "".join(parts) == _text(tokenizer, ids[: starts[-1]], special=True):
+        return ["".join(parts[: i + 1]) for i in range(len(parts))]
+    return [_text(tokenizer, ids[:start], special=True) for start in starts]
+
+
 def _text(tokenizer: Any, ids: Sequence[int], *, special: bool = False) -> str:
     return str(
         tokenizer.decode(
             list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
     )
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else str(value)

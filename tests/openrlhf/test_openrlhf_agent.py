@@ -156,7 +156,49 @@ def test_a_reward_that_fails_is_left_out_and_logs_the_same_names(agent_file, tex
 def test_no_reward_from_the_start_stops_the_run_as_it_does_without_a_guard(agent_file, caplog):
     responses = of_group(agent_file(), "crash", "crash")
     assert [r["reward"] for r in responses] == [None, None]
-    assert "no reward came" in caplog.text
+    assert "without any reward" in caplog.text
+
+
+def test_a_reward_function_that_stays_broken_stops_the_run(agent_file):
+    loaded = actor(Engine("It is 7."), agent_file("abstain_window=2"))
+    rewards = [run(loaded, 1)[0]["reward"]]
+    loaded.generate = Engine("crash").generate
+    rewards += [run(loaded, 1)[0]["reward"] for _ in range(3)]
+    assert rewards == [1.0, 0.0, 0.0, None]
+
+
+def test_lengths_of_a_group_are_compared(agent_file):
+    texts = ["It is 7."] * 5 + ["It is 7" + "." * 40]
+    rewards = [r["reward"] for r in of_group(agent_file("on_long='scale'"), *texts)]
+    assert rewards[:5] == [1.0] * 5
+    assert 0 < rewards[5] < 1
+
+
+def test_logged_lists_of_a_server_and_zeros_in_their_place_go_together(agent_file):
+    class Served:
+        def __init__(self):
+            self.asked = 0
+
+        async def execute(self, **given):
+            self.asked += 1
+            ids = ids_of(PROMPT + "It is 7.")
+            answer = {
+                "prompt": PROMPT, "label": "7", "images": None, "mm_train_inputs": None,
+                "observation_tokens": ids, "action_ranges": [(len(ids) - 8, len(ids))],
+                "rollout_log_probs": None, "truncated": False,
+            }  # fmt: skip
+            if self.asked == 2:
+                return {**answer, "reward": None, "scores": None, "extra_logs": {}}
+            logs = {"length": [3.0], "guard_reject": [1.0]}
+            return {**answer, "reward": [1.0], "scores": [1.0], "extra_logs": logs}
+
+    class AgentExecutor(GuardedAgent, Served):
+        guard = actor(Engine("7"), agent_file()).executor.guard
+
+    responses = run(actor(Engine("7"), executor=AgentExecutor()), 3)
+    assert [r["extra_logs"]["length"] for r in responses] == [3.0, 0.0, 3.0]
+    assert [r["extra_logs"]["guard_reject"] for r in responses] == [0.0] * 3
+    assert advantages_of(responses, "group_norm")[0] == [0.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -242,7 +284,7 @@ def test_prompts_that_are_too_long_are_shown_as_they_were_cut(agent_file):
 def test_a_sample_without_tokens_of_its_own_never_has_an_empty_mask(agent_file, limit):
     loaded = actor(Engine("It is 7."), agent_file())
 
-    async def nothing(prompt, label, sampling_params, max_length, *rest):
+    async def nothing(prompt, label, **given):
         ids = ids_of(PROMPT)
         return {
             "prompt": prompt, "label": label, "images": None, "mm_train_inputs": None,

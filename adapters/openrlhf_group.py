@@ -1,0 +1,110 @@
+"""OpenRLHF: what the samples of one prompt earn once all of them were judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.adapters.flagged_tokens import Span
+from grpo_guard.adapters.openrlhf_rollout import Rollout, number
+from grpo_guard.guard import Guard, Review
+from grpo_guard.metrics import metrics
+from grpo_guard.verdict import Outcome, Verdict
+
+_GRAVEST_FIRST = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
+
+
+@dataclass(frozen=True)
+class GroupReview:
+    """What was found in the samples of one prompt.
+
+    Args:
+        samples: One verdict each.
+        turns: The verdicts of each sample's turns.
+    """
+
+    samples: Review
+    turns: list[list[Verdict]]
+
+    @classmethod
+    def of_turns(cls, review: Review, counts: Sequence[int]) -> GroupReview:
+        """From a review of all turns: one rejection rejects a sample, else one abstention
+        abstains; the smallest factor of length counts.
+
+        Args:
+            review: Of the turns, sample by sample.
+            counts: Turns of each sample, at least 1.
+        """
+        turns: list[list[Verdict]] = []
+        factors: list[float] = []
+        at = 0
+        for count in counts:
+            turns.append(review.verdicts[at : at + count])
+            factors.append(min((review.length_factors or [1.0] * (at + count))[at : at + count]))
+            at += count
+        verdicts = [min(of, key=lambda v: _GRAVEST_FIRST.index(v.outcome)) for of in turns]
+        kept = factors if review.length_factors else None
+        return cls(Review(verdicts, metrics(verdicts), kept), turns)
+
+
+def settle_group(
+    guard: Guard, rollouts: Sequence[Rollout], found: GroupReview | None, *, mask_spans: bool
+) -> list[tuple[dict[str, Any], bool]]:
+    """Each sample's answer without its logs, and whether it is left out.
+
+    Args:
+        guard: Whose policy counts.
+        rollouts: The samples of one prompt.
+        found: None = the guard could not look: all are left out.
+        mask_spans: Rejected samples lose flagged tokens and keep their reward.
+
+    Raises:
+        AbstainError: something abstained and the policy says to raise.
+        TypeError, ValueError: a reward is no number.
+    """
+    masked: list[list[Span] | None] = [None] * len(rollouts)
+    if mask_spans and found is not None:
+        masked = [
+            rollout.without_flagged(of_turns) if verdict.rejected else None
+            for rollout, of_turns, verdict in zip(
+                rollouts, found.turns, found.samples.verdicts, strict=True
+            )
+        ]
+
+    def settled(raw: Sequence[float | None]) -> list[float | None]:
+        if found is None:
+            return [None] * len(raw)
+        vetoed = guard.settle(raw, found.samples)
+        kept = [r if m else v for r, v, m in zip(raw, vetoed, masked, strict=True)]
+        return [k if k is not None and math.isfinite(k) else None for k in kept]
+
+    raw = [number(rollout.response.get("reward")) for rollout in rollouts]
+    scored = [number(rollout.response.get("scores")) for rollout in rollouts]
+    rewards = settled(raw)
+    scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
+    # One without tokens of its own cannot earn: its reward would stand on the prompt's.
+    out = [r is None or not rollout.turns for r, rollout in zip(rewards, rollouts, strict=True)]
+    reward_of_rest, score_of_rest = mean_of_rest(rewards, out), mean_of_rest(scores, out)
+    answers = []
+    for i, rollout in enumerate(rollouts):
+        score = score_of_rest if out[i] else scores[i]
+        answer = {
+            **rollout.response,
+            "reward": reward_of_rest if out[i] else rewards[i],
+            "scores": score_of_rest if score is None else score,
+            "action_ranges": rollout.least() if out[i] else masked[i] or rollout.ranges(),
+        }
+        if out[i] and "truncated" in answer:
+            # A penalty for being cut off would move what is left out away from the mean.
+            answer["truncated"] = False
+        answers.append((answer, out[i]))
+    return answers
+
+
+def mean_of_rest(values: Sequence[float | None], out: Sequence[bool]) -> float:
+    """The mean of those that stay; 0 where nobody does."""
+    kept = [v for v, left in zip(values, out, strict=True) if v is not None and not left]
+    # Within their range, whatever rounding does: a group of equals must stay one.
+    return min(max(math.fsum(kept) / len(kept), min(kept)), max(kept)) if kept else 0.0
