@@ -1,0 +1,173 @@
+"""Parts of the agent adapter that need no OpenRLHF: masks, texts, siblings brought together."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rule_verifiers import NoWord
+
+from grpo_guard import Guard, Policy
+from grpo_guard.adapters import openrlhf_versions
+from grpo_guard.adapters.flagged_tokens import covers, without
+from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
+from grpo_guard.adapters.openrlhf_rollout import Rollout
+from grpo_guard.adapters.openrlhf_siblings import Siblings
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Finding, accept, reject
+
+SPANS = st.lists(st.tuples(st.integers(-2, 25), st.integers(-2, 25)), max_size=4)
+
+
+def tokens(spans):
+    return {token for start, end in spans for token in range(start, end)}
+
+
+@given(st.tuples(st.integers(0, 20), st.integers(0, 20)), SPANS)
+def test_what_is_left_of_a_stretch(kept, taken):
+    left = without(kept, taken)
+    assert tokens(left) == tokens([kept]) - tokens(taken)
+    assert all(a < b for a, b in left)
+    assert left == sorted(left)
+    assert covers(taken, 20) == (tokens([(0, 20)]) <= tokens(taken))
+
+
+def rollout(length, ranges, limit, **more):
+    return Rollout(
+        {"observation_tokens": list(range(length)), "action_ranges": ranges, "reward": 1.0} | more,
+        limit,
+    )
+
+
+def trained(ranges, limit):
+    """As OpenRLHF makes its mask: nothing predicts the first token, what is past the limit goes."""
+    return {token for token in tokens(ranges) if 1 <= token < limit}
+
+
+@given(st.integers(2, 25), SPANS, st.integers(2, 30), st.lists(st.booleans()), SPANS, st.booleans())
+@settings(max_examples=300)
+def test_a_mask_is_never_empty_and_trains_on_nothing_new(
+    length, ranges, limit, rejected, flagged, mask_spans
+):
+    ranges = sorted((max(0, a), min(b, length)) for a, b in ranges if 0 <= a <= b)
+    sample = rollout(length, ranges, limit)
+    found = None
+    if len(rejected) >= len(sample.turns):
+        findings = tuple(Finding("k", "m", token_span=span) for span in flagged)
+        verdicts = [
+            reject("v", findings=findings) if no else accept("v")
+            for no in (rejected or [False])[: max(1, len(sample.turns))]
+        ]
+        found = GroupReview.of_turns(Review(verdicts, {}), [len(verdicts)])
+    guard = Guard(NoWord(), policy=Policy(on_reject="drop"))
+    ((answer, out),) = settle_group(guard, [sample], found, mask_spans=mask_spans)
+    mask = trained(answer["action_ranges"], min(limit, length))
+    assert mask
+    assert answer["reward"] == (0.0 if out else 1.0)
+    if sample.turns and trained(ranges, min(limit, length)):
+        assert mask <= trained(ranges, min(limit, length))
+    if out:
+        assert len(mask) == 1
+
+
+class Bytes:
+    """Characters as ids; like some tokenizers it drops a blank at the start of what it decodes."""
+
+    def __init__(self, drops):
+        self.drops, self.decoded = drops, 0
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [ord(c) for c in text]}
+
+    def decode(self, ids, skip_special_tokens, clean_up_tokenization_spaces):
+        self.decoded += len(ids)
+        text = "".join(map(chr, ids))
+        return text.removeprefix(" ") if self.drops else text
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_texts_before_each_turn_are_what_the_tokenizer_makes_of_them(drops):
+    said = "ask yes then no then yes end"
+    turns = [(4, 7), (12, 15), (21, 24)]
+    sample = rollout(0, turns, 99, observation_tokens=[ord(c) for c in said], prompt="ask ")
+    texts = sample.texts(Bytes(drops))
+    tokenizer = Bytes(drops)
+    assert [before for _, before, _ in texts] == [
+        tokenizer.decode([ord(c) for c in said[:start]], False, False) for start, _ in turns
+    ]
+    assert [own.strip() for _, _, own in texts] == [said[a:b].strip() for a, b in turns]
+
+
+def test_long_talks_are_not_decoded_over_and_over():
+    turns = [(100 * i + 50, 100 * i + 100) for i in range(200)]
+    tokenizer = Bytes(drops=False)
+    rollout(0, turns, 10**6, observation_tokens=[97] * 20_000).texts(tokenizer)
+    assert tokenizer.decoded < 5 * 20_000
+
+
+def test_siblings_wait_for_all_that_started_together_and_for_nobody_else():
+    groups = []
+
+    async def judge(brought):
+        groups.append(list(brought))
+        return [value * 10 for value in brought]
+
+    async def one(siblings, key, value):
+        async def work():
+            for _ in range(value):  # 0: done without giving the loop a turn
+                await asyncio.sleep(0)
+            return value
+
+        return await siblings.bring(key, work)
+
+    async def run():
+        siblings = Siblings(judge)
+        calls = [one(siblings, key, value) for key in "ab" for value in (0, 3, 1)]
+        together = await asyncio.gather(*calls)
+        alone = [await one(siblings, "a", value) for value in (0, 1)]
+        assert siblings._open == {}
+        return together, alone
+
+    together, alone = asyncio.run(run())
+    assert together == [0, 30, 10] * 2
+    assert alone == [0, 10]
+    assert sorted(groups) == [[0], [0, 3, 1], [0, 3, 1], [1]]
+
+
+def test_a_judge_that_fails_tells_every_sibling_and_the_next_group_starts_anew():
+    async def judge(brought):
+        if "bad" in brought:
+            raise ValueError("no verdicts")
+        return brought
+
+    async def run():
+        siblings = Siblings(judge)
+
+        async def bring(value):
+            async def work():
+                return value
+
+            return await siblings.bring("key", work)
+
+        failed = await asyncio.gather(*map(bring, ["good", "bad"]), return_exceptions=True)
+        return failed, await bring("good")
+
+    failed, later = asyncio.run(run())
+    assert [str(error) for error in failed] == ["no verdicts"] * 2
+    assert later == "good"
+
+
+def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
+    class Base:
+        pass
+
+    class AgentExecutor(GuardedAgent, Base):
+        guard = Guard(NoWord())
+
+    monkeypatch.setattr(openrlhf_versions.importlib.metadata, "version", lambda name: "0.9.10")
+    with pytest.raises(FrameworkError, match=r"openrlhf >= 0\.10"):
+        AgentExecutor()
+    with pytest.raises(FrameworkError, match=r"openrlhf >= 0\.10"):
+        Guard(NoWord(), policy=Policy(on_abstain="zero"))(lambda queries, prompts, labels: 1.0)
