@@ -11,6 +11,7 @@ Since `grpo_guard.adapters.verl_plugin` is an entry point of ``verl.plugins``,
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import numbers
 import uuid
@@ -21,6 +22,7 @@ from grpo_guard.adapters.verl_actor import CollectorHandle
 from grpo_guard.adapters.verl_rows import completions_from, last_row, told_of
 from grpo_guard.adapters.verl_settings import UNTOLD_TIMEOUT, Settings
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory, finite
+from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.verdict import Outcome
 
@@ -67,18 +69,22 @@ class GuardedRewardManager:
         """
         told = told_of(data.non_tensor_batch)
         try:
+            # Read first: verl's managers write into the columns.
+            completions = await asyncio.to_thread(
+                completions_from, data, self.tokenizer, self.max_tokens
+            )
             graded = await self._graded(data)
             raw = _number(graded["reward_score"])
-            if told is not None and told.validation:
-                return _answer(graded, raw, None)
-            trajectory = self._trajectory(data, raw)
         except BaseException:
             uid, step = _key(data)
             if told is None and uid is not None:  # else the hook tells, who knows of all failures
                 self.collector.absent(uid, step, self.settings.rollouts)
             raise
+        if told is not None and told.validation:
+            return _answer(graded, raw, None)
         if raw is None:
             logger.warning("verl: the reward function gave %r; left out", graded["reward_score"])
+        trajectory = self._trajectory(data, tuple(completions), raw)
         return _answer(graded, raw, await self.collector.settle(trajectory))
 
     @classmethod
@@ -95,7 +101,9 @@ class GuardedRewardManager:
         graded: dict[str, Any] = await self.inner.run_single(last_row(data))
         return graded
 
-    def _trajectory(self, data: Any, score: float | None) -> Trajectory:
+    def _trajectory(
+        self, data: Any, completions: tuple[Completion, ...], score: float | None
+    ) -> Trajectory:
         told = told_of(data.non_tensor_batch)
         uid, step = _key(data)
         siblings = told.siblings if told else self.settings.rollouts
@@ -104,7 +112,7 @@ class GuardedRewardManager:
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,
-            tuple(completions_from(data, self.tokenizer, self.max_tokens)),
+            completions,
             score,
             self._timeout(told is not None),
         )

@@ -102,8 +102,8 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
                 text=tokenizer.decode(turn, skip_special_tokens=True),
                 prompt_ids=tuple(before),
                 completion_ids=tuple(turn),
-                # Turns are compared with the same turns of the siblings.
-                group=first.group if not (n or i) else f"{first.group}/{i}/{n}",
+                # Compared with the same of the siblings, the last output with the last.
+                group=first.group if i == len(data) - 1 and not n else f"{first.group}/{i}/{n}",
                 finish_reason=finish,
             )
             completions.append(_with_log_probs(completion, log_probs, start, end))
@@ -124,6 +124,7 @@ def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
 def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
     """Half-open spans of the model's own tokens; one empty span where there are none."""
     own = [True] * length if mask is None else [bool(m) for m in mask[:length]]
+    own += [False] * (length - len(own))
     found, start = False, 0
     while start < length:
         end = start
@@ -141,8 +142,10 @@ def _plain(data: Any, i: int) -> Completion:
     """What the columns of the data set say, without tokens."""
     columns = {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
     told = told_of(data.non_tensor_batch)
-    extra = columns.get("extra_info")
-    extra = extra if isinstance(extra, Mapping) else {}
+    extra: dict[str, Any] = {}
+    # An agent loop that fetches peers' completions says whose they are among its extra fields.
+    for name in ("tool_extra_fields", "extra_info"):
+        extra |= columns[name] if isinstance(columns.get(name), Mapping) else {}
     reward_model = columns.get("reward_model")
     reference = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     node, task = extra.get("node", extra.get("peer")), columns.get("data_source")

@@ -83,7 +83,8 @@ def check_config(config: Any) -> None:
 
     Raises:
         FrameworkError: a reward function under the key of verl before 0.9, which 0.9 reads nowhere;
-            or a reward model without a reward function, whose score goes past the manager.
+            a reward model without a reward function, whose score goes past the manager; or GDPO,
+            whose advantages come from the parts of a reward and not from the reward.
     """
     legacy = config.get("custom_reward_function") or {}
     reward = config.reward
@@ -98,6 +99,11 @@ def check_config(config: Any) -> None:
             "verl calls no reward manager where reward.reward_model.enable is set without a reward "
             "function: the reward model's score would be unguarded. Name a function in "
             "reward.custom_reward_function.path that asks the model at reward_router_address."
+        )
+    if config.algorithm.adv_estimator == "gdpo":
+        raise FrameworkError(
+            "verl takes GDPO's advantages from the parts that the reward function names, not from "
+            "the reward, so that a veto would change nothing; choose another adv_estimator"
         )
 
 

@@ -1,4 +1,5 @@
 import os
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -44,3 +45,29 @@ def ray_cluster():
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def reward_loop(ray_cluster, configuration, tmp_path):
+    """verl's reward loop with a guard; its workers are named, and end with the test."""
+    from tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
+    from verl.experimental.reward_loop import RewardLoopManager
+
+    from grpo_guard.adapters.verl_actor import NAME
+
+    loops = []
+
+    def start(*overrides, guard=None, **own):
+        given = guarded_by(tmp_path, *([guard] if guard else []), **own)
+        config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, *overrides)
+        loops.append(RewardLoopManager(config))
+        return loops[-1]
+
+    yield start
+    for loop in loops:
+        for worker in loop.reward_loop_workers:
+            ray_cluster.kill(worker)
+    if NAME in ray_cluster.util.list_named_actors():
+        ray_cluster.kill(ray_cluster.get_actor(NAME))
+    while any(n.startswith(("reward", NAME)) for n in ray_cluster.util.list_named_actors()):
+        time.sleep(0.05)

@@ -3,49 +3,24 @@
 import asyncio
 import time
 
-import numpy as np
 import pytest
-import torch
-from tiny_verl import FORGED, GUARDED, HONEST, UNGUARDED_FUNCTION, WRONG, batch, guarded_by
-from verl.experimental.reward_loop import RewardLoopManager
-from verl.trainer.ppo.core_algos import AdvantageEstimator
-from verl.trainer.ppo.ray_trainer import compute_advantage
+from tiny_verl import (
+    FORGED,
+    GUARDED,
+    HONEST,
+    UNGUARDED_FUNCTION,
+    WRONG,
+    advantages,
+    batch,
+    guarded_by,
+    several_outputs,
+)
 from verl.trainer.ppo.reward import extract_reward, load_reward_manager
 
 from grpo_guard.adapters.verl_actor import NAME
 
 KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_siblings"}
 KEYS |= {"guard_raw_score"}
-
-
-@pytest.fixture
-def reward_loop(ray_cluster, configuration, tmp_path):
-    """verl's reward loop with this guard; its workers are named, and end with the test."""
-    loops = []
-
-    def start(*overrides, guard=None, **own):
-        given = guarded_by(tmp_path, *([guard] if guard else []), **own)
-        config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, *overrides)
-        loops.append(RewardLoopManager(config))
-        return loops[-1]
-
-    yield start
-    for loop in loops:
-        for worker in loop.reward_loop_workers:
-            ray_cluster.kill(worker)
-    if NAME in ray_cluster.util.list_named_actors():
-        ray_cluster.kill(ray_cluster.get_actor(NAME))
-    while ray_cluster.util.list_named_actors():
-        time.sleep(0.05)
-
-
-def advantages(data, estimator="grpo", by_std=False):
-    data.batch["token_level_rewards"] = data.batch["rm_scores"]
-    config = {"norm_adv_by_std_in_grpo": by_std}
-    if estimator == "grpo":
-        estimator = AdvantageEstimator.GRPO
-    done = compute_advantage(data, estimator, norm_adv_by_std_in_grpo=by_std, config=config)
-    return done.batch["advantages"][:, 0].tolist()
 
 
 def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer):
@@ -144,31 +119,3 @@ def test_the_last_of_several_outputs_is_graded_to_its_end(configuration, tokeniz
     asyncio.run(graded(configuration(*GUARDED, *UNGUARDED_FUNCTION, *guarded_by(tmp_path)), data))
     assert seen[0] != HONEST  # the bug; where it is mended, this and `last_row` can go
     assert seen[1] == HONEST
-
-
-def several_outputs(tokenizer, texts):
-    """As the agent loop's worker sends a trajectory: all rows padded to the right."""
-    from tensordict import TensorDict
-    from verl import DataProto
-
-    prompts = [tokenizer("q" * (i + 1))["input_ids"] for i in range(len(texts))]
-    responses = [tokenizer(text)["input_ids"] for text in texts]
-    pad = torch.nn.utils.rnn.pad_sequence
-    both = [torch.tensor(p + r) for p, r in zip(prompts, responses, strict=True)]
-    n = len(texts)
-    masks = [torch.ones_like(ids) for ids in both]
-    tensors = {
-        "prompts": pad([torch.tensor(p) for p in prompts], batch_first=True),
-        "responses": pad([torch.tensor(r) for r in responses], batch_first=True),
-        "attention_mask": pad(masks, batch_first=True),
-        "input_ids": pad(both, batch_first=True),
-        "position_ids": pad(both, batch_first=True),
-    }
-    columns = {
-        "data_source": np.array(["sums"] * n),
-        "reward_model": np.array([{"ground_truth": "4"}] * n),
-        "extra_info": np.array([{}] * n),
-        "prompt_len": np.array([len(p) for p in prompts]),
-        "response_len": np.array([len(r) for r in responses]),
-    }
-    return DataProto(batch=TensorDict(tensors, batch_size=n), non_tensor_batch=columns)

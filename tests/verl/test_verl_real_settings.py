@@ -35,6 +35,11 @@ def test_a_reward_model_that_goes_past_the_manager_is_refused(configuration, tmp
         Settings.of(config)
 
 
+def test_an_estimator_that_looks_at_no_reward_is_refused(configuration, tmp_path):
+    with pytest.raises(FrameworkError, match="GDPO"):
+        Settings.of(configuration(*guarded_by(tmp_path), "algorithm.adv_estimator=gdpo"))
+
+
 def test_guards_inside_guards_are_refused(configuration, tokenizer, tmp_path):
     name = "reward.custom_reward_function.name=guarded"
     config = configuration(*GUARDED, *UNGUARDED_FUNCTION, name, *guarded_by(tmp_path))

@@ -1,6 +1,5 @@
 """A tokenizer, a configuration and rows for verl's real code, small enough for any machine."""
 
-import asyncio
 import json
 
 import numpy as np
@@ -40,7 +39,9 @@ def save_tokenizer(folder):
     )
     tokenizer.save_pretrained(folder)
     # All that verl's hf_tokenizer() asks of a model.
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
+    )
     return str(folder)
 
 
@@ -119,6 +120,43 @@ def batch(tokenizer, texts, uids=None, prompt=24, response=48):
     )
 
 
-def in_a_loop(make):
-    """Run ``make()`` in a new event loop; managers ask for the loop when they are made."""
-    return asyncio.run(make())
+def advantages(data, estimator="grpo", by_std=False):
+    """By verl's own code: one number a row, that of its first token."""
+    from verl.trainer.ppo.core_algos import AdvantageEstimator
+    from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    data.batch["token_level_rewards"] = data.batch["rm_scores"]
+    config = {"norm_adv_by_std_in_grpo": by_std}
+    if estimator == "grpo":
+        estimator = AdvantageEstimator.GRPO
+    done = compute_advantage(data, estimator, norm_adv_by_std_in_grpo=by_std, config=config)
+    return done.batch["advantages"][:, 0].tolist()
+
+
+def several_outputs(tokenizer, texts):
+    """As the agent loop's worker sends a trajectory: all rows padded to the right."""
+    import torch
+    from tensordict import TensorDict
+    from verl import DataProto
+
+    prompts = [tokenizer("q" * (8 - 6 * i))["input_ids"] for i in range(len(texts))]
+    responses = [tokenizer(text)["input_ids"] for text in texts]
+    pad = torch.nn.utils.rnn.pad_sequence
+    both = [torch.tensor(p + r) for p, r in zip(prompts, responses, strict=True)]
+    n = len(texts)
+    masks = [torch.ones_like(ids) for ids in both]
+    tensors = {
+        "prompts": pad([torch.tensor(p) for p in prompts], batch_first=True),
+        "responses": pad([torch.tensor(r) for r in responses], batch_first=True),
+        "attention_mask": pad(masks, batch_first=True),
+        "input_ids": pad(both, batch_first=True),
+        "position_ids": pad(both, batch_first=True),
+    }
+    columns = {
+        "data_source": np.array(["sums"] * n),
+        "reward_model": np.array([{"ground_truth": "4"}] * n),
+        "extra_info": np.array([{}] * n),
+        "prompt_len": np.array([len(p) for p in prompts]),
+        "response_len": np.array([len(r) for r in responses]),
+    }
+    return DataProto(batch=TensorDict(tensors, batch_size=n), non_tensor_batch=columns)

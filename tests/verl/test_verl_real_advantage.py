@@ -1,0 +1,63 @@
+"""verl's advantages and loss denominators around rows that the guard left out."""
+
+import numpy as np
+import pytest
+import torch
+from verl.trainer.ppo.core_algos import agg_loss, compute_grpo_outcome_advantage
+
+from grpo_guard.adapters.verl_advantage import compute_guarded_advantage
+
+
+def batch(scores, left_out=(), groups=None, tokens=3):
+    rewards = torch.zeros(len(scores), tokens)
+    rewards[:, -1] = torch.tensor(scores)
+    mask = torch.ones(len(scores), tokens)
+    mask[list(left_out)] = 0
+    return rewards, mask, np.array(list(groups or "a" * len(scores)), dtype=object)
+
+
+def exact(scores, left_out=(), groups=None, by_std=True):
+    made = compute_guarded_advantage(
+        *batch(scores, left_out, groups), config={"norm_adv_by_std_in_grpo": by_std}
+    )
+    return made[0][:, 0].tolist()
+
+
+@pytest.mark.parametrize("by_std", [True, False])
+def test_the_others_are_as_if_it_had_never_been_there(by_std):
+    scores = [1.0, 0.0, 0.3, 1.0, 0.0, 0.0]
+    alone = compute_grpo_outcome_advantage(*batch(scores[:2] + scores[3:]), 1e-6, by_std)
+    kept = alone[0][:, 0].tolist()
+    for neutral in (0.4, 100.0, -3.0):
+        scores[2] = neutral
+        assert exact(scores, [2], by_std=by_std) == pytest.approx([*kept[:2], 0.0, *kept[2:]])
+
+
+def test_where_nothing_is_left_out_it_is_verls_own():
+    rewards = batch([1.0, 0.0, 1.0, 0.5, 0.5, 0.0], groups="aaabbc")
+    theirs = compute_grpo_outcome_advantage(*rewards)[0]
+    assert torch.equal(compute_guarded_advantage(*rewards)[0], theirs)
+
+
+def test_the_last_of_its_group_and_groups_of_one():
+    # b lost its only sibling; c never had one.
+    assert exact([1.0, 5.0, 1.0], [1], "bbc", by_std=False) == [0.0, 0.0, 1.0]
+    assert exact([1.0, 5.0], [0, 1]) == [0.0, 0.0]
+
+
+def test_the_mean_as_score_leaves_the_mean_of_verls_own_baseline():
+    with_it = compute_grpo_outcome_advantage(*batch([1.0, 1 / 3, 0.0, 0.0]), 1e-6, False)[0]
+    without = compute_grpo_outcome_advantage(*batch([1.0, 0.0, 0.0]), 1e-6, False)[0]
+    assert with_it[[0, 2, 3], 0].tolist() == pytest.approx(without[:, 0].tolist())
+    assert with_it[1, 0].item() == pytest.approx(0.0)
+
+
+def test_what_the_loss_is_divided_by():
+    """As docs/verl.md says: verl's token mean loses the row, its sequence means keep it."""
+    loss, mask = torch.ones(6, 4), torch.ones(6, 4)
+    mask[1] = 0
+    modes = {"token-mean": 1.0, "seq-mean-token-mean": 5 / 6, "seq-mean-token-sum": 20 / 6}
+    for mode, value in modes.items():
+        assert agg_loss(loss, mask, mode, global_batch_size=6).item() == pytest.approx(value)
+    nothing = agg_loss(loss * 0, mask * 0, "token-mean")
+    assert torch.isnan(nothing)  # a mini-batch of which nothing stays

@@ -1,0 +1,82 @@
+"""The completions behind a reward worker's DataProto."""
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_verl import HONEST, QUESTION, batch, several_outputs
+
+from grpo_guard.adapters.verl_rows import TOLD, UNREAD, Told, completions_from
+
+masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)
+
+
+def with_told(data, **more):
+    n = len(data)
+    lengths = data.non_tensor_batch["response_len"]
+    given = {"masks": tuple((1,) * int(length) for length in lengths), "log_probs": (None,) * n}
+    data.non_tensor_batch[TOLD] = np.array([Told(4, **{**given, **more})] * n)
+    return data
+
+
+def test_a_padded_batch(tokenizer):
+    data = batch(tokenizer, [HONEST, "no"], ["u", "v"])
+    (first,), (second,) = (completions_from(data[i : i + 1], tokenizer, 99) for i in range(2))
+    assert (first.text, second.text) == (HONEST, "no")
+    assert first.prompt == ({"role": "user", "content": QUESTION},)
+    assert list(first.prompt_ids) == tokenizer(QUESTION)["input_ids"]
+    assert list(first.completion_ids) == [*tokenizer(HONEST)["input_ids"], tokenizer.eos_token_id]
+    assert (first.group, second.group, first.task, first.reference) == ("u", "v", "sums", "4")
+    assert first.finish_reason == "stop"
+
+
+def test_all_outputs_and_what_was_cut_off(tokenizer):
+    data = several_outputs(tokenizer, ["ab", "abcd"])
+    first, second = completions_from(data, tokenizer, 4)
+    assert (first.text, first.finish_reason) == ("ab", "stop")
+    assert (second.text, second.finish_reason) == ("abcd", "length")
+    assert first.group != second.group
+
+
+def test_several_turns_without_the_hook_are_not_read(tokenizer):
+    data = several_outputs(tokenizer, ["ab"])
+    data.non_tensor_batch["__num_turns__"] = np.array([4])
+    (completion,) = completions_from(data, tokenizer, 99)
+    assert "agent-loop hook" in completion.metadata[UNREAD]
+    (read,) = completions_from(with_told(data), tokenizer, 99)
+    assert read.text == "ab"
+
+
+def test_whose_it_is(tokenizer):
+    data = several_outputs(tokenizer, ["ab"])
+    data.non_tensor_batch["tool_extra_fields"] = np.array([{"node": "n7"}])
+    assert completions_from(data, tokenizer, 99)[0].node == "n7"
+    data.non_tensor_batch["extra_info"][0]["node"] = "of the data set"
+    assert completions_from(data, tokenizer, 99)[0].node == "of the data set"
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mask=masks)
+def test_every_token_of_the_model_is_judged_once_behind_what_came_before(tokenizer, mask):
+    data = several_outputs(tokenizer, [HONEST])
+    length = int(data.non_tensor_batch["response_len"][0])
+    ids = data.batch["responses"][0][:length].tolist()
+    prompt = tokenizer("q" * 8)["input_ids"]
+    log_probs = tuple(-float(i) for i in range(length))
+    data = with_told(data, masks=(tuple(mask),), log_probs=(log_probs,))
+    completions = completions_from(data, tokenizer, 99)
+    own = [i for i, m in enumerate(mask[:length]) if m]
+    assert [t for c in completions for t in c.completion_ids] == [ids[i] for i in own]
+    assert [x for c in completions for x in c.sampler_logprobs] == [-float(i) for i in own]
+    for completion in completions:
+        before = len(completion.prompt_ids) - len(prompt)
+        assert list(completion.prompt_ids) == prompt + ids[:before]
+        end = before + len(completion.completion_ids)
+        assert ids[before:end] == list(completion.completion_ids)
+        assert completion.text == tokenizer.decode(ids[before:end])
+
+
+def test_a_claim_that_is_no_number_is_no_claim(tokenizer):
+    data = with_told(several_outputs(tokenizer, ["ab"]), log_probs=((float("nan"),) * 2,))
+    (completion,) = completions_from(data, tokenizer, 99)
+    assert completion.sampler_logprobs is None
+    assert completion.text == "ab"
