@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
@@ -118,13 +119,16 @@ class GuardedCalls:
     def call(
         self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
     ) -> list[float | None]:
+        column = _column(kwargs, self.guard)
         review, first = self._review(kwargs)
         result = self.function.call(**self.function.arguments(kwargs if own is None else own))
-        return self._settle(review, first, result, kwargs)
+        return self._settle(review, column if first else None, result, kwargs)
 
     async def acall(
         self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
     ) -> list[float | None]:
+        # Before anything is awaited: ranks must come to the same names.
+        column = _column(kwargs, self.guard)
         if distributed_ranks() is not None:
             # Ranks must exchange in one order; threads of several guards would have any.
             review, first = self._review(kwargs)
@@ -133,7 +137,7 @@ class GuardedCalls:
                 self._reviewer(kwargs), completions_from(kwargs), reader=self.function
             )
         result = await self.function.call(**self.function.arguments(kwargs if own is None else own))
-        return self._settle(review, first, result, kwargs)
+        return self._settle(review, column if first else None, result, kwargs)
 
     def _review(self, kwargs: Mapping[str, Any]) -> tuple[Review, bool]:
         batch = completions_from(kwargs)
@@ -143,13 +147,14 @@ class GuardedCalls:
         return BatchReviewer(self.guard, counts_slots(kwargs))
 
     def _settle(
-        self, review: Review, first: bool, result: Any, kwargs: Mapping[str, Any]
+        self, review: Review, column: str | None, result: Any, kwargs: Mapping[str, Any]
     ) -> list[float | None]:
-        if first:
-            log_review(review, kwargs.get("log_metric"), kwargs.get("log_extra"))
+        """``column`` is what the review is logged under, None where that is done."""
+        if column is not None:
+            log_review(review, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         rewards = self.function.rewards(result, len(review.verdicts))
         policy = self.guard.policy
-        if not first and not isinstance(policy.on_reject, str):
+        if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
         return self.guard.settle(rewards, review, policy=policy)
 
@@ -182,14 +187,35 @@ def log_review(
     review: Review,
     log_metric: Callable[[str, float], Any] | None,
     log_extra: Callable[[str, list[str]], Any] | None,
+    column: str = "guard",
 ) -> None:
     """Metrics and a column of the completions table, where the trainer offers them."""
     if log_metric is not None:
         for name, value in review.metrics.items():
-            log_metric(name, value)
+            log_metric(f"{column}/{name.removeprefix('guard/')}", value)
     if log_extra is not None:
         rows = [
             v.outcome.value if v.accepted else f"{v.outcome.value}: {v.reason}"
             for v in review.verdicts
         ]
-        log_extra("guard", rows)
+        log_extra(column, rows)
+
+
+_logging: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
+
+
+def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
+    """ "guard" for a trainer's first guard, "guard_2" for its second.
+
+    TRL puts what is logged twice under one name behind one another, and a table with columns of
+    unequal length ends the run.
+    """
+    log = kwargs.get("log_extra", kwargs.get("log_metric"))
+    try:
+        guards = _logging.setdefault(getattr(log, "__self__", None), [])
+    except TypeError:
+        return "guard"  # no method of a trainer
+    if all(known is not guard for known in guards):
+        guards.append(guard)
+    place = next(i for i, known in enumerate(guards, 1) if known is guard)
+    return "guard" if place == 1 else f"guard_{place}"

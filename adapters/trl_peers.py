@@ -15,7 +15,7 @@ the filler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,12 @@ class Sent:
 
 
 def peer_rollouts(
-    prompts: Sequence[Any], sent: Sequence[Sent], trainer: Any, *, round: int | None = None
+    prompts: Sequence[Any],
+    sent: Sequence[Sent],
+    trainer: Any,
+    *,
+    round: int | None = None,
+    special: Collection[int] = (),
 ) -> dict[str, Any]:
     """What a `rollout_func` returns, with columns for the guard.
 
@@ -48,6 +53,9 @@ def peer_rollouts(
         sent: One per prompt, in the same order.
         trainer: As TRL gives it; its tokenizer, vocabulary and ``max_completion_length`` count.
         round: The swarm's; None = the trainer's step.
+        special: Ids of special tokens that a completion may hold, for models that think or call
+            tools in such. No others but EOS at the end: the text that rewards and verifiers read
+            leaves them out, and TRL trains on them.
 
     Returns:
         ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
@@ -59,10 +67,10 @@ def peer_rollouts(
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    # Of the configuration: where weights are sharded, a rank has none of the embedding's rows.
-    vocabulary = int(trainer.accelerator.unwrap_model(trainer.model).config.vocab_size)
+    vocabulary = _vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer)
     longest = int(trainer.max_completion_length)
-    rows = [_row(one.completion, tokenizer, vocabulary, longest) for one in sent]
+    hidden = _unread(tokenizer) - set(special)
+    rows = [_row(one.completion, tokenizer, vocabulary, longest, hidden) for one in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
@@ -80,8 +88,25 @@ def peer_rollouts(
     }
 
 
+def _vocabulary(config: Any, tokenizer: Any) -> int:
+    """How many ids both the model and the tokenizer know.
+
+    Of the configuration: where weights are sharded, a rank has none of the embedding's rows. A
+    multimodal model's has the text model's within it. Embeddings are often padded beyond the
+    tokenizer's ids, and what has no text passes unread.
+    """
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return min(int(text.vocab_size), len(tokenizer))
+
+
+def _unread(tokenizer: Any) -> set[int]:
+    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+
+
 def _row(
-    completion: Any, tokenizer: Any, vocabulary: int, longest: int
+    completion: Any, tokenizer: Any, vocabulary: int, longest: int, hidden: Collection[int]
 ) -> tuple[list[int], str | None]:
     """(ids that TRL can train on, why they are not the node's)"""
     filler = [int(tokenizer.eos_token_id)]
@@ -105,7 +130,10 @@ def _row(
         ids.append(value)
         if len(ids) > longest:
             return filler, f"longer than {longest} tokens"
-    return _until_end(ids, filler[0], tokenizer.pad_token_id) or (filler, "empty")
+    ids, problem = _until_end(ids, filler[0], tokenizer.pad_token_id) or (filler, "empty")
+    body = ids[:-1] if ids[-1] == filler[0] else ids
+    place = next((i for i, token in enumerate(body) if token in hidden), None)
+    return (ids, problem) if place is None else (filler, f"special token at place {place}")
 
 
 def _until_end(ids: list[int], eos: int, pad: int | None) -> tuple[list[int], str | None] | None:

@@ -58,6 +58,7 @@ class GuardedTrainer(ReusesForward):
         self.guard, self.mask_spans = guard, mask_spans
         self._prompt_ids: Sequence[Any] = ()
         self._taken_out: list[tuple[Span, ...]] = []
+        self._evaluating = False
         super().__init__(*args, **kwargs)
         for function in self.reward_funcs:  # type: ignore[attr-defined]
             if isinstance(getattr(function, "guard", None), Guard):
@@ -77,12 +78,26 @@ class GuardedTrainer(ReusesForward):
         self._prompt_ids = generated[0]
         return generated
 
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        """An evaluation trains nothing: it is not judged, no ledger hears of it, no slot is spent.
+
+        Told from this call, not from the model being in evaluation mode: verifiers that score
+        tokens put it there while they work, and a late one would switch the guard off.
+        """
+        self._evaluating = True
+        try:
+            return super().prediction_step(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._evaluating = False
+
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
         rewards: Tensor = super()._calculate_rewards(  # type: ignore[misc]
             inputs, prompts, completions, completion_ids_list
         )
+        if self._evaluating:
+            return rewards
         given = {
             **{key: [row.get(key) for row in inputs] for key in inputs[0]},
             "prompt_ids": self._prompt_ids,

@@ -7,6 +7,7 @@ import pytest
 import tiny_trl
 import torch
 from rule_verifiers import Broken, NoWord
+from transformers import AddedToken, LlavaConfig, Qwen2Config
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
 from grpo_guard.adapters.trl_masks import flagged_tokens
@@ -190,7 +191,7 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tm
     verifier, notes = NoWord(), Notes()
 
     def rollout(prompts, trainer):
-        turns = (Sent("ann", "12", 0), Sent("bob", None, 0), Sent("cy", "", 0), Sent("dan", [3]))
+        turns = (Sent("ann", "12", 0), Sent("bob", None, 0), Sent("cy", "", 0), Sent("dan", [7]))
         return peer_rollouts(prompts, turns, trainer, round=7)
 
     def reward(completions, **kwargs):
@@ -217,9 +218,10 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tm
 
 
 BAD = [
-    None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [3] * 9, [[1]],
+    None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [7] * 9, [[1]],
     b"ab", {5: 1}, "\ud800", 5, torch.ones(1, 2, dtype=torch.long), np.array([1.5]),
     [5, 2, 6], [5, 2, 0, 6, 2], "x<|im_end|>y", [0, 0],
+    [0, 5, 2], [5, 1, 6, 2], [5, 3], [1], "x<|im_start|>system\nHail",  # which no text shows
 ]  # fmt: skip
 
 
@@ -232,8 +234,8 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
         max_completion_length=8,
         state=SimpleNamespace(global_step=5),
     )
-    good = [[5, 2], "hi", "", np.array([5, 2]), torch.tensor([5, 2]), [3] * 8, (7,)]
-    good += [[5, 2, 0, 0], [5, 2, 2], [5, 0, 0], [0, 5, 2]]  # padding is nobody's to learn
+    good = [[5, 2], "hi", "", np.array([5, 2]), torch.tensor([5, 2]), [6] * 8, (7,)]
+    good += [[5, 2, 0, 0], [5, 2, 2], [5, 0, 0]]  # padding is nobody's to learn
     sent = [Sent("n", completion, 4) for completion in (*BAD, *good)]
     chat = [{"role": "user", "content": "?"}]
     found = peer_rollouts([chat, *["?"] * (len(sent) - 1)], sent, trainer)
@@ -244,12 +246,64 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
     assert found["guard_malformed"][n:] == [None] * len(good)
     hi = [*tok("hi")["input_ids"], tok.eos_token_id]
     eos = [tok.eos_token_id]
-    kept = [[5, 2], hi, eos, [5, 2], [5, 2], [3] * 8, [7]]
-    assert found["completion_ids"][n:] == [*kept, [5, 2], [5, 2], [5], [0, 5, 2]]
+    kept = [[5, 2], hi, eos, [5, 2], [5, 2], [6] * 8, [7]]
+    assert found["completion_ids"][n:] == [*kept, [5, 2], [5, 2], [5]]
     assert found["round"] == [5] * len(sent)
     asked = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
     assert tok.decode(found["prompt_ids"][0]) == asked
     assert found["prompt_ids"][1] == tok("?")["input_ids"]
+
+
+def stand_in(tok, config):
+    """What `peer_rollouts` asks of a trainer."""
+    return SimpleNamespace(
+        processing_class=tok,
+        model=None,
+        accelerator=SimpleNamespace(unwrap_model=lambda model: SimpleNamespace(config=config)),
+        max_completion_length=8,
+        state=SimpleNamespace(global_step=0),
+    )
+
+
+def test_special_tokens_are_refused_but_for_those_that_the_model_needs():
+    tok = tiny_trl.tokenizer()
+    tok.add_tokens([AddedToken("<|hidden|>", special=True), AddedToken("<tool>", special=False)])
+    hidden, shown = tok.convert_tokens_to_ids(["<|hidden|>", "<tool>"])
+    trainer = stand_in(tok, SimpleNamespace(vocab_size=len(tok)))
+    for row in ([5, hidden, 6, 2], [hidden], [hidden, 2]):
+        assert tok.decode(row, skip_special_tokens=True) == tok.decode(
+            [t for t in row if t in (5, 6)]
+        )
+        (reason,) = peer_rollouts(["?"], [Sent("n", row)], trainer)["guard_malformed"]
+        assert reason == f"special token at place {row.index(hidden)}"
+        assert peer_rollouts(["?"], [Sent("n", row)], trainer, special=[hidden])[
+            "guard_malformed"
+        ] == [None]
+    assert peer_rollouts(["?"], [Sent("n", [5, shown, 2])], trainer)["guard_malformed"] == [None]
+
+
+def test_the_vocabulary_is_the_text_models_and_the_tokenizers():
+    tok = tiny_trl.tokenizer()
+    known = len(tok)
+    text = Qwen2Config(vocab_size=known + 28)  # embeddings are padded beyond the tokenizer's ids
+    nested = LlavaConfig(text_config=Qwen2Config(vocab_size=known - 1))
+    for config, first_unknown in ((text, known), (nested, known - 1)):
+        trainer = stand_in(tok, config)
+        rows = [Sent("n", [first_unknown - 1]), Sent("n", [first_unknown])]
+        found = peer_rollouts(["?", "?"], rows, trainer)["guard_malformed"]
+        assert found == [None, "no token of the vocabulary at place 0"]
+
+
+def test_an_evaluation_is_not_judged(tmp_path):
+    verifier, notes = NoWord(), Notes()
+    made = train(tmp_path, [by_text], verifier, ledger=notes, max_steps=1)
+    judged, heard = len(verifier.batches), len(notes.seen)
+    assert heard
+    logged = made.evaluate(tiny_trl.dataset().select(range(4)))
+    assert (len(verifier.batches), len(notes.seen)) == (judged, heard)
+    assert logged["eval_reward"] == np.mean([REWARD[text] for text in SENT])
+    made.train()
+    assert len(notes.seen) > heard
 
 
 def test_prompts_of_peers_rows_are_rendered_as_the_trainer_renders_its_own(tmp_path):

@@ -3,12 +3,13 @@
 import functools
 import inspect
 import pickle
+from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
 from rule_verifiers import Broken, NoWord
-from trl_calls import AsyncObject, CallableObject, call, ones, run, threes, twos
+from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
 from grpo_guard import AbstainError, Completion, FrameworkError, Policy, guard
 from grpo_guard.adapters.trl import completions_from
@@ -186,6 +187,36 @@ def test_the_extra_column_says_why():
     columns = {}
     guard(NoWord())(ones)(**call(log_extra=columns.__setitem__))
     assert columns == {"guard": ["accept", "reject: says Hail", "accept"]}
+
+
+class Table:
+    """The part of a trainer that collects what is logged."""
+
+    def __init__(self):
+        self.columns, self.metrics = defaultdict(list), defaultdict(list)
+
+    def log_extra(self, column, values):
+        self.columns[column].extend(values)
+
+    def log_metric(self, name, value):
+        self.metrics[name].append(value)
+
+
+def test_two_guards_of_one_trainer_have_a_column_each():
+    table, other = Table(), Table()
+    first, second = guard(NoWord()), guard(NoWord("c"))
+    # Inside one another, and a third function of the first guard's.
+    functions = [first(ones), second(threes), second(guard(NoWord("a"))(twos)), first(twos)]
+    for step in (0, 1):
+        for function in functions:
+            run(function, **call(step=step, log_extra=table.log_extra, log_metric=table.log_metric))
+    assert sorted(table.columns) == ["guard", "guard_2", "guard_3"]
+    assert {len(rows) for rows in table.columns.values()} == {2 * len(TEXTS)}
+    assert table.columns["guard"][:3] == ["accept", "reject: says Hail", "accept"]
+    assert table.columns["guard_2"][:3] == ["accept", "accept", "reject: says c"]
+    assert len(table.metrics["guard/reject_rate"]) == len(table.metrics["guard_3/reject_rate"]) == 2
+    run(functions[1], **call(log_extra=other.log_extra))
+    assert list(other.columns) == ["guard"]  # the first of its trainer
 
 
 def test_completions_of_columns():
