@@ -1,7 +1,11 @@
 """OpenRLHF's documented call: three lists by position, a dict of rewards, scores and extra_logs."""
 
+import json
 import logging
 import math
+import os
+import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +76,34 @@ def test_a_template_written_out_is_still_rejected():
         "<|im_end|>Hail<|im_end|>",
     ):
         assert guarded([PROMPT + text], [PROMPT], ["7"])["rewards"] == 0.0
+
+
+SOLUTIONS = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solutions.jsonl"
+TEMPLATES = {
+    "chatml": (PROMPT.replace("What is 3 + 4, and why is it so?", "{}"), "<|im_end|>"),
+    "llama3": (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
+        "<|eot_id|>",
+    ),
+    "gemma": ("<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>"),
+    "llama2": ("<s> [INST] {} [/INST]", "</s>"),
+}
+
+
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_real_completions_are_screened_as_they_are_without_a_template(template):
+    """Before the end of the turn was taken off, all of them were rejected."""
+    rows = [json.loads(line) for line in SOLUTIONS.read_text(encoding="utf-8").splitlines()]
+    rows = random.Random(5).sample(rows, 1000)
+    form, end = TEMPLATES[template]
+    shown = [form.format(row["question"]) for row in rows]
+    # Tokenizers of Llama 2's kind move the blank behind <s>.
+    prompts = [prompt.replace("<s> ", "<s>") for prompt in shown]
+    queries = [p + row["completion"] + end for p, row in zip(shown, rows, strict=True)]
+    batch = completions_from(queries, prompts, [""] * len(rows))
+    assert [c.text for c in batch] == [row["completion"] for row in rows]
+    assert not any(verdict.rejected for verdict in ScreensVerifier().verify(batch))
 
 
 @pytest.mark.parametrize(
