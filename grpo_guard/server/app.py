@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sized
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
 from grpo_guard.server.bodies import completions_in, queries_in
+from grpo_guard.server.late import awaited_by, until_late, while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.replies import reply
@@ -65,9 +67,11 @@ def create_app(
     limits = limits or Limits()
     rewards = rewards or Rewards(guard)
     late = f"no answer within {limits.seconds:g} s"
+    judging = copy.copy(guard)
+    judging.ledger = until_late(guard.ledger)
     verify = Service(
         completions_in,
-        lambda batch: as_json(judge(guard, batch)),
+        lambda batch: as_json(judge(judging, batch)),
         lambda batch: as_json(abstentions(guard, len(batch), Cause.TIMEOUT, late)),
     )
     reward = Service(queries_in, rewards.of, lambda given: rewards.abstained(len(given)))
@@ -113,8 +117,11 @@ async def _respond(
             asked = await asyncio.to_thread(
                 service.parse, await _body(request, limits), limits.completions
             )
+            given_up = threading.Event()
+            work = awaited_by(given_up, lambda: service.answer(asked))
             try:
-                return reply(await turn.run(lambda: service.answer(asked), deadline))
+                async with while_it_waits(request, given_up):
+                    return reply(await turn.run(work, deadline))
             except TimeoutError:
                 logger.warning("%s: no answer within %g s", request.url.path, limits.seconds)
                 return reply(service.too_late(asked))

@@ -15,6 +15,7 @@ from grpo_guard.framework import adapter_for
 from grpo_guard.guard import Guard
 from grpo_guard.policy import Policy
 from grpo_guard.server.bodies import Queries
+from grpo_guard.server.late import until_late
 
 LISTS = ("rewards", "scores")
 GUARD_LOGS = ("guard_accept", "guard_reject", "guard_abstain")
@@ -36,7 +37,7 @@ class Rewards:
 
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
-        own = Guard(guard.verifier, policy=policy, ledger=guard.ledger)
+        own = Guard(guard.verifier, policy=policy, ledger=until_late(guard.ledger))
         reward = _accepted if reward is None else reward
         self._guarded = adapter_for(reward, "openrlhf").wrap(reward, own)
         self._logged: tuple[str, ...] = GUARD_LOGS

@@ -1,0 +1,74 @@
+"""Work that nobody waits for any more: its verdicts do not reach the ledger.
+
+A thread cannot be ended. When its client has been told that all completions abstain, or has gone,
+the work goes on, and its verdicts would count against nodes whose completions nobody judged. The
+client asks again, and what it then gets is what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Ledger
+from grpo_guard.verdict import Verdict
+
+logger = logging.getLogger("grpo_guard")
+T = TypeVar("T")
+_given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
+
+
+class UntilLate:
+    """A ledger that is told only of what somebody still waits for."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        given_up = _given_up.get()
+        if given_up is not None and given_up.is_set():
+            logger.warning("%d verdicts came too late for the ledger", len(verdicts))
+            return
+        self._ledger.record(batch, verdicts)
+
+
+def until_late(ledger: Ledger | None) -> Ledger | None:
+    return None if ledger is None else UntilLate(ledger)
+
+
+def awaited_by(given_up: threading.Event, work: Callable[[], T]) -> Callable[[], T]:
+    """The work, for a thread of its own, in which `UntilLate` looks at ``given_up``."""
+
+    def run() -> T:
+        _given_up.set(given_up)
+        return work()
+
+    return run
+
+
+@contextlib.asynccontextmanager
+async def while_it_waits(request: Request, given_up: threading.Event) -> AsyncIterator[None]:
+    """Sets ``given_up`` when the client of a request that was read goes away, or time runs out."""
+
+    async def watch() -> None:
+        with contextlib.suppress(RuntimeError, OSError):  # the connection's own, as it breaks
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+        given_up.set()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except BaseException:
+        given_up.set()
+        raise
+    finally:
+        watching.cancel()
