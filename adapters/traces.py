@@ -8,16 +8,21 @@ which no policy drew. A trace is as bad as its worst turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
 
 from grpo_guard.completion import Completion, content_text
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.verdict import Verdict
 
+# Reviewed at a time: each turn holds its whole prefix, and all of a long trace at once would take
+# memory by the square of its length.
+TURNS_AT_ONCE: Final = 32
 
-def completions_from(trace: Any, *, round: int | None = None) -> list[Completion]:
+
+def completions_from(trace: Any, *, round: int | None = None) -> Iterator[Completion]:
     """One completion per turn of the model, in order; an empty one where it said nothing.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
@@ -37,16 +42,10 @@ def completions_from(trace: Any, *, round: int | None = None) -> list[Completion
     messages = [_message(node.message) for node in nodes]
     turns = [i for i, node in enumerate(nodes) if node.sampled]
     if not turns:
-        return [Completion(messages, "", **shared)]
-    return [
-        Completion(
-            [messages[j] for j in _before(nodes, i)],
-            said(nodes[i].message),
-            **_ids(nodes, i),
-            **shared,
-        )
-        for i in turns
-    ]
+        yield Completion(messages, "", **shared)
+    for i in turns:
+        asked = [messages[j] for j in _before(nodes, i)]
+        yield Completion(asked, said(nodes[i].message), **_ids(nodes, i), **shared)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
@@ -55,7 +54,10 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
     Raises:
         AbstainError: as `Guard.review`.
     """
-    verdicts = guard.review(completions_from(trace, round=round)).verdicts
+    verdicts: list[Verdict] = []
+    turns = completions_from(trace, round=round)
+    while batch := list(islice(turns, TURNS_AT_ONCE)):
+        verdicts += guard.review(batch).verdicts
     worst = max(verdicts, key=_badness)
     return Review([worst], metrics([worst]))
 

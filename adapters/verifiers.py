@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
@@ -71,38 +70,38 @@ def _guarded_task(task: Any, guard: Guard) -> Any:
 
 
 def _veto(trace: Any, guard: Guard, review: Review) -> None:
-    """All rewards of a trace after the veto; a number of ``on_reject`` counts once in their sum.
-
-    What is weighed below 0 is settled as what it comes to: a cost of -5 is a gain by then.
-    """
-    policy, said, recorded = guard.policy, False, dict(trace.rewards)
+    """A trace's rewards after the veto of their weighted sum, which is what a trainer sees."""
+    recorded = dict(trace.rewards)
+    counted = {k: r for k, r in recorded.items() if r is not None and r.weight != 0}
     trace.rewards.update(dict.fromkeys(recorded))  # should the policy raise, nothing is earned
-    for name, reward in recorded.items():
-        trace.rewards[name] = reward
-        if reward is None or reward.weight == 0:
-            continue
-        once = said and not isinstance(policy.on_reject, str)
-        rest = replace(policy, on_reject="zero") if once else policy
-        value = reward.score * reward.weight
-        trace.rewards[name], said = None, True
-        (kept,) = guard.settle([value], review, policy=rest)
-        if kept is not value:
-            reward = type(reward)(score=(kept or 0.0) / reward.weight, weight=reward.weight)
-        trace.rewards[name] = reward
+    sums = {name: reward.score * reward.weight for name, reward in counted.items()}
+    for name, kept in _settled(guard, review, sums).items():
+        was = counted[name]
+        recorded[name] = type(was)(score=kept / was.weight, weight=was.weight)
+    trace.rewards.update(recorded)
+
+
+def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict[str, float]:
+    """The rewards that the veto changes, all of them or none.
+
+    Their sum is settled as one reward, and written to the first: each by itself, a number of the
+    policy would count several times, and a penalty would stand for the lowest of another.
+    """
+    total = sum(rewards.values()) if len(rewards) > 1 else next(iter(rewards.values()), 0.0)
+    (kept,) = guard.settle([total], review)
+    if kept is total:
+        return {}
+    return {name: 0.0 if i else kept or 0.0 for i, name in enumerate(rewards)}
 
 
 def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
     def settle(review: Review, result: Any, given: Mapping[str, Any]) -> Any:
         _log(given["trace"], review)
-        keyed = isinstance(result, Mapping)
-        rewards = [function.rewards([x], 1)[0] for x in (result.values() if keyed else [result])]
-        first = guard.policy
-        rest = first if isinstance(first.on_reject, str) else replace(first, on_reject="zero")
-        kept = [
-            guard.settle([reward], review, policy=rest if i else first)[0]
-            for i, reward in enumerate(rewards)
-        ]
-        return dict(zip(result, kept, strict=True)) if keyed else kept[0]
+        if not isinstance(result, Mapping):
+            return guard.settle(function.rewards([result], 1), review)[0]
+        scores = dict(zip(result, function.rewards(result.values(), len(result)), strict=True))
+        numbers = {name: score for name, score in scores.items() if score is not None}
+        return scores | _settled(guard, review, numbers)
 
     async def guarded_async(*task: Any, **given: Any) -> Any:
         _require_one(task)

@@ -92,7 +92,7 @@ class Guard:
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(verdicts)
-        groups: list[Hashable] = [c.prompt_text if c.group is None else (c.group,) for c in batch]
+        groups = [_prompt_key(c) if c.group is None else (c.group,) for c in batch]
         return self._with_factors(Review(verdicts, metrics(verdicts), groups=groups), batch)
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
@@ -182,6 +182,12 @@ def guard(
         return the_guard(reward, framework=framework)
 
     return decorate
+
+
+def _prompt_key(completion: Completion) -> Hashable:
+    """What the samples of one prompt share; of a chat no copy of its text, which may be long."""
+    prompt = completion.prompt
+    return prompt if isinstance(prompt, str) else hash(completion.prompt_text)
 
 
 def _abstained_by(verdict: Verdict) -> str:

@@ -97,7 +97,7 @@ def test_all_rewards_of_a_task_fall_together():
     honest = {"correct": 2.0, "cost": -0.5, "form": 0.25, "style": 0.5}
     assert scored(Sums(DATA), trace_of("Hail")) == honest
     assert scored(guarded(), trace_of("seven")) == honest
-    fallen = {"correct": 0.0, "cost": -0.5, "form": 0.0, "style": 0.0}
+    fallen = dict.fromkeys(honest, 0.0)
     assert scored(guarded(), trace_of("Hail")) == fallen
     assert scored(guarded(), trace_of("unseen")) == fallen
     assert scored(guarded(Policy(on_abstain="pass")), trace_of("unseen")) == honest
@@ -106,8 +106,22 @@ def test_all_rewards_of_a_task_fall_together():
 def test_a_number_counts_once_whatever_the_weights():
     trace = trace_of("Hail")
     scored(guarded(Policy(-3.0, "zero")), trace)
-    assert trace.reward == pytest.approx(-3.0 - 0.5)  # the number, and the cost that stays
+    assert trace.reward == -3.0
     assert trace.rewards["correct"].weight == 2.0
+
+
+def test_what_is_negative_as_a_whole_stays_as_it_is_and_sets_the_measure():
+    class Wrong(Sums):
+        @vf.reward
+        async def wrong(self, trace) -> float:
+            return -9.0 if "wrong" in trace.last_reply else 0.0
+
+    task = guard(Words(), policy=Policy(on_abstain="zero"), framework="verifiers")(Wrong)(DATA)
+    alone = {"correct": 2.0, "cost": -0.5, "form": 0.25, "style": 0.5, "wrong": -9.0}
+    assert scored(task, trace_of("Hail, wrong")) == alone
+    vetoed = trace_of("Hail")
+    scored(task, vetoed)
+    assert vetoed.reward == sum(alone.values())
 
 
 def test_poison_in_any_turn_thought_or_call_is_found():
@@ -137,10 +151,10 @@ def test_each_turn_comes_with_its_own_tokens():
 def test_tokens_that_do_not_fit_are_left_out():
     trace = trace_of("one")
     trace.nodes[1].mask = [True, False, True]  # not one stretch
-    assert completions_from(trace)[0].completion_ids is None
+    assert next(completions_from(trace)).completion_ids is None
     trace = trace_of("one")
     trace.nodes[0].token_ids = []  # a relay of text alone
-    assert completions_from(trace)[0].prompt_ids is None
+    assert next(completions_from(trace)).prompt_ids is None
     (empty,) = completions_from(vf.Trace(task=trace.task, agent=trace.agent))
     assert (empty.text, empty.completion_ids) == ("", None)
 
@@ -259,12 +273,21 @@ def test_the_ledger_hears_of_each_turn_once():
     assert notes.nodes == ["mallory", "mallory"]
 
 
+def test_a_long_conversation_is_judged_piece_by_piece_to_its_end():
+    verifier = Words()
+    trace = trace_of(*["fine"] * 99, "Hail")
+    scored(guarded(verifier=verifier), trace)
+    assert trace.reward <= 0
+    assert len(verifier.shown) == 100
+    assert verifier.shown[-1].prompt_ids[-2:] == (7, 9)
+
+
 def test_traces_after_a_trip_over_the_wire_are_judged_alike():
     trace = pickle.loads(pickle.dumps(trace_of("seven", "Hail")))
-    verdicts = Words().verify(completions_from(trace))
+    verdicts = Words().verify(list(completions_from(trace)))
     assert [v.rejected for v in verdicts] == [False, True]
     wire = vf.WireTrace.model_validate(trace.to_record())
-    assert completions_from(wire) == completions_from(trace)
+    assert list(completions_from(wire)) == list(completions_from(trace))
 
 
 def test_prime_rls_filter_on_real_traces():
