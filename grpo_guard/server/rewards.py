@@ -16,6 +16,7 @@ from grpo_guard.guard import Guard
 from grpo_guard.policy import Policy
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
+from grpo_guard.server.problems import RequestError
 
 LISTS = ("rewards", "scores")
 GUARD_LOGS = ("guard_accept", "guard_reject", "guard_abstain")
@@ -38,9 +39,10 @@ class Rewards:
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
         own = Guard(guard.verifier, policy=policy, ledger=until_late(guard.ledger))
+        # What is logged; of somebody's own function that is known once it has answered.
+        self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         reward = _accepted if reward is None else reward
         self._guarded = adapter_for(reward, "openrlhf").wrap(reward, own)
-        self._logged: tuple[str, ...] = GUARD_LOGS
 
     def of(self, given: Queries) -> dict[str, Any]:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
@@ -57,8 +59,16 @@ class Rewards:
         return {**rows, "extra_logs": logs}
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """No reward for what could not be looked at; OpenRLHF wants the same logs every time."""
-        logs = {name: [float(name == "guard_abstain")] * count for name in self._logged}
+        """No reward for what could not be looked at.
+
+        Raises:
+            RequestError: 503; OpenRLHF ends the run where two samples do not log the same names,
+                and the reward function has not yet shown which it logs. It asks again.
+        """
+        if self._logged is None and count:
+            raise RequestError(503, "no answer in time, and none before it", retry=True)
+        names = self._logged or GUARD_LOGS
+        logs = {name: [float(name == "guard_abstain")] * count for name in names}
         return {**{name: [0.0] * count for name in LISTS}, "extra_logs": logs}
 
 

@@ -56,6 +56,26 @@ def test_what_takes_too_long_abstains_and_earns_nothing():
         assert _soon(lambda: web.post("/v1/verify", json={"completions": []}).status_code == 200)
 
 
+def test_late_answers_log_the_names_that_others_do_or_are_asked_for_again():
+    """OpenRLHF ends the run where samples log different names; a model may load at first."""
+
+    def grade(queries, prompts, labels):
+        return {"rewards": [1.0] * len(queries), "extra_logs": {"length": 3.0}}
+
+    verifier = Words()
+    with client(verifier, grade, seconds=0.5, running=4) as web:
+        asked = {"query": ["wait"], "prompts": [""], "labels": [""]}
+        refused = web.post("/get_reward", json=asked)
+        assert "none before it" in strict(refused, 503)["error"]
+        assert refused.headers["retry-after"] == "1"
+        assert strict(web.post("/get_reward", json={"query": []}))["rewards"] == []
+        names = rewards_of(web, "fine")["extra_logs"].keys()
+        late = rewards_of(web, "wait")
+        assert late["extra_logs"].keys() == names
+        assert late["rewards"] == [0.0]
+        verifier.go.set()
+
+
 def test_beyond_those_who_may_wait_it_says_to_come_back():
     verifier = Words()
     with client(verifier, running=1, waiting=1) as web, ThreadPoolExecutor(3) as pool:
