@@ -79,7 +79,8 @@ test-verl: $(VERL)/.ready
 
 #: make test-openrlhf  the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
 test-openrlhf: $(RLHF)/.ready
-	OMP_NUM_THREADS=1 $(RLHF)/bin/python -m pytest tests/openrlhf tests/adapters/test_openrlhf_contract.py
+	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
+	    $(wildcard tests/adapters/test_openrlhf*.py)
 
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
