@@ -41,6 +41,7 @@ class Rewards:
         own = Guard(guard.verifier, policy=policy, ledger=until_late(guard.ledger))
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
+        self._lowest = dict.fromkeys(LISTS, 0.0)
         reward = _accepted if reward is None else reward
         self._guarded = adapter_for(reward, "openrlhf").wrap(reward, own)
 
@@ -54,12 +55,15 @@ class Rewards:
             return self.abstained(0)
         answer = self._guarded(given.queries, given.prompts, given.labels)
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
+        self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
         self._logged = tuple(logs)
         return {**rows, "extra_logs": logs}
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """No reward for what could not be looked at.
+        """What could not be looked at earns as little as the worst so far, and 0 at most.
+
+        Where wrong answers get -1, a 0 would pay whoever writes what takes too long to verify.
 
         Raises:
             RequestError: 503; OpenRLHF ends the run where two samples do not log the same names,
@@ -69,7 +73,7 @@ class Rewards:
             raise RequestError(503, "no answer in time, and none before it", retry=True)
         names = self._logged or GUARD_LOGS
         logs = {name: [float(name == "guard_abstain")] * count for name in names}
-        return {**{name: [0.0] * count for name in LISTS}, "extra_logs": logs}
+        return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:

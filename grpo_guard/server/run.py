@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import uvicorn
@@ -9,6 +10,8 @@ from fastapi import FastAPI
 
 # Seconds that requests under way have to finish; what stops services waits 30 and then kills.
 GRACE = 25
+# Requests that wait hold a connection each, and a process may often open 1,024 files.
+OPEN_FILES = 131_072
 
 
 def listen(app: FastAPI, host: str, port: int) -> bool:
@@ -27,6 +30,7 @@ def listen(app: FastAPI, host: str, port: int) -> bool:
         timeout_graceful_shutdown=GRACE,
         log_level=logging.INFO,
     )
+    _allow_connections()
     server = uvicorn.Server(config)
     try:
         server.run()
@@ -35,3 +39,16 @@ def listen(app: FastAPI, host: str, port: int) -> bool:
     except SystemExit:
         return False
     return server.started
+
+
+def _allow_connections() -> None:
+    """As many as the operator's hard limit lets a process have."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, where there is no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

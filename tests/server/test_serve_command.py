@@ -1,8 +1,10 @@
 """``grpo-guard serve``: a real server on 127.0.0.1, and what it refuses to start with."""
 
+import contextlib
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -76,6 +78,31 @@ def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
         server.kill()
         server.wait()
         server.stderr.close()
+
+
+def test_more_may_wait_than_files_are_usually_open(files):
+    """OpenRLHF opens a connection for each completion of a rollout, all at once."""
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def few_files():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+
+    command = [sys.executable, "-m", "grpo_guard", "serve", "-c", "guard.yaml", "--port", "0"]
+    server = subprocess.Popen(
+        command, cwd=files, stderr=subprocess.PIPE, text=True, preexec_fn=few_files
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.stderr.close)
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        port = _port(server)
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        web = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        web.request("GET", "/health")
+        assert web.getresponse().status == 200
+        web.close()
 
 
 def _port(server):

@@ -56,6 +56,19 @@ def test_what_takes_too_long_abstains_and_earns_nothing():
         assert _soon(lambda: web.post("/v1/verify", json={"completions": []}).status_code == 200)
 
 
+def test_what_takes_too_long_is_no_gain_where_wrong_answers_get_less():
+    verifier = Words()
+
+    def grade(queries, prompts, labels):
+        return {"rewards": [-1.0] * len(queries), "scores": [0.0] * len(queries)}
+
+    with client(verifier, grade, seconds=0.5) as web:
+        assert rewards_of(web, "wrong")["rewards"] == [-1.0]
+        late = rewards_of(web, "wait")
+        assert (late["rewards"], late["scores"]) == ([-1.0], [0.0])
+        verifier.go.set()
+
+
 def test_late_answers_log_the_names_that_others_do_or_are_asked_for_again():
     """OpenRLHF ends the run where samples log different names; a model may load at first."""
 
