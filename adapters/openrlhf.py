@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf_query import completion_text, reference_from
@@ -24,7 +25,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
-from grpo_guard.verdict import Outcome
+from grpo_guard.verdict import Outcome, reject
 
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
@@ -57,6 +58,9 @@ class OpenRLHFAdapter:
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
 
+        # Beside its own kind: a veto's score at most the lowest score, whatever rewards go down to.
+        of_scores = Guard(guard.verifier, policy=guard.policy)
+
         def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
             review = _review(guard, queries, prompts, labels)
             result = function.call(queries, prompts, labels)
@@ -67,20 +71,17 @@ class OpenRLHFAdapter:
                     f"{', '.join(map(repr, result)) or 'nothing':.80}"
                 )
 
-            def settle(key: str) -> float | list[float]:
-                value = result[key]
+            def settle(value: Any, guard: Guard) -> float | list[float]:
                 flat = value.reshape(-1) if hasattr(value, "reshape") else value
                 flat = [flat] if isinstance(flat, int | float | None) else flat
-                rewards = function.rewards(flat, len(queries))
-                unseen = [min(0.0, x or 0.0) for x in rewards]
-                kept = guard.settle(rewards, review) if review else unseen
-                numbers = [x if x is not None and math.isfinite(x) else 0.0 for x in kept]
+                numbers = _finite(function.rewards(flat, len(queries)), guard, review)
                 return numbers[0] if len(numbers) == 1 else numbers
 
+            rewards, scores = settle(result["rewards"], guard), result.get("scores")
             return {
-                "rewards": settle("rewards"),
-                "scores": settle("scores" if "scores" in result else "rewards"),
-                "extra_logs": {**result.get("extra_logs", {}), **_logs(review, len(queries))},
+                "rewards": rewards,
+                "scores": rewards if scores is None else settle(scores, of_scores),
+                "extra_logs": {**(result.get("extra_logs") or {}), **_logs(review, len(queries))},
             }
 
         return function.dress(guarded)
@@ -97,6 +98,21 @@ def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any])
         # another error. Let through, a full disk would switch the guard off.
         logger.error("the guard failed; the reward is 0", exc_info=error)
     return None
+
+
+def _finite(rewards: Sequence[float | None], guard: Guard, review: Review | None) -> list[float]:
+    """What is earned. One that the function had no number for earns what a rejected one does: 0
+    would be a gain where wrong answers get -1, and authors may know how to make a grader say NaN.
+    """
+    given = [x if x is not None and math.isfinite(x) else None for x in rewards]
+    if review is None:
+        return [min(0.0, x or 0.0) for x in given]
+    verdicts = [
+        reject("reward", message="no finite reward") if x is None else verdict
+        for x, verdict in zip(given, review.verdicts, strict=True)
+    ]
+    kept = guard.settle([x or 0.0 for x in given], replace(review, verdicts=verdicts))
+    return [x or 0.0 for x in kept]
 
 
 def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]:

@@ -167,6 +167,27 @@ def test_rewards_come_out_as_finite_numbers(result, expected):
     assert out["extra_logs"].keys() == KEYS
 
 
+@pytest.mark.parametrize("failed", [None, math.nan, math.inf, -math.inf])
+def test_no_number_is_no_gain_where_wrong_answers_get_less(failed):
+    """Asked one by one: a 0 would be better than the honest -1 of the same group."""
+    rewards = iter([-1.0, 1.0, failed])
+    guarded = guard(NoWord(), policy=ZERO)(lambda queries, prompts, labels: next(rewards))
+    assert [call(guarded)["rewards"] for _ in range(3)] == [-1.0, 1.0, -1.0]
+
+
+def test_a_vetoed_score_is_as_low_as_scores_go_and_not_as_rewards_do():
+    """Dynamic filtering takes the mean of the scores for the share of right answers."""
+
+    def reward(queries, prompts, labels):
+        right = "7" in queries[0]
+        return {"rewards": 1.0 if right else -1.0, "scores": float(right)}
+
+    guarded = guard(NoWord(), policy=ZERO)(reward)
+    answers = [call(guarded, text) for text in ("8", "7", "7 Hail")]
+    assert [answer["rewards"] for answer in answers] == [-1.0, 1.0, -1.0]
+    assert [answer["scores"] for answer in answers] == [0.0, 1.0, 0.0]
+
+
 def test_several_at_once_keep_their_order():
     def reward(queries, prompts, labels):
         return {"rewards": torch.tensor([1.0, 2.0, 3.0])}
