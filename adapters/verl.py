@@ -17,12 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+
+_FROM_VERL: Final = {
+    "data_source",
+    "solution_str",
+    "ground_truth",
+    "extra_info",
+    "reward_router_address",
+    "reward_model_tokenizer",
+}
 
 
 class VerlAdapter:
@@ -39,6 +48,11 @@ class VerlAdapter:
             raise FrameworkError("verl takes one reward function, got a list; guard that one")
         forbid_leaving_out(guard.policy, "verl")
         function = RewardFunction.inspect(reward)
+
+        def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+            # What else is given stands in ``reward_kwargs``: a mistyped name is to be an error.
+            accepted = function.arguments(given)
+            return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
         def settle(review: Review, result: Any) -> Any:
             scored = isinstance(result, Mapping)
@@ -63,13 +77,13 @@ class VerlAdapter:
 
             async def guarded_async(**kwargs: Any) -> Any:
                 review = await guard.areview([completion_from(kwargs)])
-                return settle(review, await function.call(**function.arguments(kwargs)))
+                return settle(review, await function.call(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
             review = guard.review([completion_from(kwargs)])
-            return settle(review, function.call(**function.arguments(kwargs)))
+            return settle(review, function.call(**arguments(kwargs)))
 
         return dressed(guarded)
 

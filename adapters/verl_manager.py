@@ -12,6 +12,7 @@ Since `grpo_guard.adapters.verl_plugin` is an entry point of ``verl.plugins``,
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import numbers
 import uuid
@@ -24,6 +25,7 @@ from grpo_guard.adapters.verl_settings import UNTOLD_TIMEOUT, Settings
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory, finite
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome
 
 logger = logging.getLogger("grpo_guard")
@@ -97,7 +99,9 @@ class GuardedRewardManager:
     async def _graded(self, data: Any) -> dict[str, Any]:
         told = told_of(data.non_tensor_batch)
         if told is not None and told.score is not None:
-            return {"reward_score": told.score, "reward_extra_info": {}}
+            fields = data.non_tensor_batch["tool_extra_fields"][-1]
+            info = dict(fields.get("reward_extra_info") or {})
+            return {"reward_score": told.score, "reward_extra_info": info}
         graded: dict[str, Any] = await self.inner.run_single(last_row(data))
         return graded
 
@@ -163,12 +167,11 @@ def _key(data: Any) -> tuple[str | None, int | None]:
 
 def _forbid_guarded(compute_score: Any) -> None:
     function = compute_score
-    while function is not None:
-        if getattr(function, "guard", None) is not None:
-            raise FrameworkError(
-                "verl: the reward function is guarded already; give GuardedRewardManager the "
-                "function itself, or leave the manager out"
-            )
-        # verl puts the user's function into a partial as its first argument.
-        arguments = getattr(function, "args", ())
-        function = arguments[0] if arguments else None
+    while isinstance(function, functools.partial):
+        # verl's has the user's function as its first argument.
+        function = function.args[0] if function.args else function.func
+    if isinstance(getattr(function, "guard", None), Guard):
+        raise FrameworkError(
+            "verl: the reward function is guarded already; give GuardedRewardManager the "
+            "function itself, or leave the manager out"
+        )

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -47,7 +49,8 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any) -> Settings:
-        """Raises FrameworkError: see `check_config`; or an option is missing, unknown or wrong."""
+        """Raises FrameworkError: an option is missing, unknown or wrong; see `check_config`."""
+        require_verl()
         check_config(config)
         given = _plain(config.get("grpo_guard"))
         own = [f.name for f in fields(cls)][:6]
@@ -76,6 +79,20 @@ class Settings:
     def guard_config(self) -> GuardConfig:
         """Raises ConfigError: the file cannot be read, or a field of it is wrong."""
         return GuardConfig.from_yaml(self.config)
+
+
+def require_verl() -> None:
+    """Raises FrameworkError where the installed verl is too old; without verl nothing is said."""
+    try:
+        version = importlib.metadata.version("verl")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < (0, 9):
+        raise FrameworkError(
+            f"verl {version} has no reward workers of this kind and reads its reward function "
+            "elsewhere in the configuration; the guarded manager and hook need verl >= 0.9.1."
+        )
 
 
 def check_config(config: Any) -> None:

@@ -29,8 +29,10 @@ from grpo_guard.verdict import Cause, Verdict, abstain
 from grpo_guard.verifier import CompletionVerifier
 
 Key: TypeAlias = tuple[str, int | None]
-# Groups whose mean is remembered for those that come late, and completions verified at once.
+# Groups whose mean is remembered for those that come late, and trajectories verified at once.
 _REMEMBERED, _BATCH = 4096, 1024
+# Of what waits, prompts included: about 2 GB as Python has them.
+_MOST_TOKENS = 30_000_000
 
 
 @dataclass(slots=True)
@@ -62,9 +64,9 @@ class SiblingCollector:
 
     Args:
         build: Makes the guard; called once, at the first trajectory.
-        most_waiting: Trajectories that may wait; beyond it the oldest group is judged as it is.
-            A Ray worker has room for 1,000 calls: were all of them waiting, those they wait for
-            could not come in.
+        most_waiting: Trajectories that may wait for siblings; beyond it the oldest group is judged
+            as it is. A Ray worker has room for 1,000 calls: were all of them waiting, those they
+            wait for could not come in.
         log: Told of every verdict.
     """
 
@@ -76,7 +78,7 @@ class SiblingCollector:
         self._open: OrderedDict[Key, _Group] = OrderedDict()
         self._past: OrderedDict[Key, _Group] = OrderedDict()
         self._complete: deque[tuple[Key, _Group]] = deque()
-        self._waiting = 0
+        self._waiting = self._tokens = 0
         self._work: asyncio.Task[None] | None = None
         self._building = asyncio.Lock()
 
@@ -90,14 +92,14 @@ class SiblingCollector:
         await self._ready()
         key = (trajectory.uid, trajectory.step)
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._waiting += 1
-        future.add_done_callback(self._done)
         late = key in self._past
         group = _Group() if late else self._open_group(key, trajectory.timeout)
         group.members.append((trajectory, future))
         if late:
             self._start(key, group)
         else:
+            self._waiting += 1
+            self._tokens += trajectory.tokens
             self._check(key, trajectory.siblings)
         return await future
 
@@ -119,11 +121,13 @@ class SiblingCollector:
         group = self._open[key]
         if len(group.members) + group.absent >= siblings:
             self._close(key)
-        while self._waiting > self._most_waiting and self._open:
+        while self._waiting > self._most_waiting or self._tokens > _MOST_TOKENS:
             self._close(next(iter(self._open)))
 
     def _close(self, key: Key) -> None:
         group = self._open.pop(key)
+        self._waiting -= len(group.members)
+        self._tokens -= sum(t.tokens for t, _ in group.members)
         if group.timer:
             group.timer.cancel()
         self._past[key] = group
@@ -136,9 +140,6 @@ class SiblingCollector:
         self._complete.append((key, group))
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._verify_all())
-
-    def _done(self, future: asyncio.Future[Settled]) -> None:
-        self._waiting -= 1
 
     async def _ready(self) -> None:
         async with self._building:

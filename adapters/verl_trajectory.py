@@ -28,6 +28,11 @@ class Trajectory:
     score: float | None
     timeout: float
 
+    @property
+    def tokens(self) -> int:
+        """How much room it takes while it waits."""
+        return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in self.completions)
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:

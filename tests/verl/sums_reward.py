@@ -40,7 +40,11 @@ def not_a_number(data_source, solution_str, ground_truth, extra_info=None):
     return float("nan") if "know" in solution_str else 1.0
 
 
-_guarded = guard(NoFive(), policy=Policy(on_abstain="zero"))
+def _guarded(function):
+    """By a guard of its own: a veto is as low as the lowest reward that its guard has seen."""
+    return guard(NoFive(), policy=Policy(on_abstain="zero"))(function)
+
+
 guarded = _guarded(compute_score)
 guarded_async = _guarded(compute_score_async)
 grader = Grader()

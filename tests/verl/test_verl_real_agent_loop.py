@@ -95,11 +95,13 @@ def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
     assert advantages(out, "grpo_guarded", by_std=True) == pytest.approx(exact, abs=1e-5)
     grown = [x * (3 / 2) ** 0.5 for x in exact]
     assert advantages(out, by_std=True) == pytest.approx(grown, abs=1e-5)
-    # Tools may say what they like; an own reward is guarded; the group of three waits for nobody.
-    out = generate(manager, [TOOL, HONEST, f"own reward {FORGED}", f"own reward {HONEST}"])
-    assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0, 0.0, 1.0, 0.0]
-    assert out.non_tensor_batch["guard_raw_score"].tolist() == [1.0, 1.0, 9.0, 9.0]
-    assert out.batch["rm_scores"].sum(-1).tolist() == pytest.approx([1.0, 1.0, 11 / 3, 9.0])
+    # Tools may say what they like.
+    out = generate(manager, [TOOL, HONEST, WRONG, WRONG])
+    assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0] * 4
+    # A reward of the agent loop's own is guarded as well.
+    out = generate(manager, [f"own reward {said}" for said in (FORGED, HONEST, WRONG, HONEST)])
+    assert out.non_tensor_batch["guard_left_out"].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert out.non_tensor_batch["guard_raw_score"].tolist() == [9.0] * 4
     # Validation trains nothing and is not judged; it has one answer a prompt and waits for none.
     out = generate(manager, [FORGED, HONEST], ["v", "w"], validate=True)
     assert out.batch["rm_scores"].sum(-1).tolist() == [1.0, 1.0]
@@ -137,4 +139,4 @@ def test_v1_rows_in_the_transfer_queue(made):
     assert trains == [True, False, True, True, True, False, False, True]
     scores = [float(s.sum()) for s in found["rm_scores"].unbind()]
     assert scores == pytest.approx([1.0, 1 / 3, 0.0, 0.0, 1.0, 0.5, 0.5, 0.0])
-    assert all("grpo_guard" not in extra for extra in found["extra_fields"].tolist())
+    assert all("grpo_guard" not in extra for extra in list(found["extra_fields"]))

@@ -33,11 +33,15 @@ def test_a_decorated_function_is_called_from_files_and_packages(
     assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("guarded_async", -1.0), ("guarded_object", 1.0)])
-def test_async_is_awaited_an_async_object_too(configuration, tokenizer, name, wrong):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    # Where wrong answers earn -1, a veto is no better.
+    [("guarded_async", [1.0, -1.0, -1.0]), ("guarded_object", [1.0, 1.0, 0.0])],
+)
+def test_async_is_awaited_an_async_object_too(configuration, tokenizer, name, expected):
     config = configuration(*use("pkg://sums_reward", name))
     assert inspect.iscoroutinefunction(get_custom_reward_fn(config))
-    assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.0, wrong, 0.0]
+    assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == expected
 
 
 def test_reward_kwargs_reach_the_function(configuration, tokenizer):

@@ -1,0 +1,29 @@
+"""Which releases of verl the manager and the hook are for."""
+
+import importlib.metadata
+
+import pytest
+
+from grpo_guard import FrameworkError
+from grpo_guard.adapters.verl_settings import require_verl
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1"])
+def test_too_old_is_refused_with_the_version_needed(monkeypatch, version):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(FrameworkError, match=r"need verl >= 0\.9\.1"):
+        require_verl()
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "0.10.0", "1.0", "unknown"])
+def test_others_are_not(monkeypatch, version):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    require_verl()
+
+
+def test_without_verl_nothing_is_said(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    require_verl()
