@@ -3,7 +3,7 @@
 TRL calls ``f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=,
 log_metric=)`` once per rank and generation batch, and adds up what the functions return. It leaves
 a completion out of its group only where *every* function returns None, and a reward from one
-unguarded function is a reward. Guard all of them, as one list::
+unguarded function is a reward (a warning names it). Guard all of them, as one list::
 
     GRPOTrainer(reward_funcs=guard(verifier)([correct, well_formed]), ...)
 
@@ -19,6 +19,7 @@ Know what the guard can and cannot see from here:
 * `group` and `slot` of a completion number the prompts and rows of this rank's slice, and `round`
   is the trainer's step, unless columns `slot` and `round` say otherwise. A public coin needs a
   column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
+* What a trainer does to rewards afterwards is seen at the first batch: see `check_decorated`.
 * The asynchronous trainer of `trl.experimental` calls the functions in a process of its own: see
   `GuardedReward` on pickling. It offers no step and no logging; the guard then logs nothing.
 """
@@ -35,6 +36,7 @@ from weakref import WeakKeyDictionary
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
 from grpo_guard.adapters.trl_batch import completions_from, counts_slots
+from grpo_guard.adapters.trl_leaks import check_decorated
 from grpo_guard.adapters.trl_review import BatchReviewer, distributed_ranks
 from grpo_guard.adapters.trl_versions import require_trl
 from grpo_guard.framework import FrameworkError
@@ -55,7 +57,7 @@ class TRLAdapter:
         * ``on_reject="zero"``: 0.0 from every function;
         * ``"drop"``: None from every function, which leaves it out of its group;
         * a number: that number from the function that is called first, 0.0 from the others, so
-          that the sum is the number where ``reward_weights`` is 1.
+          that the sum is the number where ``reward_weights`` is 1. Weights below 0 are refused.
 
         A reward that is None stays None. Where one function of several says None of a rejected
         completion, the others' 0.0 still counts: the completion trains with 0, it is not left out.
@@ -201,21 +203,23 @@ def log_review(
         log_extra(column, rows)
 
 
-_logging: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
+_guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 
 
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
     """ "guard" for a trainer's first guard, "guard_2" for its second.
 
     TRL puts what is logged twice under one name behind one another, and a table with columns of
-    unequal length ends the run.
+    unequal length ends the run. Where guard and trainer meet first, they are checked as a pair.
     """
     log = kwargs.get("log_extra", kwargs.get("log_metric"))
+    trainer = getattr(log, "__self__", None)
     try:
-        guards = _logging.setdefault(getattr(log, "__self__", None), [])
+        guards = _guards_of.setdefault(trainer, [])
     except TypeError:
         return "guard"  # no method of a trainer
     if all(known is not guard for known in guards):
+        check_decorated(trainer, guard.policy)
         guards.append(guard)
     place = next(i for i, known in enumerate(guards, 1) if known is guard)
     return "guard" if place == 1 else f"guard_{place}"

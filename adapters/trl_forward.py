@@ -7,20 +7,22 @@
 
     Trainer(model, reward_funcs=guard(verifier)(reward), ..., forward_reuse=scorer)
 
-TRL runs the policy over the completions before the rewards only where samples may come from older
-weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation steps, or vLLM
-with importance sampling. Elsewhere there is nothing to reuse: the verifier runs its own pass.
+RLOO always runs the policy over the completions before the rewards; GRPO only where samples may
+come from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation
+steps, or vLLM with importance sampling. Elsewhere there is nothing to reuse: the verifier runs its
+own pass.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from grpo_guard.adapters.trl_leaks import is_rloo
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 
 class ReusesForward:
-    """Mixin for `GRPOTrainer`; stands before it among the bases. Tested with trl 1.16.
+    """Mixin for `GRPOTrainer` and `RLOOTrainer`; stands before it among the bases.
 
     Only the first pass of a batch is kept, and only where TRL's own condition says that it is the
     policy's: with PEFT, TRL runs the reference through the very same model with its adapters off,
@@ -78,6 +80,8 @@ def _runs_policy_first(trainer: Any) -> bool:
     A version that says it in other words has nothing captured, which costs a pass and is never
     wrong.
     """
+    if is_rloo(trainer):
+        return True
     try:
         every = trainer.args.steps_per_generation * trainer.num_iterations
         misaligned = trainer.args.gradient_accumulation_steps % every != 0

@@ -11,15 +11,18 @@ TRL gives each prompt as often as its group has members, and wants one row for e
 that the model does not have stops the whole run, and TRL has no place for a completion that never
 came. Such rows are filled and marked, and the guard rejects them whatever its verifiers think of
 the filler.
+
+Prompts are text; rows with images need a `rollout_func` of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key
+from grpo_guard.framework import FrameworkError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class Sent:
 
     Args:
         node: Who, as you know it (from the connection or a signature), not as the sender says.
-        completion: Token ids, ending with EOS where it terminated, padding behind that allowed; or
-            text, which then counts as terminated; None = nothing came.
+        completion: Token ids, ending with an EOS where it terminated, padding behind that allowed;
+            or text, which then counts as terminated; None = nothing came.
         slot: Which of the completions that the node owes for this prompt; None = not said.
     """
 
@@ -53,9 +56,9 @@ def peer_rollouts(
         sent: One per prompt, in the same order.
         trainer: As TRL gives it; its tokenizer, vocabulary and ``max_completion_length`` count.
         round: The swarm's; None = the trainer's step.
-        special: Ids of special tokens that a completion may hold, for models that think or call
-            tools in such. No others but EOS at the end: the text that rewards and verifiers read
-            leaves them out, and TRL trains on them.
+        special: Ids of special tokens that a completion may hold, for models that think in such. No
+            others but an EOS at the end: the text that rewards and verifiers read leaves them out,
+            and TRL trains on them.
 
     Returns:
         ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
@@ -63,14 +66,20 @@ def peer_rollouts(
 
     Raises:
         ValueError: not one completion per prompt.
+        FrameworkError: the trainer has tools, which it would run as peers say, or weighs rows by
+            their sampler's log-probs, which only peers could claim.
     """
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
+    _refuse_what_peers_could_use(trainer)
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    vocabulary = _vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer)
-    longest = int(trainer.max_completion_length)
-    hidden = _unread(tokenizer) - set(special)
-    rows = [_row(one.completion, tokenizer, vocabulary, longest, hidden) for one in sent]
+    allowed = _Allowed(
+        vocabulary=_vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer),
+        longest=int(trainer.max_completion_length),
+        hidden=frozenset(_unread(tokenizer) - set(special)),
+        ends=_ends(trainer, tokenizer),
+    )
+    rows = [_row(one.completion, tokenizer, allowed) for one in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
@@ -86,6 +95,36 @@ def peer_rollouts(
         "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
         MALFORMED: problems,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What the ids of a row may be: below ``vocabulary``, at most ``longest``, none ``hidden``."""
+
+    vocabulary: int
+    longest: int
+    hidden: frozenset[int]
+    ends: frozenset[int]
+
+
+def _refuse_what_peers_could_use(trainer: Any) -> None:
+    if getattr(trainer, "tools", None):
+        raise FrameworkError(
+            "peer_rollouts: the trainer has tools, and TRL would run here what a peer's completion "
+            "calls, before any guard sees it; train on peers' completions without tools"
+        )
+    corrects = getattr(trainer, "vllm_importance_sampling_correction", False)
+    if getattr(trainer, "use_vllm", False) and corrects:
+        raise FrameworkError(
+            "peer_rollouts: with vllm_importance_sampling_correction TRL needs the sampler's "
+            "log-probs of each row, and what peers claim is not used; set it to False"
+        )
+
+
+def _ends(trainer: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that TRL ends a completion at: releases differ, and some models have several."""
+    several = getattr(trainer, "eos_token_ids", None) or ()
+    return frozenset({int(tokenizer.eos_token_id), *several})
 
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:
@@ -105,50 +144,66 @@ def _unread(tokenizer: Any) -> set[int]:
     return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
-def _row(
-    completion: Any, tokenizer: Any, vocabulary: int, longest: int, hidden: Collection[int]
-) -> tuple[list[int], str | None]:
+def _row(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
     """(ids that TRL can train on, why they are not the node's)"""
     filler = [int(tokenizer.eos_token_id)]
+    too_long = f"longer than {allowed.longest} tokens"
     if completion is None:
         return filler, "nothing was sent"
     if isinstance(completion, str):
         # A token has at least one byte in most tokenizers; a text far beyond is not worth reading.
-        if len(completion) > 64 * longest:
-            return filler, f"longer than {longest} tokens"
+        if len(completion) > 64 * allowed.longest:
+            return filler, too_long
         if not completion.isascii() and not _is_unicode(completion):
             return filler, "no valid text"
         completion = [*tokenizer.encode(completion, add_special_tokens=False), *filler]
-    if isinstance(completion, bytes | Mapping) or not isinstance(completion, Iterable):
+    tokens = _run(completion)
+    if tokens is None:
         return filler, "no token ids"
     ids: list[int] = []
-    for token in completion:
+    for token in tokens:
         # Not what merely looks like a number: True, 1.0 and "1" are no ids.
         value = token if type(token) is int else _whole(token)
-        if value is None or not 0 <= value < vocabulary:
+        if value is None or not 0 <= value < allowed.vocabulary:
             return filler, f"no token of the vocabulary at place {len(ids)}"
         ids.append(value)
-        if len(ids) > longest:
-            return filler, f"longer than {longest} tokens"
-    ids, problem = _until_end(ids, filler[0], tokenizer.pad_token_id) or (filler, "empty")
-    body = ids[:-1] if ids[-1] == filler[0] else ids
-    place = next((i for i, token in enumerate(body) if token in hidden), None)
-    return (ids, problem) if place is None else (filler, f"special token at place {place}")
+        if len(ids) > allowed.longest:
+            return filler, too_long
+    ids, problem = _until_end(ids, allowed.ends, tokenizer.pad_token_id)
+    body = ids[:-1] if ids and ids[-1] in allowed.ends else ids
+    place = next((i for i, token in enumerate(body) if token in allowed.hidden), None)
+    if problem is None and place is not None:
+        problem = f"special token at place {place}"
+    return (ids, None) if problem is None else (filler, problem)
 
 
-def _until_end(ids: list[int], eos: int, pad: int | None) -> tuple[list[int], str | None] | None:
-    """The row without the padding behind its end; None where nothing is left.
+def _run(completion: Any) -> Iterator[Any] | None:
+    """One token after the other, None where it is no run of any."""
+    if isinstance(completion, bytes | Mapping):
+        return None
+    try:
+        return iter(completion)
+    except TypeError:  # a tensor without a dimension has an `__iter__`, which raises
+        return None
+
+
+def _until_end(
+    ids: list[int], ends: Collection[int], pad: int | None
+) -> tuple[list[int], str | None]:
+    """(the row without the padding behind its end, what is wrong with it)
 
     TRL trains on every id of a row, and verifiers do not look at padding: left in, pads behind a
     good answer would teach the model to send pads. The text does not show special tokens, so that
     what stands behind an EOS must not pass as part of the answer.
     """
-    end = ids.index(eos) + 1 if eos in ids else len(ids)
-    if any(token not in (eos, pad) for token in ids[end:]):
-        return [eos], f"goes on after its end at place {end - 1}"
-    while end and ids[end - 1] == pad != eos:
+    first = next((i for i, token in enumerate(ids) if token in ends), None)
+    if first is not None:
+        goes_on = any(token != pad and token not in ends for token in ids[first + 1 :])
+        return ids[: first + 1], f"goes on after its end at place {first}" if goes_on else None
+    end = len(ids)
+    while end and ids[end - 1] == pad:
         end -= 1
-    return (ids[:end], None) if end else None
+    return ids[:end], None if end else "empty"
 
 
 def _is_unicode(text: str) -> bool:
@@ -171,12 +226,11 @@ def _whole(token: Any) -> int | None:
 
 
 def _prompt_ids(prompt: Any, tokenizer: Any, trainer: Any) -> list[int]:
-    """As the trainer tokenises it for itself: with its tools, template and template's arguments."""
+    """As the trainer tokenises it for itself: with its template and the template's arguments."""
     if isinstance(prompt, str):
         return list(tokenizer(text=prompt)["input_ids"])
     rendered = tokenizer.apply_chat_template(
         prompt,
-        tools=getattr(trainer, "tools", None) or None,
         chat_template=getattr(trainer, "chat_template", None),
         add_generation_prompt=True,
         tokenize=True,

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
 from grpo_guard.adapters.trl import log_review
 from grpo_guard.adapters.trl_batch import MALFORMED, completions_from, counts_slots
 from grpo_guard.adapters.trl_forward import ReusesForward
-from grpo_guard.adapters.trl_masks import Span, flagged_tokens, keep_mask, take_out
+from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
+from grpo_guard.adapters.trl_masks import keep_mask, take_out
 from grpo_guard.adapters.trl_review import BatchReviewer
 from grpo_guard.adapters.trl_versions import require_trl
 from grpo_guard.completion import Completion
@@ -49,24 +51,30 @@ class GuardedTrainer(ReusesForward):
         forward_reuse: The scorer that the guard's verifiers use; None = they score by themselves.
 
     Raises:
-        FrameworkError: the installed trl is older than 1.6, a reward function is guarded already,
-            or ``mask_spans`` is asked of a trainer without token masks.
+        FrameworkError: the installed trl is older than 1.6, the trainer is of another kind or would
+            undo the veto, a reward function is guarded already, or ``mask_spans`` is asked of a
+            trainer without token masks.
+        TypeError: ``guard`` is no `Guard`.
     """
 
     def __init__(self, *args: Any, guard: Guard, mask_spans: bool = False, **kwargs: Any) -> None:
         require_trl()
+        require_hooks(type(self), GuardedTrainer)
+        if not isinstance(guard, Guard):
+            raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
         self.guard, self.mask_spans = guard, mask_spans
         self._prompt_ids: Sequence[Any] = ()
         self._taken_out: list[tuple[Span, ...]] = []
         self._evaluating = False
         super().__init__(*args, **kwargs)
+        refuse_leaks(self, guard.policy)
         for function in self.reward_funcs:  # type: ignore[attr-defined]
             if isinstance(getattr(function, "guard", None), Guard):
                 raise FrameworkError(
                     f"reward function {function.__name__!r} is guarded already; give a guarded "
                     "trainer the function itself"
                 )
-        if mask_spans and not hasattr(self, "loss_type"):
+        if mask_spans and is_rloo(self):
             raise FrameworkError(
                 f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
@@ -110,9 +118,10 @@ class GuardedTrainer(ReusesForward):
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         start = self.accelerator.process_index * len(prompts)  # type: ignore[attr-defined]
-        own = self._vetoed(rewards[start : start + len(prompts)], review, batch)
-        gathered: Tensor = self.accelerator.gather(own)  # type: ignore[attr-defined]
-        return gathered
+        own, zeroed = self._vetoed(rewards[start : start + len(prompts)], review, batch)
+        gather = self.accelerator.gather  # type: ignore[attr-defined]
+        weights = self.reward_weights.to(own.device)  # type: ignore[attr-defined]
+        return _lowered(gather(own), gather(zeroed), weights, self.num_generations)  # type: ignore[attr-defined]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._taken_out = []
@@ -124,8 +133,13 @@ class GuardedTrainer(ReusesForward):
         )
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
-    def _vetoed(self, rewards: Tensor, review: Review, batch: Sequence[Completion]) -> Tensor:
-        """This rank's rewards after the veto, [B, functions]; notes what is to leave the loss."""
+    def _vetoed(
+        self, rewards: Tensor, review: Review, batch: Sequence[Completion]
+    ) -> tuple[Tensor, Tensor]:
+        """This rank's rewards after the veto, [B, functions], and the rows that are "zero", [B, 1].
+
+        Notes what is to leave the loss.
+        """
         lengths = [len(c.completion_ids or ()) for c in batch]
         spans: list[tuple[Span, ...]] = [()] * len(batch)
         if self.mask_spans:
@@ -148,7 +162,8 @@ class GuardedTrainer(ReusesForward):
             ((0, length),) if out else of_row
             for out, of_row, length in zip(whole, spans, lengths, strict=True)
         ]
-        return settled
+        zeroed = [[self.guard.policy.zeroes(verdict)] for verdict in verdicts]
+        return settled, torch.tensor(zeroed, device=settled.device)
 
 
 def _settled(guard: Guard, rewards: Tensor, review: Review, weights: Sequence[float]) -> Tensor:
@@ -174,6 +189,22 @@ def _settled(guard: Guard, rewards: Tensor, review: Review, weights: Sequence[fl
             for before, value in zip(said, values, strict=True)
         ]
     return torch.tensor(columns, dtype=rewards.dtype, device=rewards.device).T
+
+
+def _lowered(rewards: Tensor, zeroed: Tensor, weights: Tensor, group: int) -> Tensor:
+    """What "zero" left is at most its group's lowest, over ranks: each settles its own rows alone.
+
+    Args:
+        rewards: Of all ranks, [rows, functions]; the rows of a group follow one another.
+        zeroed: Which rows have the reward of "zero", [rows, 1].
+        weights: Of the functions; below 0 the highest cost is the lowest reward.
+        group: Rows of a group.
+    """
+    sign = torch.where(weights < 0, -1.0, 1.0)
+    signed = rewards * sign
+    finite = torch.where(signed.isfinite(), signed, torch.inf).view(-1, group, len(weights))
+    lowest = finite.amin(dim=1).repeat_interleave(group, dim=0)
+    return torch.where(zeroed & (signed > lowest), lowest, signed) * sign
 
 
 @cache

@@ -135,6 +135,10 @@ def test_vllm_with_its_correction_has_a_pass_to_reuse():
     assert_scores_the_policy(trainer_of(num_iterations=1, use_vllm=True), own=0)
 
 
+def test_rloo_always_has_a_pass_to_reuse():
+    assert_scores_the_policy(trainer_of(num_iterations=1, normalize_advantages=False), own=0)
+
+
 def test_a_trainer_that_says_its_condition_otherwise_is_not_captured():
     trainer = trainer_of(old_pass=False)
     del trainer.num_iterations

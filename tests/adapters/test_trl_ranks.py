@@ -58,6 +58,12 @@ def test_async_functions_alone(ranks):
         np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
 
 
+def test_zero_is_no_gain_over_a_wrong_answer_of_another_rank(ranks):
+    expected = grpo([5.0, -1.0, -1.0, 2.0])
+    for rank, found in enumerate(ranks):
+        np.testing.assert_allclose(found["lowest"][0], expected[2 * rank : 2 * rank + 2], atol=1e-3)
+
+
 def test_a_guard_that_gives_up_on_one_rank_stops_all_with_its_reason(ranks):
     assert ranks[0]["error"] == "nothing can be looked at"
     assert ranks[1]["error"] == "rank 0: nothing can be looked at"

@@ -10,7 +10,7 @@ from rule_verifiers import Broken, NoWord
 from transformers import AddedToken, LlavaConfig, Qwen2Config
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
-from grpo_guard.adapters.trl_masks import flagged_tokens
+from grpo_guard.adapters.flagged_tokens import flagged_tokens
 from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl_trainer import GuardedTrainer
 from grpo_guard.ensemble import AllOf, AnyOf
@@ -220,6 +220,7 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tm
 BAD = [
     None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [7] * 9, [[1]],
     b"ab", {5: 1}, "\ud800", 5, torch.ones(1, 2, dtype=torch.long), np.array([1.5]),
+    torch.tensor(5), np.array(5),  # of a message in which a number stood for the list
     [5, 2, 6], [5, 2, 0, 6, 2], "x<|im_end|>y", [0, 0],
     [0, 5, 2], [5, 1, 6, 2], [5, 3], [1], "x<|im_start|>system\nHail",  # which no text shows
 ]  # fmt: skip
@@ -280,6 +281,38 @@ def test_special_tokens_are_refused_but_for_those_that_the_model_needs():
             "guard_malformed"
         ] == [None]
     assert peer_rollouts(["?"], [Sent("n", [5, shown, 2])], trainer)["guard_malformed"] == [None]
+
+
+def test_a_model_may_have_several_ends():
+    """Gemma's answers end with a token that is not the tokenizer's EOS; Qwen pads with an end."""
+    tok = tiny_trl.tokenizer()
+    turn, pad, eos = (
+        tok.convert_tokens_to_ids(t) for t in ("<|im_start|>", "<|pad|>", "<|im_end|>")
+    )
+    trainer = stand_in(tok, SimpleNamespace(vocab_size=len(tok)))
+    trainer.eos_token_ids = [eos, turn, pad]
+    rows = {(5, turn): [5, turn], (5, turn, pad, pad): [5, turn], (5, pad, pad): [5, pad]}
+    found = peer_rollouts(["?"] * 3, [Sent("n", row) for row in rows], trainer)
+    assert found["guard_malformed"] == [None] * 3
+    assert found["completion_ids"] == list(rows.values())
+    (reason,) = peer_rollouts(["?"], [Sent("n", [5, turn, 6, eos])], trainer)["guard_malformed"]
+    assert reason == "goes on after its end at place 1"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"tools": [print]}, "would run here what a peer's completion calls"),
+        ({"use_vllm": True, "vllm_importance_sampling_correction": True}, "set it to False"),
+    ],
+)
+def test_what_a_trainer_would_do_for_peers_is_refused(attributes, message):
+    tok = tiny_trl.tokenizer()
+    trainer = stand_in(tok, SimpleNamespace(vocab_size=len(tok)))
+    assert peer_rollouts(["?"], [Sent("n", "a")], trainer)["guard_malformed"] == [None]
+    vars(trainer).update(attributes)
+    with pytest.raises(FrameworkError, match=message):
+        peer_rollouts(["?"], [Sent("n", "a")], trainer)
 
 
 def test_the_vocabulary_is_the_text_models_and_the_tokenizers():

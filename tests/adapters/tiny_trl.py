@@ -112,11 +112,15 @@ def trainer(
     rollout=None,
     kind=CapturingTrainer,
     extra=None,
+    reference=False,
+    configuration=None,
     **overrides,
 ):
     """A GRPOTrainer of two steps on CPU in float32, four completions per prompt.
 
-    ``kind`` is another class to make, ``extra`` what its mixins take.
+    ``kind`` is another class to make, ``configuration`` that of its arguments, ``extra`` what its
+    mixins take. ``reference``: the policy has
+    moved on from what lies on disk, where TRL looks for the reference of ``beta > 0``.
     """
     settings = {
         "output_dir": str(folder),
@@ -135,12 +139,18 @@ def trainer(
         "seed": 0,
     }
     tok = tokenizer()
-    configuration = RLOOConfig if issubclass(kind, RLOOTrainer) else GRPOConfig
+    configuration = configuration or (RLOOConfig if issubclass(kind, RLOOTrainer) else GRPOConfig)
     options = dict(extra or {})
     if rollout is not None:
         options["rollout_func"] = rollout
+    policy = model(tok)
+    if reference:
+        policy.save_pretrained(folder)
+        policy.config._name_or_path = str(folder)
+        with torch.no_grad():
+            policy.lm_head.weight.mul_(20)
     return kind(
-        model=model(tok),
+        model=policy,
         reward_funcs=reward_funcs,
         args=configuration(**(settings | overrides)),
         train_dataset=dataset(conversational),

@@ -55,6 +55,11 @@ def length(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
 
+def signed(completions, **kwargs):
+    rewards = {"1": 5.0, "22": 3.0, "333": -1.0, "4444": 2.0}
+    return [rewards[text] for text in completions]
+
+
 async def one(completions, **kwargs):
     return [1.0] * len(completions)
 
@@ -89,6 +94,10 @@ def main(folder):
     verifier = NoWord("4444")
     made = train(folder, guard(verifier)([one]))  # of async functions alone
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
+
+    # The honest answer that is wrong lies on the other rank.
+    extra = {"guard": Guard(NoWord("22"))}
+    found["lowest"] = train(folder, [signed], kind=Guarded, extra=extra).captured
 
     class Failing(Guard):
         def review(self, batch):
