@@ -13,12 +13,14 @@ advantage is 0; and it keeps one token, so that a KL term has next to nothing to
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from grpo_guard.adapters.openrlhf_claims import Received, believed
 from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
 from grpo_guard.adapters.openrlhf_rollout import Rollout, Texts, number
 from grpo_guard.adapters.openrlhf_siblings import Siblings
@@ -53,15 +55,20 @@ class GuardedAgent:
         guard: Set it in the class.
         mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
+        special: Ids of special tokens that a response with a ``node`` may hold within its turns.
+            No others but the one that ends a turn: the text that is judged leaves them out.
 
     Raises:
         FrameworkError: when the class is made, where another ``execute`` would come before this
-            one; when it is created, without a guard or with too old a release.
+            one; when it is created, without a guard, with too old a release, or with
+            ``mask_spans`` beside ``on_long="scale"``.
     """
 
     guard: ClassVar[Guard]
     mask_spans: ClassVar[bool] = False
+    special: ClassVar[Collection[int]] = ()
 
+    _judging: Guard
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
     _siblings: Siblings[tuple[Rollout, Any], dict[str, Any]]
     _logged: dict[str, float]
@@ -86,8 +93,15 @@ class GuardedAgent:
                 f"{cls.__name__}: expected a Guard as its attribute guard, "
                 f"got {getattr(cls, 'guard', None)!r:.80}"
             )
+        if cls.mask_spans and cls.guard.policy.on_long == "scale":
+            raise FrameworkError(
+                f'{cls.__name__}: on_long="scale" has no measure for what is rejected, and '
+                "mask_spans lets it keep its reward, at any length; choose one of the two"
+            )
         made = super().__new__(cls)
         made._siblings = Siblings(made._answers)
+        made._judging = copy.copy(cls.guard)  # with the same ledger and count of abstentions
+        made._judging.verifier = Received(cls.guard.verifier)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window
         return made
 
@@ -121,7 +135,8 @@ class GuardedAgent:
                 images=images,
                 **more,
             )
-            return Rollout(response, max_length), hf_tokenizer
+            response, problem = believed(response, hf_tokenizer, self.special)
+            return Rollout(response, max_length, problem), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
         return await self._siblings.bring((id(sampling_params), str(prompt)), work)
@@ -149,15 +164,19 @@ class GuardedAgent:
             answers = settle_group(self.guard, rollouts, found, mask_spans=self.mask_spans)
         if len(answers) == 1 and answers[0][1]:
             logger.warning("left out of a group of one: its reward is 0, and no mean of others")
+        logged = [_plain_logs(answer) for answer, _ in answers]
+        # A failed reward has logged nothing, and OpenRLHF fails where samples log different names.
+        # All of the group's come first: the failed one may be its first.
+        self._logged |= {name: 0.0 for own in logged for name in own}
         return [
-            {**answer, "extra_logs": self._logs(answer, verdict, out)}
-            for (answer, out), verdict in zip(answers, verdicts, strict=True)
+            {**answer, "extra_logs": {**self._logged, **own, **_guard_logs(verdict, out)}}
+            for (answer, out), own, verdict in zip(answers, logged, verdicts, strict=True)
         ]
 
     def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
         name = uuid4().hex
         turns = [r.completions(texts[i], name, i) for i, r in enumerate(rollouts)]
-        review = self.guard.review([turn for of_one in turns for turn in of_one])
+        review = self._judging.review([turn for of_one in turns for turn in of_one])
         return GroupReview.of_turns(review, [len(of_one) for of_one in turns])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
@@ -172,18 +191,21 @@ class GuardedAgent:
             logger.error("rewards %s: these samples are left out of their group", failed)
         return stop
 
-    def _logs(self, answer: dict[str, Any], verdict: Verdict | None, out: bool) -> dict[str, Any]:
-        own = {k: _plain(v) for k, v in (answer.get("extra_logs") or {}).items()}
-        # A failed reward has logged nothing, and OpenRLHF fails where samples log different names.
-        self._logged |= dict.fromkeys(own, 0.0)
-        outcome = verdict.outcome if verdict else Outcome.ABSTAIN
-        ours = {f"guard_{o.value}": float(o is outcome) for o in Outcome}
-        return {**self._logged, **own, **ours, "guard_left_out": float(out)}
+
+def _guard_logs(verdict: Verdict | None, out: bool) -> dict[str, float]:
+    outcome = verdict.outcome if verdict else Outcome.ABSTAIN
+    return {f"guard_{o.value}": float(o is outcome) for o in Outcome} | {
+        "guard_left_out": float(out)
+    }
 
 
-def _plain(value: Any) -> Any:
-    """A logged number in the shape of the zeros that stand in for it; what is none stays."""
-    try:
-        return number(value)
-    except (TypeError, ValueError):
-        return value
+def _plain_logs(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Its logged numbers in the shape of the zeros that stand in for them; what is none stays."""
+
+    def plain(value: Any) -> Any:
+        try:
+            return number(value)
+        except (TypeError, ValueError):
+            return value
+
+    return {name: plain(value) for name, value in (answer.get("extra_logs") or {}).items()}

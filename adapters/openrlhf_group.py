@@ -84,8 +84,12 @@ def settle_group(
     scored = [number(rollout.response.get("scores")) for rollout in rollouts]
     rewards = settled(raw)
     scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
-    # One without tokens of its own cannot earn: its reward would stand on the prompt's.
-    out = [r is None or not rollout.turns for r, rollout in zip(rewards, rollouts, strict=True)]
+    # One without tokens of its own cannot earn: its reward would stand on the prompt's. And what
+    # was put right is nobody's: whatever the policy, it is not trained on.
+    out = [
+        reward is None or not rollout.turns or rollout.problem is not None
+        for reward, rollout in zip(rewards, rollouts, strict=True)
+    ]
     reward_of_rest, score_of_rest = mean_of_rest(rewards, out), mean_of_rest(scores, out)
     answers = []
     for i, rollout in enumerate(rollouts):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
+from grpo_guard.adapters.openrlhf_claims import MALFORMED
 from grpo_guard.adapters.openrlhf_query import reference_from
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
@@ -26,10 +27,12 @@ class Rollout:
             ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may say who
             wrote it.
         limit: Tokens that the trainer keeps; it cuts off the rest.
+        problem: What had to be put right, see `openrlhf_claims.believed`; it is not trained on.
     """
 
     response: Mapping[str, Any]
     limit: int
+    problem: str | None = None
 
     @property
     def ids(self) -> Sequence[int]:
@@ -81,6 +84,7 @@ class Rollout:
                 reference=reference_from(response.get("label")),
                 finish_reason=ended if turn == len(texts) - 1 else None,
                 sampler_logprobs=self._log_probs(start, end),
+                metadata={} if self.problem is None else {MALFORMED: self.problem},
             )
             for turn, ((start, end), before, text) in enumerate(texts)
         ]
@@ -131,9 +135,7 @@ class Rollout:
     def _log_probs(self, start: int, end: int) -> tuple[float, ...] | None:
         found = self.response.get("rollout_log_probs")
         found = None if found is None else tuple(float(x) for x in found[start:end])
-        if found is None or len(found) != end - start or any(math.isnan(x) for x in found):
-            return None
-        return found
+        return None if found is None or len(found) != end - start else found
 
 
 def number(value: Any) -> float | None:
@@ -147,7 +149,10 @@ def number(value: Any) -> float | None:
         if len(value) != 1:
             raise ValueError(f"expected one reward for one sample, got {value!r:.80}")
         value = value[0]
-    return None if value is None else float(value)
+    try:
+        return None if value is None else float(value)
+    except OverflowError:  # an integer out of an author's text has no end
+        return math.copysign(math.inf, value)
 
 
 def _texts_before(tokenizer: Any, ids: Sequence[int], starts: Sequence[int]) -> list[str]:

@@ -176,12 +176,12 @@ def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
 def test_what_a_response_says_beside_its_tokens():
     sample = rollout(
         0, [(4, 7)], 99, observation_tokens=[ord(c) for c in "ask yes"], prompt="ask ",
-        rollout_log_probs=[0.0] * 4 + [-1.0, float("nan"), -1.0], node=7, label=["yes"],
+        rollout_log_probs=None, node=7, label=["yes"],
     )  # fmt: skip
     (completion,) = sample.completions(sample.texts(Bytes(drops=False)), "g", 3)
     assert (completion.prompt, completion.text) == ("ask ", "yes")
     assert (completion.node, completion.group, completion.slot) == ("7", "g", 3)
-    # Claims that are no numbers, and labels that are no answer, are none at all.
+    # Labels that are no answer are none at all.
     assert completion.sampler_logprobs is completion.reference is None
     assert completion.finish_reason is None
     shown = rollout(0, [(4, 7)], 99, observation_tokens=[9] * 7, prompt="ask ", images=["cat.png"])

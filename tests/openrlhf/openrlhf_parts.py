@@ -51,6 +51,8 @@ def _vllm():
 sys.meta_path.append(Absent())  # last: what is installed comes first
 _vllm()
 
+from openrlhf.models.loss import PolicyLoss  # noqa: E402, F401
+from openrlhf.trainer.ppo_trainer import compute_eval_metrics  # noqa: E402, F401
 from openrlhf.trainer.ppo_utils.experience import Experience, split_experience_batch  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402

@@ -9,13 +9,17 @@ import torch
 
 pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf_parts import (
     MAX_LENGTH,
     PROMPT,
     TOKENIZER,
     Engine,
+    Experience,
+    PolicyLoss,
     actor,
     advantages_of,
+    compute_eval_metrics,
     experiences_of,
     group,
     ids_of,
@@ -24,7 +28,7 @@ from openrlhf_parts import (
     trained_text,
 )
 
-from grpo_guard import AbstainError, FrameworkError
+from grpo_guard import AbstainError, FrameworkError, Guard, Policy
 from grpo_guard.adapters.openrlhf_agent import GuardedAgent
 from grpo_guard.adapters.openrlhf_rollout import number
 
@@ -82,6 +86,24 @@ def test_length_penalties_leave_what_is_left_out_alone(agent_file):
         assert found == pytest.approx([THIRD, -2 * THIRD, 0.0, THIRD], abs=1e-6)
 
 
+def test_length_penalties_of_the_others_move_what_is_left_out(agent_file):
+    """The limit that the documentation names: penalties come after the mean was taken."""
+    texts = ("It is 7.", "It is 8...", "It is 7. Hail", "It is 7")
+    responses = of_group(agent_file("on_reject='drop'"), *texts)
+    found, _ = advantages_of(responses, "dr_grpo", stop_properly_penalty_coef=-1.0)
+    assert found == pytest.approx([7 / 12, -17 / 12, 1 / 4, 7 / 12], abs=1e-6)
+
+
+@pytest.mark.parametrize("on_reject", ["zero", "drop"])
+def test_evaluations_take_what_the_agent_answers(agent_file, on_reject):
+    responses = of_group(agent_file(f"on_reject={on_reject!r}"))
+    found = compute_eval_metrics(
+        [(["math"], [PROMPT], ["7"], [None])], experiences_of(responses), 4
+    )
+    assert found["eval_math_pass4"] == 1.0
+    assert found["eval_math_pass1"] == pytest.approx({"zero": 1 / 2, "drop": 2 / 3}[on_reject])
+
+
 def test_flagged_tokens_leave_the_loss_and_the_rest_keeps_its_reward(agent_file):
     responses = of_group(agent_file(own="mask_spans = True"), *SAID[:3], "Hail", "Hail to Hail 7")
     assert responses[2]["reward"] == 1.0
@@ -93,6 +115,60 @@ def test_flagged_tokens_leave_the_loss_and_the_rest_keeps_its_reward(agent_file)
     found, kl = advantages_of(responses, "dr_grpo", kl=0.25)
     assert found == pytest.approx([0.4, -0.6, 0.4, -0.6, 0.4], abs=1e-6)
     assert kl == pytest.approx([0.25] * 5)
+
+
+def gradients(responses, *, importance="off", **settings):
+    """Of the trainer's own loss by each token's log-prob, sample by sample."""
+    rows = experiences_of(responses)
+    for row, advantage in zip(rows, advantages_of(responses, "dr_grpo")[0], strict=True):
+        row.index = None
+        row.advantages = torch.full(row.action_mask.shape, advantage)
+    batch = Experience.concat_experiences(rows, 0)
+    log_probs = torch.full(batch.action_mask.shape, -0.4, requires_grad=True)
+    loss = PolicyLoss(is_correction_level=importance, **settings)(
+        log_probs, log_probs.detach(), batch.advantages, batch.action_mask, batch.rollout_log_probs
+    )[0]
+    loss.backward()
+    return [g[m.bool()] for g, m in zip(log_probs.grad, batch.attention_mask[:, 1:], strict=True)]
+
+
+LOSSES = [{"token_level_loss": True}, {"token_level_loss": False}, {"policy_loss_type": "gspo"}]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_nothing_is_learnt_from_what_is_left_out_or_masked(agent_file, loss):
+    prompt, at = len(ids_of(PROMPT)), SAID[2].index("Hail")
+    dropped = gradients(of_group(agent_file("on_reject='drop'")), **loss)
+    assert torch.all(dropped[2] == 0)
+    assert all((row[prompt - 1 :] != 0).all() for row in (dropped[0], dropped[1], dropped[3]))
+    masked = gradients(of_group(agent_file(own="mask_spans = True")), **loss)[2]
+    # Of a row with one token less than the sequence: the first has nothing before it.
+    flagged = torch.zeros_like(masked).bool()
+    flagged[prompt + at - 1 : prompt + at + 3] = True
+    assert torch.all(masked[flagged] == 0)
+    assert torch.all(masked[prompt - 1 :][~flagged[prompt - 1 :]] != 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), float("inf")])
+def test_log_probs_that_are_no_numbers_do_not_reach_the_loss(agent_file, bad):
+    class Claims(SingleTurnAgentExecutor):
+        async def execute(self, **given):
+            response = await super().execute(**given)
+            if "8" in given["hf_tokenizer"].decode(response["observation_tokens"]):
+                response["rollout_log_probs"][-3] = bad
+            return response
+
+    class AgentExecutor(GuardedAgent, Claims):
+        guard = actor(Engine("7"), agent_file()).executor.guard
+
+        def __init__(self):
+            super().__init__(str(agent_file().with_name("reward.py")))
+
+    responses = run(actor(Engine(*SAID), executor=AgentExecutor()), 4)
+    assert [r["extra_logs"]["guard_left_out"] for r in responses] == [0, 1, 0, 0]
+    assert responses[1]["reward"] == pytest.approx(2 / 3)
+    for level in ("token", "seq"):
+        assert all(torch.isfinite(g).all() for g in gradients(responses, importance=level))
 
 
 def test_the_guard_sees_whole_groups_with_ids_and_log_probs(agent_file):
@@ -306,13 +382,18 @@ def test_a_sample_without_tokens_of_its_own_never_has_an_empty_mask(agent_file, 
 
 
 def test_an_executor_that_would_run_without_its_guard_is_refused(agent_file):
-    from openrlhf.utils.agent import SingleTurnAgentExecutor
-
     guarded = actor(Engine("7"), agent_file()).executor
     with pytest.raises(FrameworkError, match=r"AgentExecutor\(GuardedAgent, SingleTurnAgent"):
 
         class AgentExecutor(SingleTurnAgentExecutor, GuardedAgent):
             guard = guarded.guard
+
+    class Scaled(GuardedAgent, SingleTurnAgentExecutor):
+        guard = Guard(guarded.guard.verifier, policy=Policy(on_long="scale"))
+        mask_spans = True
+
+    with pytest.raises(FrameworkError, match="choose one of the two"):
+        Scaled("reward.py")
 
     class Unguarded(GuardedAgent, SingleTurnAgentExecutor):
         pass
