@@ -20,6 +20,7 @@ from openrlhf_parts import (
     SamplesGenerator,
     actor,
     advantages_of,
+    compute_eval_metrics,
     experiences_of,
     group,
     run,
@@ -118,6 +119,15 @@ def test_openrlhfs_own_client_gets_vetoed_rewards():
     (shown,) = {c.prompt for batch in guard.verifier.batches for c in batch}
     assert shown == PROMPT
     assert {c.text for batch in guard.verifier.batches for c in batch} == set(SAID)
+
+
+def test_evaluations_take_what_the_server_answers():
+    with served(Guard(Words(), policy=Policy(on_abstain="zero")), graded) as url:
+        responses = of_group(SingleTurnAgentExecutor([url]))
+    found = compute_eval_metrics(
+        [(["math"], [PROMPT], ["7"], [None])], experiences_of(responses), 4
+    )
+    assert (found["eval_math_pass4"], found["eval_math_pass1"]) == (1.0, 0.5)
 
 
 @pytest.mark.parametrize("label", ["7", "", 7, 7.5, ["7", "seven"], {"answer": "7"}, None])
