@@ -35,10 +35,11 @@ from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
-from grpo_guard.adapters.trl_batch import completions_from, counts_slots
+from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_leaks import check_decorated
 from grpo_guard.adapters.trl_review import BatchReviewer, distributed_ranks
 from grpo_guard.adapters.trl_versions import require_trl
+from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -136,14 +137,13 @@ class GuardedCalls:
             review, first = self._review(kwargs)
         else:
             review, first = await self.reviews.aget(
-                self._reviewer(kwargs), completions_from(kwargs), reader=self.function
+                self._reviewer(kwargs), _batch(kwargs), reader=self.function
             )
         result = await self.function.call(**self.function.arguments(kwargs if own is None else own))
         return self._settle(review, column if first else None, result, kwargs)
 
     def _review(self, kwargs: Mapping[str, Any]) -> tuple[Review, bool]:
-        batch = completions_from(kwargs)
-        return self.reviews.get(self._reviewer(kwargs), batch, reader=self.function)
+        return self.reviews.get(self._reviewer(kwargs), _batch(kwargs), reader=self.function)
 
     def _reviewer(self, kwargs: Mapping[str, Any]) -> BatchReviewer:
         return BatchReviewer(self.guard, counts_slots(kwargs))
@@ -203,6 +203,15 @@ def log_review(
         log_extra(column, rows)
 
 
+def _trainer(kwargs: Mapping[str, Any]) -> Any:
+    """Whose methods the keywords for logging are; None where it offers none."""
+    return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
+
+
+def _batch(kwargs: Mapping[str, Any]) -> list[Completion]:
+    return completions_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
+
+
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 
 
@@ -212,8 +221,7 @@ def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
     TRL puts what is logged twice under one name behind one another, and a table with columns of
     unequal length ends the run. Where guard and trainer meet first, they are checked as a pair.
     """
-    log = kwargs.get("log_extra", kwargs.get("log_metric"))
-    trainer = getattr(log, "__self__", None)
+    trainer = _trainer(kwargs)
     try:
         guards = _guards_of.setdefault(trainer, [])
     except TypeError:

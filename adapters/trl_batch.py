@@ -16,7 +16,7 @@ MALFORMED: Final = "guard_malformed"
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
 
-def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
+def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Completion]:
     """The batch behind TRL's keywords, in the trainer's order.
 
     Columns that are used where they are present: ``node`` or ``peer``; ``answer``, ``solution`` or
@@ -28,17 +28,21 @@ def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
 
     Of messages with images the text is judged; the images count for which rows are a group.
 
+    Args:
+        kwargs: As TRL calls a reward function.
+        tokenizer: The trainer's; None = not known, messages are taken as they are.
+
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
         CompletionError: a row has the wrong form; a note says which.
     """
-    texts = [_text(completion) for completion in kwargs["completions"]]
-    n = len(texts)
+    n = len(kwargs["completions"])
     prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
     for name, values in (("prompts", prompts), ("completion_ids", ids)):
         if (values is None and name == "prompts") or (values is not None and len(values) != n):
             got = "nothing" if values is None else len(values)
             raise ValueError(f"{name}: expected {n}, one per completion, got {got}")
+    texts = _texts(kwargs["completions"], ids, tokenizer)
     nodes = _column(kwargs, n, "node", "peer")
     references = _column(kwargs, n, "answer", "solution", "ground_truth")
     tasks, prompt_ids = _column(kwargs, n, "task"), _column(kwargs, n, "prompt_ids")
@@ -70,6 +74,12 @@ def completions_from(kwargs: Mapping[str, Any]) -> list[Completion]:
         batch.append(_with_prompt_ids(completion, prompt_ids[i]))
         sizes[group] += 1
     return batch
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """A trainer's tokenizer, of a processor the one in it; None where there is none."""
+    processing = getattr(trainer, "processing_class", None)
+    return getattr(processing, "tokenizer", processing)
 
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
@@ -128,6 +138,24 @@ def _integers(kwargs: Mapping[str, Any], n: int, name: str) -> list[int | None]:
 
 def _is_int64(value: Any) -> bool:
     return not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _texts(completions: Sequence[Any], ids: Sequence[Any] | None, tokenizer: Any) -> list[Any]:
+    """What each completion says.
+
+    Where the tokenizer takes answers apart (``response_template``), what does not fit their form is
+    in no message, yet trained on: words before a first "<think>", or beside the parameters of a
+    call. An answer of one message is then read off its tokens; of several, tokens are tools' too.
+    """
+    forms = ("response_template", "response_schema")
+    if ids is None or all(getattr(tokenizer, form, None) is None for form in forms):
+        return [_text(completion) for completion in completions]
+    return [
+        tokenizer.decode(row, skip_special_tokens=True)
+        if isinstance(completion, list) and len(completion) == 1
+        else _text(completion)
+        for completion, row in zip(completions, ids, strict=True)
+    ]
 
 
 def _text(completion: Any) -> Any:

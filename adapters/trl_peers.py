@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key
+from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key, tokenizer_of
 from grpo_guard.framework import FrameworkError
 
 
@@ -72,7 +72,7 @@ def peer_rollouts(
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
     _refuse_what_peers_could_use(trainer)
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    tokenizer = tokenizer_of(trainer)
     allowed = _Allowed(
         vocabulary=_vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer),
         longest=int(trainer.max_completion_length),

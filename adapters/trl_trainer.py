@@ -24,7 +24,7 @@ from torch import Tensor
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
 from grpo_guard.adapters.trl import log_review
-from grpo_guard.adapters.trl_batch import MALFORMED, completions_from, counts_slots
+from grpo_guard.adapters.trl_batch import MALFORMED, completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_forward import ReusesForward
 from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl_masks import keep_mask, take_out
@@ -114,7 +114,7 @@ class GuardedTrainer(ReusesForward):
             "completion_ids": completion_ids_list,
             "trainer_state": self.state,  # type: ignore[attr-defined]
         }
-        batch = completions_from(given)
+        batch = completions_from(given, tokenizer=tokenizer_of(self))
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         start = self.accelerator.process_index * len(prompts)  # type: ignore[attr-defined]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tiny_trl
 from rule_verifiers import NoWord
-from test_trl_trainer import SENT, GuardedRLOO, Odd, by_text, grpo, length, odd
+from test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, grpo, length, odd
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl_trainer import GuardedTrainer
 
 DROP = Policy(on_reject="drop")
@@ -118,6 +119,55 @@ def test_the_mixin_over_a_trainer_with_a_loss_of_its_own(tmp_path):
     extra = {"guard": Guard(NoWord(), policy=DROP)}
     made = plain(tmp_path, [by_text], kind=kind, extra=extra, configuration=gmpo.GMPOConfig)
     np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
+
+
+# As Qwen3's in trl's chat_template_utils: a first "<think>" takes what stands before it away.
+THINKS = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "reasoning_content": {
+            "open": "<think>",
+            "close_pattern": r"</think>\s*",
+            "content": "text",
+        },
+        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+    },
+}
+
+
+@pytest.mark.parametrize("mixin", [False, True])
+def test_no_words_are_hidden_behind_the_form_of_an_answer(tmp_path, mixin):
+    texts = ("12", "Hail<think>a</think>12", "<think>b</think>3", "x")
+    verifier, seen = NoWord(), []
+
+    def rollout(prompts, trainer):
+        sent = [Sent("n", text) for text in texts]
+        return peer_rollouts(prompts, sent, trainer)
+
+    def reward(completions, **kwargs):
+        seen.append([message["content"] for (message,) in completions])
+        return [1.0, 1.0, 2.0, 0.0]
+
+    the_guard = Guard(verifier, policy=DROP)
+    functions, kind, extra = [reward], Guarded, {"guard": the_guard}
+    if not mixin:
+        functions, kind, extra = [the_guard(reward)], tiny_trl.CapturingTrainer, {}
+    made = tiny_trl.trainer(
+        tmp_path,
+        functions,
+        kind=kind,
+        extra=extra,
+        rollout=rollout,
+        conversational=True,
+        max_steps=1,
+        max_completion_length=32,
+    )
+    made.processing_class.response_template = THINKS
+    made.train()
+    assert seen[0][1] in ("12", texts[1])  # trl 1.6 shows the words; newer releases hide them
+    assert [c.text for c in verifier.batches[0]] == list(texts)
+    np.testing.assert_allclose(made.captured[0], grpo([1.0, None, 2.0, 0.0]), atol=1e-3)
 
 
 def test_what_is_no_guard_is_refused(tmp_path):
