@@ -135,7 +135,7 @@ class GuardedAgent:
                 images=images,
                 **more,
             )
-            response, problem = believed(response, hf_tokenizer, self.special)
+            response, problem = believed(response, hf_tokenizer, max_length, self.special)
             return Rollout(response, max_length, problem), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.

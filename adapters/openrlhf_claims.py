@@ -49,25 +49,30 @@ class Received(CompletionVerifier):
 
 
 def believed(
-    response: Mapping[str, Any], tokenizer: Any, special: Collection[int]
+    response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
     """The response in a form that the trainer can take, and what was wrong with it.
 
-    Special tokens are looked at where a response names its ``node``: an engine stops at its end by
-    itself, and what a policy of one's own does with them is its own business.
+    Special tokens and lengths are looked at where a response names its ``node``: an engine of one's
+    own stops by itself, and what a policy of one's own does with such tokens is its own business.
 
     Args:
         response: As `execute` returns it.
         tokenizer: The policy's, or a processor that has it.
+        limit: Tokens that the trainer keeps. No honest sampler goes on behind them, and millions
+            would hold up everybody whom this engine serves.
         special: Ids of special tokens that a turn may hold.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-    ids, problem = _known(response["observation_tokens"], tokenizer)
+    given, theirs = response["observation_tokens"], response.get("node") is not None
+    long = theirs and any(min(end, len(given)) > limit for _, end in response["action_ranges"])
+    ids, problem = _known(given[:limit] if long else given, tokenizer)
+    problem = f"longer than {limit} tokens" if long else problem
     claimed = response.get("rollout_log_probs")
     log_probs = claimed if claimed is None else _log_probs(claimed, len(ids))
     if problem is None and log_probs is not claimed:
         problem = "log-probs that are none"
-    if problem is None and response.get("node") is not None:
+    if problem is None and theirs:
         hidden = _unread(tokenizer) - set(special)
         for start, end in response["action_ranges"]:
             problem = problem or _smuggled(ids[max(0, start) : end], hidden, tokenizer)

@@ -102,6 +102,11 @@ def losses(responses, advantages):
             "is_correction_gating": "binary_kl",
             "is_correction_threshold": [0.0, 0.1],
         },
+        {
+            "is_correction_level": "seq",
+            "is_correction_gating": "tv",
+            "is_correction_threshold": [0.0, 0.1],
+        },
         {"is_correction_level": "token", "policy_loss_type": "gspo"},
     ):
         log_probs = torch.full(batch.action_mask.shape, -20.0, requires_grad=True)
@@ -185,6 +190,18 @@ def test_special_tokens_that_no_text_shows_are_a_nodes_own_doing(ids):
     assert heard[1] == ("node1", "reject", "malformed")
 
 
+@pytest.mark.parametrize("log_probs", [None, [-0.5] * 50_001])
+def test_a_node_that_never_ends_is_cut_where_the_trainer_cuts(log_probs):
+    forged = ([*ids_of("7" * 50_000), END], log_probs)
+    rest = [(ids, None) for ids, _ in HONEST] if log_probs is None else HONEST
+    responses, heard, guard = exchanged(rest[0], forged, *rest[1:])
+    assert heard[1] == ("node1", "reject", "malformed")
+    assert len(responses[1]["observation_tokens"]) == MAX_LENGTH
+    assert sum(len(c.text) for batch in guard.verifier.batches for c in batch) < 100
+    found, _ = advantages_of(responses, "dr_grpo")
+    assert found == pytest.approx([1 / 3, 0, -2 / 3, 1 / 3], abs=1e-6)
+
+
 def test_special_tokens_that_the_operator_names_may_stand_in_a_turn():
     thinks = [START, *ids_of("It is 7."), END]
     responses, _, _ = exchanged((thinks, [-0.5] * len(thinks)), HONEST[1], own=[START])
@@ -204,7 +221,7 @@ def test_whatever_is_claimed_the_trainer_can_take_it(ids, log_probs):
         "action_ranges": [(len(before), len(before) + len(ids))],
         "rollout_log_probs": log_probs,
     }  # fmt: skip
-    taken, problem = believed(response, TOKENIZER, ())
+    taken, problem = believed(response, TOKENIZER, MAX_LENGTH, ())
     assert len(taken["observation_tokens"]) == len(before) + len(ids)
     assert all(plain(token) for token in taken["observation_tokens"])
     if log_probs is not None:
