@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from grpo_guard.completion import Completion, CompletionError
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
@@ -19,6 +21,8 @@ from grpo_guard.completion import Completion, CompletionError
 TOLD: Final = "grpo_guard"
 # In a completion's metadata: why nobody could read it.
 UNREAD: Final = "guard_unread"
+# In a completion's metadata: what is wrong with it, whatever its text says.
+REFUSED: Final = "guard_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ def last_row(data: Any) -> Any:
     grades an answer without its end where an earlier output was longer.
     """
     row = data[-1:]
+    extra = row.non_tensor_batch.get("extra_info")
+    if extra is not None and isinstance(extra[0], dict):
+        # Siblings may share it, and verl writes into it what each one's agent loop said.
+        row.non_tensor_batch["extra_info"] = made = np.empty(1, dtype=object)
+        made[0] = dict(extra[0])
     lengths = row.non_tensor_batch.get("response_len")
     if lengths is None:
         return row  # a padded batch: prompts to the left, responses to the right
@@ -90,8 +99,12 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
             continue
         first = _plain(data, i)
         log_probs = told.log_probs[i] if told else None
-        for n, (start, end) in enumerate(_runs(mask, len(ids))):
+        runs = list(_runs(mask, len(ids)))
+        if not runs and (i < len(data) - 1 or completions):
+            continue  # it trains nothing
+        for n, (start, end) in enumerate(runs or [(0, 0)]):
             before, turn = prompt_ids + ids[:start], ids[start:end]
+            last = i == len(data) - 1 and n == max(len(runs), 1) - 1
             prompt = tokenizer.decode(before) if n or i or not first.prompt else first.prompt
             finish = "stop"
             if end == len(ids) >= max_tokens and turn[-1:] != [tokenizer.eos_token_id]:
@@ -99,12 +112,13 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
             completion = replace(
                 first,
                 prompt=prompt,
-                text=tokenizer.decode(turn, skip_special_tokens=True),
+                text=_text(tokenizer, turn, first.node is not None),
                 prompt_ids=tuple(before),
                 completion_ids=tuple(turn),
-                # Compared with the same of the siblings, the last output with the last.
-                group=first.group if i == len(data) - 1 and not n else f"{first.group}/{i}/{n}",
+                # Compared with the same of the siblings, the last turn with the last.
+                group=first.group if last else f"{first.group}/{i}/{n}",
                 finish_reason=finish,
+                metadata=_wrong(turn, len(tokenizer)),
             )
             completions.append(_with_log_probs(completion, log_probs, start, end))
     return completions
@@ -121,34 +135,44 @@ def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
     return prompts[mask[:width]].tolist(), responses[mask[width:]].tolist()
 
 
+def _text(tokenizer: Any, ids: Sequence[int], of_a_peer: bool) -> str:
+    """What verifiers read; of a peer's completion with all special tokens but the last EOS.
+
+    They train like any other, and the text that a reward function sees leaves them out.
+    """
+    if not of_a_peer:
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    ends = list(ids[-1:]) == [tokenizer.eos_token_id]
+    return str(tokenizer.decode(ids[:-1] if ends else ids))
+
+
+def _wrong(ids: Sequence[int], vocabulary: int) -> dict[str, str]:
+    """Metadata of a completion with ids that no text shows: embeddings are padded beyond them."""
+    place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
+    return {} if place is None else {REFUSED: f"no token of the vocabulary at place {place}"}
+
+
 def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
-    """Half-open spans of the model's own tokens; one empty span where there are none."""
+    """Half-open spans of the model's own tokens."""
     own = [True] * length if mask is None else [bool(m) for m in mask[:length]]
     own += [False] * (length - len(own))
-    found, start = False, 0
+    start = 0
     while start < length:
         end = start
         while end < length and own[end]:
             end += 1
         if end > start:
-            found = True
             yield start, end
         start = end + 1
-    if not found:
-        yield 0, 0
 
 
 def _plain(data: Any, i: int) -> Completion:
     """What the columns of the data set say, without tokens."""
     columns = {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
     told = told_of(data.non_tensor_batch)
-    extra: dict[str, Any] = {}
-    # An agent loop that fetches peers' completions says whose they are among its extra fields.
-    for name in ("tool_extra_fields", "extra_info"):
-        extra |= columns[name] if isinstance(columns.get(name), Mapping) else {}
     reward_model = columns.get("reward_model")
     reference = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    node, task = extra.get("node", extra.get("peer")), columns.get("data_source")
+    node, task = _node(columns), columns.get("data_source")
     prompt = columns.get("raw_prompt", "")
     prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     fields: dict[str, Any] = {
@@ -163,6 +187,16 @@ def _plain(data: Any, i: int) -> Completion:
         return Completion(prompt, "", **fields)
     except CompletionError:
         return Completion("", "", **fields)
+
+
+def _node(columns: Mapping[str, Any]) -> Any:
+    """Who sent it: as the data set says, else as the agent loop does, which fetched it."""
+    for name in ("extra_info", "tool_extra_fields"):
+        said = columns.get(name)
+        for key in ("node", "peer") if isinstance(said, Mapping) else ():
+            if said.get(key) is not None:
+                return said[key]
+    return None
 
 
 def _with_log_probs(

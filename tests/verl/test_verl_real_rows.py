@@ -1,11 +1,19 @@
 """The completions behind a reward worker's DataProto."""
 
 import numpy as np
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_verl import HONEST, QUESTION, batch, several_outputs
 
-from grpo_guard.adapters.verl_rows import TOLD, UNREAD, Told, completions_from
+from grpo_guard.adapters.verl_rows import (
+    REFUSED,
+    TOLD,
+    UNREAD,
+    Told,
+    completions_from,
+    last_row,
+)
 
 masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)
 
@@ -52,6 +60,60 @@ def test_whose_it_is(tokenizer):
     assert completions_from(data, tokenizer, 99)[0].node == "n7"
     data.non_tensor_batch["extra_info"][0]["node"] = "of the data set"
     assert completions_from(data, tokenizer, 99)[0].node == "of the data set"
+
+
+def test_an_agent_loop_cannot_say_otherwise(tokenizer):
+    data = several_outputs(tokenizer, ["ab"])
+    data.non_tensor_batch["extra_info"][0]["peer"] = "of the data set"
+    data.non_tensor_batch["tool_extra_fields"] = np.array([{"node": "somebody else"}])
+    assert completions_from(data, tokenizer, 99)[0].node == "of the data set"
+
+
+def test_siblings_that_share_extra_info_keep_their_own_node(tokenizer):
+    """verl repeats a prompt's row, dicts and all, and its managers write into them."""
+    data = batch(tokenizer, [HONEST, HONEST])
+    shared = {"index": 0}
+    data.non_tensor_batch["extra_info"] = np.array([shared] * 2)
+    data.non_tensor_batch["tool_extra_fields"] = np.array([{"node": "n0"}, {"node": "n1"}])
+    for i in range(2):
+        row = last_row(data[i : i + 1])
+        row.non_tensor_batch["extra_info"][0].update(row.non_tensor_batch["tool_extra_fields"][0])
+    assert shared == {"index": 0}
+    nodes = [completions_from(data[i : i + 1], tokenizer, 99)[0].node for i in range(2)]
+    assert nodes == ["n0", "n1"]
+
+
+def test_what_a_peer_hides_from_the_text_is_shown(tokenizer):
+    hidden, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+    data = several_outputs(tokenizer, ["ab"])
+    data.batch["responses"][0] = torch.tensor([hidden, eos])
+    assert completions_from(data, tokenizer, 99)[0].text == ""  # one's own vLLM's, as verl reads it
+    data.non_tensor_batch["extra_info"][0]["node"] = "n7"
+    assert completions_from(data, tokenizer, 99)[0].text == "<pad>"
+
+
+def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
+    data = several_outputs(tokenizer, ["ab"])
+    data.batch["responses"][0, 1] = len(tokenizer)
+    (completion,) = completions_from(data, tokenizer, 99)
+    assert "at place 1" in completion.metadata[REFUSED]
+    data.batch["responses"][0, 1] = len(tokenizer) - 1
+    assert REFUSED not in completions_from(data, tokenizer, 99)[0].metadata
+
+
+def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):
+    data = with_told(several_outputs(tokenizer, ["ab", "cd", "ef"]), masks=((0, 0), (1, 1), (0, 0)))
+    assert [c.text for c in completions_from(data, tokenizer, 99)] == ["cd"]
+    data = with_told(several_outputs(tokenizer, ["ab", "cd"]), masks=((0, 0), (0, 0)))
+    assert [c.text for c in completions_from(data, tokenizer, 99)] == [""]
+
+
+def test_the_last_turn_is_compared_with_the_siblings_last(tokenizer):
+    data = batch(tokenizer, [HONEST], ["u"])
+    data.non_tensor_batch[TOLD] = np.array([Told(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))])
+    first, second = completions_from(data, tokenizer, 99)
+    assert first.group != "u"
+    assert second.group == "u"
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
