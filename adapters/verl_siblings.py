@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import UNREAD
+from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.verifier import CompletionVerifier
 
 Key: TypeAlias = tuple[str, int | None]
@@ -33,6 +33,8 @@ Key: TypeAlias = tuple[str, int | None]
 _REMEMBERED, _BATCH = 4096, 1024
 # Of what waits, prompts included: about 2 GB as Python has them.
 _MOST_TOKENS = 30_000_000
+# Rewards of late, for what nobody of its group can be compared with.
+_SCORES = 1024
 
 
 @dataclass(slots=True)
@@ -42,6 +44,10 @@ class _Group:
     timer: asyncio.TimerHandle | None = None
     kept: list[float] = field(default_factory=list)  # scores that stay, also of latecomers
 
+    @property
+    def tokens(self) -> int:
+        return sum(trajectory.tokens for trajectory, _ in self.members)
+
 
 class Readable(CompletionVerifier):
     """A guard's verifier, asked only about what can be read."""
@@ -50,13 +56,10 @@ class Readable(CompletionVerifier):
         self.name, self.inner = inner.name, inner
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        readable = iter(supervised(self.inner, [c for c in batch if UNREAD not in c.metadata]))
-        return [
-            abstain("verl", Cause.UNSUPPORTED, str(c.metadata[UNREAD]))
-            if UNREAD in c.metadata
-            else next(readable)
-            for c in batch
-        ]
+        known = [_unasked(c) for c in batch]
+        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
+        verdicts = iter(supervised(self.inner, asked))
+        return [next(verdicts) if verdict is None else verdict for verdict in known]
 
 
 class SiblingCollector:
@@ -65,8 +68,9 @@ class SiblingCollector:
     Args:
         build: Makes the guard; called once, at the first trajectory.
         most_waiting: Trajectories that may wait for siblings; beyond it the oldest group is judged
-            as it is. A Ray worker has room for 1,000 calls: were all of them waiting, those they
-            wait for could not come in.
+            as it is, and of too many tokens the group with the most, so that nobody's long
+            completions cut short the wait of others. A Ray worker has room for 1,000 calls: were
+            all of them waiting, those they wait for could not come in.
         log: Told of every verdict.
     """
 
@@ -79,6 +83,7 @@ class SiblingCollector:
         self._past: OrderedDict[Key, _Group] = OrderedDict()
         self._complete: deque[tuple[Key, _Group]] = deque()
         self._waiting = self._tokens = 0
+        self._scores: deque[float] = deque(maxlen=_SCORES)
         self._work: asyncio.Task[None] | None = None
         self._building = asyncio.Lock()
 
@@ -121,13 +126,15 @@ class SiblingCollector:
         group = self._open[key]
         if len(group.members) + group.absent >= siblings:
             self._close(key)
-        while self._waiting > self._most_waiting or self._tokens > _MOST_TOKENS:
+        while self._waiting > self._most_waiting:
             self._close(next(iter(self._open)))
+        while self._tokens > _MOST_TOKENS:
+            self._close(max(self._open, key=lambda k: self._open[k].tokens))
 
     def _close(self, key: Key) -> None:
         group = self._open.pop(key)
         self._waiting -= len(group.members)
-        self._tokens -= sum(t.tokens for t, _ in group.members)
+        self._tokens -= group.tokens
         if group.timer:
             group.timer.cancel()
         self._past[key] = group
@@ -173,14 +180,23 @@ class SiblingCollector:
                 start = end
 
     def _settle_group(self, key: Key, group: _Group, review: Review) -> None:
+        guard, rows = self._guard_ready(), [t for t, _ in group.members]
+        self._scores.extend(t.score for t in rows if t.score is not None)
+        given = [
+            # A veto takes away a reward that nobody knows, too.
+            0.0 if t.score is None and (v.rejected or guard.policy.zeroes(v)) else t.score
+            for t, v in zip(rows, review.verdicts, strict=True)
+        ]
         try:
-            scores = self._guard_ready().settle([t.score for t, _ in group.members], review)
+            scores = guard.settle(given, review)
         except Exception as error:  # the policy may raise
             _fail(group, error)
             return
         earlier = self._past.get(key, group)
         earlier.kept += [x for x in scores if x is not None]
-        mean = sum(earlier.kept) / len(earlier.kept) if earlier.kept else 0.0
+        # Where nobody stays, those who come late must not find it better than what they earn.
+        nothing = min(0.0, *self._scores) if rows[0].siblings > 1 and self._scores else 0.0
+        mean = sum(earlier.kept) / len(earlier.kept) if earlier.kept else nothing
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
             if not future.done():
                 out = score is None
@@ -192,6 +208,15 @@ class SiblingCollector:
     def _guard_ready(self) -> Guard:
         assert self._guard is not None
         return self._guard
+
+
+def _unasked(completion: Completion) -> Verdict | None:
+    """The verdict on what no verifier is asked about."""
+    if UNREAD in completion.metadata:
+        return abstain("verl", Cause.UNSUPPORTED, str(completion.metadata[UNREAD]))
+    if REFUSED in completion.metadata:
+        return reject("verl", Cause.MALFORMED, str(completion.metadata[REFUSED]))
+    return None
 
 
 def _by_trajectory(review: Review, rows: Sequence[Trajectory]) -> Review:

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import UNREAD
+from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
 from grpo_guard.adapters.verl_siblings import SiblingCollector
 from grpo_guard.adapters.verl_trajectory import Trajectory
 from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
@@ -96,6 +96,26 @@ def test_a_latecomer_is_judged_alone_and_gets_the_mean_of_the_others():
     assert (late.score, late.left_out, late.together) == (1.0, True, 1)
 
 
+def test_who_is_alone_at_first_is_no_better_than_those_who_come_late():
+    """Rewards from -1 to 1: a veto that left 0 would be the best of its group."""
+
+    async def go():
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
+        await made.settle(row("fine", score=-1.0, uid="earlier", siblings=1))
+        first = await made.settle(row("Hail", score=1.0, timeout=0.01))
+        later = [await made.settle(row("fine", score=-1.0)) for _ in range(3)]
+        return [s.score for s in (first, *later)]
+
+    assert asyncio.run(go()) == [-1.0] * 4
+
+
+def test_a_veto_takes_away_a_reward_that_nobody_knows():
+    rows = [row("fine"), row("Hail", score=None), row("unseen", score=None), row("so", score=None)]
+    settled = run(rows, Policy("zero", "zero"))
+    assert [s.score for s in settled] == [1.0, 0.0, 0.0, pytest.approx(1 / 3)]
+    assert [s.left_out for s in settled] == [False, False, False, True]
+
+
 def test_siblings_that_failed_are_not_waited_for():
     async def go():
         made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
@@ -127,6 +147,14 @@ def test_no_more_tokens_wait_than_there_is_room_for():
     assert [s.together for s in settled][-3:] == [2, 2, 1]
 
 
+def test_nobodys_long_completions_cut_short_the_wait_of_others():
+    ids = (1,) * 16_000_000
+    honest = [row("x", uid="honest", siblings=2, completion_ids=(1,)) for _ in range(2)]
+    long = [row("x", uid=u, siblings=2, timeout=0.5, completion_ids=ids) for u in "bc"]
+    settled = run([honest[0], *long, honest[1]])
+    assert [s.together for s in settled] == [2, 1, 1, 2]
+
+
 def test_all_outputs_of_a_trajectory_are_judged():
     settled = run([row("Hail", "fine", siblings=1), row("a", "b", uid="b", siblings=1)])
     assert [s.left_out for s in settled] == [True, False]
@@ -137,6 +165,12 @@ def test_what_nobody_can_read_is_abstained_on():
     (settled,) = run([told], Policy("drop", "skip"))
     assert (settled.outcome, settled.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
     assert settled.left_out
+
+
+def test_ids_without_text_are_rejected_whatever_the_text_says():
+    (settled,) = run([row("fine", siblings=1, metadata={REFUSED: "no token"})], Policy("zero"))
+    assert (settled.outcome, settled.cause) == (Outcome.REJECT, Cause.MALFORMED)
+    assert settled.score == 0.0
 
 
 def test_too_many_abstentions_are_an_error_for_each_of_them():
