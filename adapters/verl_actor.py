@@ -43,8 +43,8 @@ class CollectorHandle:
         self._settings = settings
         self._actor: Any = None
         # Counts what was heard and what was not, so that a run without a guard does not go on.
-        self._policy = settings.guard_config().policy.build()
-        self._heard = Guard(_Heard(), policy=self._policy)
+        self.policy = settings.guard_config().policy.build()
+        self._heard = Guard(_Heard(), policy=self.policy)
 
     async def settle(self, trajectory: Trajectory) -> Settled:
         """The collector's word; an abstention where it died or does not answer in time.

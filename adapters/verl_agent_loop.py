@@ -21,8 +21,9 @@ from functools import cache
 from typing import Any
 
 from grpo_guard.adapters.verl_actor import CollectorHandle
+from grpo_guard.adapters.verl_estimators import check_estimator
 from grpo_guard.adapters.verl_rows import TOLD, Told
-from grpo_guard.adapters.verl_settings import Settings
+from grpo_guard.adapters.verl_settings import Settings, training_rollouts
 from grpo_guard.framework import FrameworkError
 
 
@@ -61,7 +62,8 @@ class GuardedRollouts:
     ) -> Any:
         validation = bool(trajectory["validate"])
         rollout = self.config.actor_rollout_ref.rollout
-        n = _siblings.get() or int(rollout.val_kwargs.n if validation else rollout.n)
+        usual = int(rollout.val_kwargs.n) if validation else training_rollouts(self.config)
+        n = _siblings.get() or usual
         step = trajectory.get("step")
         # Of a task of its own, so that nobody else sees it.
         mine = _Rollout(validation, n, None if step is None or int(step) < 0 else int(step))
@@ -134,7 +136,7 @@ class GuardedManager:
     guarded_worker: str
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        Settings.of(config).guard_config()
+        check_estimator(config, Settings.of(config).guard_config().policy.build())
         manager = config.reward.reward_manager
         if manager.source == "register" and manager.name != "grpo_guard":
             raise FrameworkError(

@@ -33,8 +33,9 @@ class Settings:
         metrics: JSONL file that figures are appended to, on the node of the collector; None =
             they are only logged.
         actor_options: Ray's, for the collector: ``{num_gpus: 1}`` where a verifier needs one.
-        num_workers, rollouts, validation_rollouts: verl's own ``reward.num_workers``,
-            ``rollout.n`` and ``rollout.val_kwargs.n``.
+        num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
+            ``rollout.val_kwargs.n``.
+        rollouts: See `training_rollouts`.
     """
 
     config: str
@@ -72,7 +73,7 @@ class Settings:
         return cls(
             **given,
             num_workers=int(config.reward.num_workers),
-            rollouts=int(rollout.n),
+            rollouts=training_rollouts(config),
             validation_rollouts=int(rollout.val_kwargs.n),
         )
 
@@ -81,14 +82,20 @@ class Settings:
         return GuardConfig.from_yaml(self.config)
 
 
+def training_rollouts(config: Any) -> int:
+    """How many rollouts a prompt has in training: with ReMax one more, which is greedy."""
+    greedy = config.algorithm.adv_estimator == "remax"
+    return int(config.actor_rollout_ref.rollout.n) + int(greedy)
+
+
 def require_verl() -> None:
     """Raises FrameworkError where the installed verl is too old; without verl nothing is said."""
     try:
         version = importlib.metadata.version("verl")
     except importlib.metadata.PackageNotFoundError:
         return
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < (0, 9):
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if numbers and tuple(int(n or 0) for n in numbers.groups()) < (0, 9, 1):
         raise FrameworkError(
             f"verl {version} has no reward workers of this kind and reads its reward function "
             "elsewhere in the configuration; the guarded manager and hook need verl >= 0.9.1."

@@ -11,6 +11,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "token"  # its ports are open to the network; read at import
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Its workers give way to everything else by default, and starve on a busy machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +34,7 @@ def configuration(tokenizer_folder):
     """verl's own configuration with overrides, as its command line composes it."""
     from tiny_verl import compose
 
-    return lambda *overrides: compose(tokenizer_folder, *overrides)
+    return lambda *overrides, **more: compose(tokenizer_folder, *overrides, **more)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +61,9 @@ def reward_loop(ray_cluster, configuration, tmp_path):
 
     def start(*overrides, guard=None, **own):
         given = guarded_by(tmp_path, *([guard] if guard else []), **own)
-        config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, *overrides)
+        # As many answers in validation, else the manager alone would not wait for slow siblings.
+        as_many = "actor_rollout_ref.rollout.val_kwargs.n=${actor_rollout_ref.rollout.n}"
+        config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, as_many, *overrides)
         loops.append(RewardLoopManager(config))
         return loops[-1]
 

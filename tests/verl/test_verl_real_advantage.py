@@ -1,11 +1,20 @@
 """verl's advantages and loss denominators around rows that the guard left out."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
-from verl.trainer.ppo.core_algos import agg_loss, compute_grpo_outcome_advantage
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import (
+    AdvantageEstimator,
+    agg_loss,
+    compute_grpo_outcome_advantage,
+    get_adv_estimator_fn,
+)
 
 from grpo_guard.adapters.verl_advantage import compute_guarded_advantage
+from grpo_guard.adapters.verl_estimators import _MEAN_IS_NOTHING
 
 
 def batch(scores, left_out=(), groups=None, tokens=3):
@@ -61,3 +70,48 @@ def test_what_the_loss_is_divided_by():
         assert agg_loss(loss, mask, mode, global_batch_size=6).item() == pytest.approx(value)
     nothing = agg_loss(loss * 0, mask * 0, "token-mean")
     assert torch.isnan(nothing)  # a mini-batch of which nothing stays
+
+
+def of(estimator, scores, left_out=(), groups=None, tokens=3):
+    """verl's advantages by any estimator; what it needs beside the rewards is made up."""
+    rewards, mask, index = batch(scores, left_out, groups, tokens)
+    function = get_adv_estimator_fn(estimator)
+    given = {
+        "reward_baselines": torch.full((len(scores),), 0.25),
+        "old_log_probs": torch.full_like(rewards, -1.0),
+        "sum_pi_squared": torch.full_like(rewards, 0.5),
+    }
+    named = inspect.signature(function).parameters
+    more = {name: value for name, value in given.items() if name in named}
+    config = AlgoConfig(adv_estimator=estimator)
+    return function(
+        token_level_rewards=rewards, response_mask=mask, index=index, config=config, **more
+    )[0]
+
+
+# An easy group with a row at its mean, as left out without the hook, and a hard one.
+EASY_AND_HARD = ([1.0, 1.0, 0.8, 0.4, 0.0, 0.0, 0.0, 0.2], "aaaabbbb")
+
+
+@pytest.mark.parametrize("estimator", sorted(_MEAN_IS_NOTHING))
+def test_the_mean_of_the_group_earns_nothing(estimator):
+    scores, groups = EASY_AND_HARD
+    assert of(estimator, scores, groups=groups)[2].tolist() == pytest.approx([0.0] * 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["reinforce_plus_plus", "remax"])
+def test_with_others_it_would_but_the_hook_takes_it_out(estimator):
+    """The negative control of the list: verl's own code, without the hook and with it."""
+    scores, groups = EASY_AND_HARD
+    assert of(estimator, scores, groups=groups)[2].max() > 0.01
+    assert of(estimator, scores, [2], groups)[2].tolist() == [0.0] * 3
+
+
+ESTIMATORS = sorted({e.value for e in AdvantageEstimator} - {"gae", "gdpo"} | {"grpo_guarded"})
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_group_that_the_hook_takes_out_as_a_whole(estimator):
+    scores, groups = EASY_AND_HARD
+    finite = of(estimator, scores, [0, 1, 2, 3], groups).isfinite().all()
+    assert finite == (estimator != "opo")  # which is refused with the hook

@@ -80,7 +80,7 @@ def generate(manager, said, uids=None, **meta):
 
 
 def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
-    manager = made("GuardedAgentLoopManagerV0", sibling_timeout=60)
+    manager = made("GuardedAgentLoopManagerV0", sibling_timeout=3600)
     said = [HONEST, FORGED, WRONG, WRONG]
     out = generate(manager, said)
     assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0, 1.0, 0.0, 0.0]
@@ -114,7 +114,7 @@ def test_v1_rows_in_the_transfer_queue(made):
     from verl.utils import tensordict_utils as tu
 
     tq.init()
-    manager = made("GuardedAgentLoopManager", sibling_timeout=600)
+    manager = made("GuardedAgentLoopManager", sibling_timeout=3600)
     several = f"{FORGED} | {HONEST}"  # the forged output is not the one that is graded
     groups = [[HONEST, FORGED, WRONG, WRONG], [HONEST, "abort", several, WRONG]]
     data = tu.get_tensordict(
@@ -124,7 +124,7 @@ def test_v1_rows_in_the_transfer_queue(made):
     )
     tq.kv_batch_put(keys=["p", "q"], partition_id="train", tags=[{"status": "pending"}] * 2)
     manager.generate_sequences(data)
-    deadline = time.monotonic() + 240  # far below the time that siblings are waited for
+    deadline = time.monotonic() + 500  # far below the time that siblings are waited for
     while True:
         tags = tq.kv_list("train")["train"]
         if {tags["p"]["status"], tags["q"]["status"]} <= {"finished", "failure"}:

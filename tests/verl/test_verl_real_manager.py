@@ -24,7 +24,7 @@ KEYS |= {"guard_raw_score"}
 
 
 def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer):
-    loop = reward_loop(sibling_timeout=60)
+    loop = reward_loop(sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
     answer = loop.compute_rm_score(data)
     scores, extra = extract_reward(data.union(answer))
@@ -40,7 +40,7 @@ def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer)
 
 def test_zero_is_the_papers_reward(reward_loop, tokenizer):
     guard = "policy: {on_reject: zero, on_abstain: zero}\nverifier: {type: arithmetic}\n"
-    loop = reward_loop(guard=guard, sibling_timeout=60)
+    loop = reward_loop(guard=guard, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, HONEST])
     data = data.union(loop.compute_rm_score(data))
     assert data.batch["rm_scores"].sum(-1).tolist() == [1.0, 0.0, 0.0, 1.0]
@@ -49,7 +49,7 @@ def test_zero_is_the_papers_reward(reward_loop, tokenizer):
 
 def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loop, tokenizer):
     name = "reward.custom_reward_function.name=failing"
-    loop = reward_loop(name, sibling_timeout=600)
+    loop = reward_loop(name, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
     with pytest.raises(KeyError, match="the user's own"):
         loop.compute_rm_score(data)
@@ -57,14 +57,12 @@ def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loo
     import ray
 
     rows = [worker.compute_score.remote(data[i : i + 1]) for i in range(3)]
-    started = time.monotonic()
-    answers = ray.get(rows[:2], timeout=120)
-    assert time.monotonic() - started < 120
+    answers = ray.get(rows[:2], timeout=500)  # far below the time that siblings are waited for
     assert {a["reward_score"] for a in answers} == {1.0}
 
 
 def test_nan_never_reaches_the_trainer(reward_loop, tokenizer):
-    loop = reward_loop("reward.custom_reward_function.name=not_a_number", sibling_timeout=60)
+    loop = reward_loop("reward.custom_reward_function.name=not_a_number", sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, WRONG, HONEST, HONEST])
     answer = loop.compute_rm_score(data)
     assert answer.batch["rm_scores"].sum(-1).tolist() == [1.0] * 4
@@ -81,11 +79,11 @@ def test_groups_of_one(reward_loop, tokenizer):
 
 
 def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cluster):
-    loop = reward_loop("actor_rollout_ref.rollout.n=2", sibling_timeout=600)
+    loop = reward_loop("actor_rollout_ref.rollout.n=2", sibling_timeout=3600)
     worker = loop.reward_loop_workers[0]
     data = batch(tokenizer, [HONEST, FORGED, HONEST, FORGED], uids=["a", "a", "b", "b"])
     waiting = worker.compute_score.remote(data[0:1])
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 500
     while NAME not in ray_cluster.util.list_named_actors():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -93,11 +91,11 @@ def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cl
     ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # it stands
     time.sleep(1.0)
     ray_cluster.kill(actor)
-    answer = ray_cluster.get(waiting, timeout=60)
+    answer = ray_cluster.get(waiting, timeout=500)
     extra = answer["reward_extra_info"]
     assert (extra["guard_abstain"], extra["guard_left_out"], answer["reward_score"]) == (1, 1, 0)
     pair = [worker.compute_score.remote(data[i : i + 1]) for i in (2, 3)]
-    answers = ray_cluster.get(pair, timeout=120)
+    answers = ray_cluster.get(pair, timeout=500)
     assert [a["reward_extra_info"]["guard_reject"] for a in answers] == [0.0, 1.0]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
+from tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_by
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
 from grpo_guard import FrameworkError
@@ -38,6 +38,45 @@ def test_a_reward_model_that_goes_past_the_manager_is_refused(configuration, tmp
 def test_an_estimator_that_looks_at_no_reward_is_refused(configuration, tmp_path):
     with pytest.raises(FrameworkError, match="GDPO"):
         Settings.of(configuration(*guarded_by(tmp_path), "algorithm.adv_estimator=gdpo"))
+
+
+@pytest.mark.parametrize("estimator", ["gae", "reinforce_plus_plus", "remax", "opo"])
+def test_estimators_with_which_the_left_out_would_earn_the_mean(
+    configuration, tokenizer, tmp_path, estimator
+):
+    named = f"algorithm.adv_estimator={estimator}"
+    config = configuration(*GUARDED, *guarded_by(tmp_path), named)
+    with pytest.raises(FrameworkError, match="would earn that mean"):
+        manager(config, tokenizer)
+    zero = "policy: {on_reject: zero, on_abstain: zero}\nverifier: {type: arithmetic}\n"
+    assert manager(configuration(*GUARDED, *guarded_by(tmp_path, zero), named), tokenizer)
+
+
+def test_the_hook_that_is_named_but_does_not_run(configuration, tokenizer, tmp_path):
+    """As in `fully_async`, which takes its own manager whatever is named."""
+    own = (*guarded_by(tmp_path), "algorithm.adv_estimator=reinforce_plus_plus")
+    config = configuration(*GUARDED, *UNGUARDED_FUNCTION, HOOK, *own)
+
+    async def go():
+        made = load_reward_manager(config, tokenizer)
+        return await made.run_single(batch(tokenizer, [HONEST]))
+
+    with pytest.raises(FrameworkError, match="add the agent-loop hook"):
+        asyncio.run(go())
+
+
+def test_opo_beside_the_hook_is_refused(configuration, tmp_path):
+    from grpo_guard.adapters.verl_agent_loop import GuardedAgentLoopManager
+
+    own = (*guarded_by(tmp_path), "algorithm.adv_estimator=opo")
+    with pytest.raises(FrameworkError, match="opo divides by the tokens"):
+        GuardedAgentLoopManager(config=configuration(*GUARDED, HOOK, *own), llm_client=None)
+
+
+def test_siblings_with_remax_are_one_more(configuration, tmp_path):
+    own = guarded_by(tmp_path)
+    assert Settings.of(configuration(*own)).rollouts == 4
+    assert Settings.of(configuration(*own, "algorithm.adv_estimator=remax")).rollouts == 5
 
 
 def test_guards_inside_guards_are_refused(configuration, tokenizer, tmp_path):

@@ -8,7 +8,7 @@ from grpo_guard import FrameworkError
 from grpo_guard.adapters.verl_settings import require_verl
 
 
-@pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1"])
+@pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1", "0.9.0"])
 def test_too_old_is_refused_with_the_version_needed(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(FrameworkError, match=r"need verl >= 0\.9\.1"):

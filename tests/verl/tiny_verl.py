@@ -45,7 +45,7 @@ def save_tokenizer(folder):
     return str(folder)
 
 
-def compose(tokenizer_folder, *overrides):
+def compose(tokenizer_folder, *overrides, name="ppo_trainer"):
     from hydra import compose, initialize_config_module
 
     base = [
@@ -55,15 +55,20 @@ def compose(tokenizer_folder, *overrides):
         "actor_rollout_ref.rollout.response_length=64",
         "actor_rollout_ref.rollout.prompt_length=64",
         "reward.num_workers=2",
+        "algorithm.adv_estimator=grpo",
     ]
     with initialize_config_module(config_module="verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=[*base, *overrides])
+        return compose(name, overrides=[*base, *overrides])
 
 
 GUARDED = (
     "reward.reward_manager.source=importlib",
     "reward.reward_manager.name=GuardedRewardManager",
     "reward.reward_manager.module.path=pkg://grpo_guard.adapters.verl_manager",
+)
+HOOK = (
+    "+actor_rollout_ref.rollout.agent.agent_loop_manager_class="
+    "grpo_guard.adapters.verl_agent_loop.GuardedAgentLoopManager"
 )
 UNGUARDED_FUNCTION = (
     "reward.custom_reward_function.path=pkg://sums_reward",
