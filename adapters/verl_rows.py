@@ -193,7 +193,9 @@ def _node(columns: Mapping[str, Any]) -> Any:
     """Who sent it: as the data set says, else as the agent loop does, which fetched it."""
     for name in ("extra_info", "tool_extra_fields"):
         said = columns.get(name)
-        for key in ("node", "peer") if isinstance(said, Mapping) else ():
+        if not isinstance(said, Mapping):
+            continue
+        for key in ("node", "peer"):
             if said.get(key) is not None:
                 return said[key]
     return None
