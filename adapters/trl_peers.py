@@ -182,9 +182,10 @@ def _run(completion: Any) -> Iterator[Any] | None:
     if isinstance(completion, bytes | Mapping):
         return None
     try:
-        return iter(completion)
+        tokens: Iterator[Any] = iter(completion)
     except TypeError:  # a tensor without a dimension has an `__iter__`, which raises
         return None
+    return tokens
 
 
 def _until_end(

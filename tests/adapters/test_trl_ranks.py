@@ -19,18 +19,22 @@ def grpo(rewards):
     return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
 
 
+def run(folder, *case):
+    """Two ranks, to their end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    return subprocess.run(
+        [*command, *port, HERE / "trl_two_ranks.py", folder, *case],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        timeout=480,
+    )
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    subprocess.run(
-        [*command, *port, HERE / "trl_two_ranks.py", folder],
-        check=True,
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-        timeout=480,
-    )
+    run(folder).check_returncode()
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -67,3 +71,8 @@ def test_zero_is_no_gain_over_a_wrong_answer_of_another_rank(ranks):
 def test_a_guard_that_gives_up_on_one_rank_stops_all_with_its_reason(ranks):
     assert ranks[0]["error"] == "nothing can be looked at"
     assert ranks[1]["error"] == "rank 0: nothing can be looked at"
+
+
+def test_a_rank_that_dies_ends_the_run_and_nobody_trains_on(tmp_path):
+    assert run(tmp_path, "dies").returncode != 0
+    assert not list(tmp_path.glob("rank*.json"))

@@ -78,8 +78,18 @@ def train(folder, functions, **settings):
     return made
 
 
-def main(folder):
+def dying(completions, **kwargs):
+    if os.environ["RANK"] == "1":
+        os._exit(3)
+    return [1.0] * len(completions)
+
+
+def main(folder, *case):
     rank = int(os.environ["RANK"])
+    if case == ("dies",):
+        made = train(folder, [dying], kind=Guarded, extra={"guard": Guard(NoWord())})
+        Path(folder, f"rank{rank}.json").write_text(json.dumps(made.captured))
+        return
     found = {}
     verifier, policy = Longest(), Policy(on_reject="drop")
     made = train(folder, guard(verifier, policy=policy)([length, one]))
@@ -111,4 +121,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
