@@ -29,12 +29,11 @@ from grpo_guard.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.verifier import CompletionVerifier
 
 Key: TypeAlias = tuple[str, int | None]
-# Groups whose mean is remembered for those that come late, and trajectories verified at once.
-_REMEMBERED, _BATCH = 4096, 1024
+# Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
+# its group can be compared with, and trajectories verified at once.
+_REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
 # Of what waits, prompts included: about 2 GB as Python has them.
 _MOST_TOKENS = 30_000_000
-# Rewards of late, for what nobody of its group can be compared with.
-_SCORES = 1024
 
 
 @dataclass(slots=True)
@@ -68,16 +67,23 @@ class SiblingCollector:
     Args:
         build: Makes the guard; called once, at the first trajectory.
         most_waiting: Trajectories that may wait for siblings; beyond it the oldest group is judged
-            as it is, and of too many tokens the group with the most, so that nobody's long
-            completions cut short the wait of others. A Ray worker has room for 1,000 calls: were
-            all of them waiting, those they wait for could not come in.
+            as it is. A Ray worker has room for 1,000 calls: were all of them waiting, those they
+            wait for could not come in.
+        most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
+            so that nobody's long completions cut short the wait of others.
         log: Told of every verdict.
     """
 
     def __init__(
-        self, build: Callable[[], Guard], *, most_waiting: int = 500, log: StepLog | None = None
+        self,
+        build: Callable[[], Guard],
+        *,
+        most_waiting: int = 500,
+        most_tokens: int = _MOST_TOKENS,
+        log: StepLog | None = None,
     ) -> None:
-        self._build, self._most_waiting, self._log = build, most_waiting, log
+        self._build, self._log = build, log
+        self._most_waiting, self._most_tokens = most_waiting, most_tokens
         self._guard: Guard | None = None
         self._open: OrderedDict[Key, _Group] = OrderedDict()
         self._past: OrderedDict[Key, _Group] = OrderedDict()
@@ -103,8 +109,7 @@ class SiblingCollector:
         if late:
             self._start(key, group)
         else:
-            self._waiting += 1
-            self._tokens += trajectory.tokens
+            self._waiting, self._tokens = self._waiting + 1, self._tokens + trajectory.tokens
             self._check(key, trajectory.siblings)
         return await future
 
@@ -128,7 +133,7 @@ class SiblingCollector:
             self._close(key)
         while self._waiting > self._most_waiting:
             self._close(next(iter(self._open)))
-        while self._tokens > _MOST_TOKENS:
+        while self._tokens > self._most_tokens:
             self._close(max(self._open, key=lambda k: self._open[k].tokens))
 
     def _close(self, key: Key) -> None:

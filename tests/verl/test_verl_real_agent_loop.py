@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_verl import FORGED, HONEST, QUESTION, WRONG, advantages
 
-TOOL = "let me see [2 + 2 = 5] 2 + 2 = 4 #### 4"  # the tool is wrong, the model is not
+TOOL = "2 + 2 = 4 says I [2 + 2 = 5] so #### 4"  # the tool is wrong, the model is not
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from grpo_guard.adapters.verl_log import StepLog
 from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
 from grpo_guard.adapters.verl_siblings import SiblingCollector
 from grpo_guard.adapters.verl_trajectory import Trajectory
+from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
 
 DROP = Policy(on_reject="drop")
@@ -141,17 +142,18 @@ def test_no_more_wait_than_there_is_room_for():
 
 
 def test_no_more_tokens_wait_than_there_is_room_for():
-    ids = (1,) * 4_000_000
+    ids = (1,) * 4
     rows = [row("x", uid=str(i), siblings=2, timeout=0.5, completion_ids=ids) for i in range(9)]
-    settled = run([*rows, row("y", uid="8", siblings=2), row("y", uid="0", siblings=2)])
+    rows += [row("y", uid="8", siblings=2), row("y", uid="0", siblings=2)]
+    settled = run(rows, most_tokens=30)
     assert [s.together for s in settled][-3:] == [2, 2, 1]
 
 
 def test_nobodys_long_completions_cut_short_the_wait_of_others():
-    ids = (1,) * 16_000_000
+    ids = (1,) * 16
     honest = [row("x", uid="honest", siblings=2, completion_ids=(1,)) for _ in range(2)]
     long = [row("x", uid=u, siblings=2, timeout=0.5, completion_ids=ids) for u in "bc"]
-    settled = run([honest[0], *long, honest[1]])
+    settled = run([honest[0], *long, honest[1]], most_tokens=30)
     assert [s.together for s in settled] == [2, 1, 1, 2]
 
 
@@ -171,6 +173,13 @@ def test_ids_without_text_are_rejected_whatever_the_text_says():
     (settled,) = run([row("fine", siblings=1, metadata={REFUSED: "no token"})], Policy("zero"))
     assert (settled.outcome, settled.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert settled.score == 0.0
+
+
+@pytest.mark.parametrize("turn", ['<tool_call>\n{"name": "add"}\n</tool_call>', "let me see "])
+def test_screens_expect_answers_and_reject_turns_before_a_tools(turn):
+    """As docs/verl.md says; where they are told which turn is the last, it can say so."""
+    (settled,) = run([row(turn, siblings=1)], verifier=ScreensVerifier())
+    assert settled.outcome is Outcome.REJECT
 
 
 def test_too_many_abstentions_are_an_error_for_each_of_them():
