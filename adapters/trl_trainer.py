@@ -53,7 +53,7 @@ class GuardedTrainer(ReusesForward):
     Raises:
         FrameworkError: the installed trl is older than 1.6, the trainer is of another kind or would
             undo the veto, a reward function is guarded already, or ``mask_spans`` is asked of a
-            trainer without token masks.
+            trainer without token masks or beside ``on_long="scale"``.
         TypeError: ``guard`` is no `Guard`.
     """
 
@@ -78,6 +78,11 @@ class GuardedTrainer(ReusesForward):
             raise FrameworkError(
                 f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
+            )
+        if mask_spans and guard.policy.on_long == "scale":
+            raise FrameworkError(
+                'mask_spans: on_long="scale" has no measure for what is rejected, and a masked '
+                "completion would keep its reward at any length; choose one of the two"
             )
 
     def _generate(self, prompts: Any) -> Any:

@@ -109,8 +109,11 @@ class Policy:
 
 
 def _at_most_zero(reward: float) -> float:
-    """With penalties among the rewards, 0 may be the best in a group: never lift to it."""
-    return min(0.0, float(reward)) if reward == reward else 0.0
+    """With penalties among the rewards, 0 may be the best in a group: never lift to it.
+
+    What is not finite becomes 0: kept, an infinity would spoil the baseline of the others.
+    """
+    return min(0.0, float(reward)) if math.isfinite(reward) else 0.0
 
 
 def _finite_number(value: object) -> bool:

@@ -39,6 +39,11 @@ def test_what_is_accepted_keeps_its_reward_and_none_stays_none():
     assert rewards[1:] == [None, None, 0.0]
 
 
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_an_infinite_reward_that_is_vetoed_does_not_stay_infinite(bad):
+    assert Guard(Says()).apply([1.0, bad, 0.5], completions("a", "r", "a")) == [1.0, 0.0, 0.5]
+
+
 def test_a_reward_is_needed_for_each_completion():
     with pytest.raises(ValueError, match="rewards: expected 2, one per completion, got 1"):
         Guard(Says()).apply([1.0], completions("a", "r"))
