@@ -113,10 +113,10 @@ def forbid_leaving_out(policy: Policy, trainer: str) -> None:
     Raises:
         FrameworkError: the policy may leave a completion out of its group, or scales by the group.
     """
-    if policy.on_reject == "drop":
+    if policy.leaves_out:
         raise FrameworkError(
             f"{trainer} cannot leave one completion out of its group from a reward function, as "
-            'Policy(on_reject="drop") asks; choose on_reject="zero" or a number.'
+            f'Policy(on_reject="{policy.on_reject}") asks; choose on_reject="zero" or a number.'
         )
     if policy.on_abstain == "skip":
         raise FrameworkError(
@@ -128,6 +128,19 @@ def forbid_leaving_out(policy: Policy, trainer: str) -> None:
         raise FrameworkError(
             f"{trainer} shows its reward function one completion at a time, and "
             'Policy(on_long="scale") compares those of a group; choose on_long="keep".'
+        )
+
+
+def forbid_no_gain(policy: Policy, place: str, instead: str) -> None:
+    """For places that see less than a group's whole rewards.
+
+    Raises:
+        FrameworkError: the policy compares a rejected completion with the mean of its group.
+    """
+    if policy.on_reject == "no_gain":
+        raise FrameworkError(
+            f"{place} does not see the whole reward of a whole group, with which "
+            f'on_reject="no_gain" compares; {instead}'
         )
 
 

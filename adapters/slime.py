@@ -25,7 +25,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    forbid_leaving_out,
+    forbid_no_gain,
+)
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
@@ -54,6 +58,7 @@ class SlimeAdapter:
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("slime takes one reward function, got a list; guard that one")
+        forbid_no_gain(guard.policy, "slime's adapter", 'choose on_reject="drop"')
         if not self.leave_out:
             by_group = _takes_groups(reward)
             policy = replace(guard.policy, on_long="keep") if by_group else guard.policy

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from grpo_guard.adapters.reward_function import RewardFunction
+from grpo_guard.adapters.reward_function import RewardFunction, forbid_no_gain
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
 from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_leaks import check_decorated
@@ -64,10 +64,12 @@ class TRLAdapter:
         completion, the others' 0.0 still counts: the completion trains with 0, it is not left out.
 
         Raises:
-            FrameworkError: something in the list is no function, two have the same name (TRL would
+            FrameworkError: ``on_reject="no_gain"``, since a function sees only its own part of a
+                reward; something in the list is no function, two have the same name (TRL would
                 merge their metrics), or the installed trl is older than 1.6.
         """
         require_trl()
+        forbid_no_gain(guard.policy, "A reward function", "use the guarded trainer (docs/trl.md)")
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward])
         wrapped = [_wrap_one(function, guard) for function in functions]

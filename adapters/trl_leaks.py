@@ -38,7 +38,7 @@ def require_hooks(trainer: type, mixin: type) -> None:
 def refuse_leaks(trainer: Any, policy: Policy) -> None:
     """Raises FrameworkError where what the policy makes of a reward would not last."""
     own = _scores_by_itself(type(trainer))
-    if own and (policy.on_reject == "drop" or policy.on_abstain == "skip"):
+    if own and (policy.leaves_out or policy.on_abstain == "skip"):
         raise FrameworkError(
             f"{own} counts a completion without reward as reward 0 in its group; choose "
             'on_reject="zero" or a number, and on_abstain="zero" or "pass"'

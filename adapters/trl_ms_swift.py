@@ -69,7 +69,7 @@ def _require_rewards(policy: Policy) -> None:
         ("on_reject", policy.on_reject, '"zero" or a number'),
         ("on_abstain", policy.on_abstain, '"zero" or "pass"'),
     ):
-        if value in ("drop", "skip"):
+        if value in ("drop", "no_gain", "skip"):
             raise FrameworkError(
                 f"ms-swift counts a completion without reward as reward 0 in its group, so that "
                 f'Policy({name}="{value}") cannot leave it out; choose {name}={choice}.'

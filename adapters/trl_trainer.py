@@ -29,6 +29,7 @@ from grpo_guard.adapters.trl_forward import ReusesForward
 from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl_masks import keep_mask, take_out
 from grpo_guard.adapters.trl_review import BatchReviewer
+from grpo_guard.adapters.trl_settle import losing, lowered, settled_rewards
 from grpo_guard.adapters.trl_versions import require_trl
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
@@ -123,10 +124,18 @@ class GuardedTrainer(ReusesForward):
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         start = self.accelerator.process_index * len(prompts)  # type: ignore[attr-defined]
-        own, zeroed = self._vetoed(rewards[start : start + len(prompts)], review, batch)
+        own, marks = self._vetoed(rewards[start : start + len(prompts)], review, batch)
         gather = self.accelerator.gather  # type: ignore[attr-defined]
         weights = self.reward_weights.to(own.device)  # type: ignore[attr-defined]
-        return _lowered(gather(own), gather(zeroed), weights, self.num_generations)  # type: ignore[attr-defined]
+        size: int = self.num_generations  # type: ignore[attr-defined]
+        kept, marks = gather(own), gather(marks)
+        if self.guard.policy.on_reject == "no_gain":
+            back = losing(kept, rewards, marks[:, 1:], weights, size)
+            for i, stays in enumerate(back[start : start + len(prompts)].tolist()):
+                if stays:
+                    self._taken_out[i] = ()
+            kept = torch.where(back[:, None], rewards, kept)
+        return lowered(kept, marks[:, :1], weights, size)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._taken_out = []
@@ -141,9 +150,10 @@ class GuardedTrainer(ReusesForward):
     def _vetoed(
         self, rewards: Tensor, review: Review, batch: Sequence[Completion]
     ) -> tuple[Tensor, Tensor]:
-        """This rank's rewards after the veto, [B, functions], and the rows that are "zero", [B, 1].
+        """This rank's rewards after the veto, [B, functions], and two marks of each row, [B, 2].
 
-        Notes what is to leave the loss.
+        The marks: it has the reward of "zero"; it was rejected for what was sent. Notes what is to
+        leave the loss.
         """
         lengths = [len(c.completion_ids or ()) for c in batch]
         spans: list[tuple[Span, ...]] = [()] * len(batch)
@@ -157,7 +167,7 @@ class GuardedTrainer(ReusesForward):
             for verdict, of_row in zip(review.verdicts, spans, strict=True)
         ]
         weights = self.reward_weights.tolist()  # type: ignore[attr-defined]
-        settled = _settled(self.guard, rewards, replace(review, verdicts=verdicts), weights)
+        settled = settled_rewards(self.guard, rewards, replace(review, verdicts=verdicts), weights)
         left_out = settled.isnan().all(dim=1) & ~rewards.isnan().all(dim=1)
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
         whole = [
@@ -167,49 +177,11 @@ class GuardedTrainer(ReusesForward):
             ((0, length),) if out else of_row
             for out, of_row, length in zip(whole, spans, lengths, strict=True)
         ]
-        zeroed = [[self.guard.policy.zeroes(verdict)] for verdict in verdicts]
-        return settled, torch.tensor(zeroed, device=settled.device)
-
-
-def _settled(guard: Guard, rewards: Tensor, review: Review, weights: Sequence[float]) -> Tensor:
-    """Column by column; a number of ``on_reject`` counts once in each row.
-
-    What the trainer weighs below 0 is settled with its sign turned: a cost of -5 is a gain of 5 by
-    then, and a veto that took it for a penalty would let it stand. The number goes to the first
-    function that says something of the row and is not weighed 0, for there only it is heard.
-    """
-    policy = guard.policy
-    rest = policy if isinstance(policy.on_reject, str) else replace(policy, on_reject="zero")
-    said = [False] * len(rewards)
-    columns = []
-    for column, weight in zip(rewards.T.tolist(), weights, strict=True):
-        sign = -1.0 if weight < 0 else 1.0
-        values = [None if value != value else sign * value for value in column]
-        first = guard.settle(values, review)
-        later = guard.settle(values, review, policy=rest)
-        kept = [b if before else a for a, b, before in zip(first, later, said, strict=True)]
-        columns.append([float("nan") if value is None else sign * value for value in kept])
-        said = [
-            before or (weight != 0 and value is not None)
-            for before, value in zip(said, values, strict=True)
+        marks = [
+            [self.guard.policy.zeroes(verdict), verdict.rejected and MALFORMED not in c.metadata]
+            for verdict, c in zip(verdicts, batch, strict=True)
         ]
-    return torch.tensor(columns, dtype=rewards.dtype, device=rewards.device).T
-
-
-def _lowered(rewards: Tensor, zeroed: Tensor, weights: Tensor, group: int) -> Tensor:
-    """What "zero" left is at most its group's lowest, over ranks: each settles its own rows alone.
-
-    Args:
-        rewards: Of all ranks, [rows, functions]; the rows of a group follow one another.
-        zeroed: Which rows have the reward of "zero", [rows, 1].
-        weights: Of the functions; below 0 the highest cost is the lowest reward.
-        group: Rows of a group.
-    """
-    sign = torch.where(weights < 0, -1.0, 1.0)
-    signed = rewards * sign
-    finite = torch.where(signed.isfinite(), signed, torch.inf).view(-1, group, len(weights))
-    lowest = finite.amin(dim=1).repeat_interleave(group, dim=0)
-    return torch.where(zeroed & (signed > lowest), lowest, signed) * sign
+        return settled, torch.tensor(marks, device=settled.device)
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from grpo_guard.adapters.reward_function import forbid_no_gain
 from grpo_guard.framework import FrameworkError
 from grpo_guard.policy import Policy
 
@@ -20,7 +21,7 @@ _MEAN_IS_NOTHING: Final = frozenset(
 
 def needs_hook(config: Any, policy: Policy) -> bool:
     """Whether what the policy leaves out would earn something but for the agent-loop hook."""
-    leaves_out = policy.on_reject == "drop" or policy.on_abstain == "skip"
+    leaves_out = policy.leaves_out or policy.on_abstain == "skip"
     return leaves_out and str(config.algorithm.adv_estimator) not in _MEAN_IS_NOTHING
 
 
@@ -28,10 +29,12 @@ def check_estimator(config: Any, policy: Policy) -> None:
     """Refuse estimators that do not bear what the policy leaves out.
 
     Raises:
-        FrameworkError: see `needs_hook`, and the configuration names no agent-loop manager; or OPO
-            with one: it divides by a group's tokens, and where the hook takes a whole group out,
-            one NaN makes the gradients of the batch NaN.
+        FrameworkError: ``on_reject="no_gain"``; see `needs_hook`, and the configuration names no
+            agent-loop manager; or OPO with one: it divides by a group's tokens, and where the hook
+            takes a whole group out, one NaN makes the gradients of the batch NaN.
     """
+    # Whom the timeout cuts off from the others would be compared with half a group.
+    forbid_no_gain(policy, "verl's manager", 'choose on_reject="drop"')
     estimator = config.algorithm.adv_estimator
     named = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
     if estimator == "opo" and named:

@@ -55,7 +55,11 @@ MaxNewTokens = Annotated[
 ]
 LearningRate = Annotated[float | None, typer.Option(help="Adam's learning rate.")]
 OnReject = Annotated[
-    str, typer.Option(metavar="drop|zero", help="Leave it out, or reward 0; both with a comma.")
+    str,
+    typer.Option(
+        metavar="drop|zero|no_gain",
+        help="Leave it out, reward 0, or out where it gains; with commas.",
+    ),
 ]
 Task = Annotated[
     str | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo_guard.completion import Completion
 from grpo_guard.floors import Floors
 from grpo_guard.framework import adapter_for
+from grpo_guard.losses import with_losses
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.supervise import supervised
@@ -117,7 +118,7 @@ class Guard:
         *,
         policy: Policy | None = None,
     ) -> list[float | None]:
-        """Guarded rewards from a review: the veto, then the factors of length.
+        """Guarded rewards from a review: the veto, the factors of length, and what loses anyway.
 
         "zero" leaves at most the lowest reward of the group: see `Floors`.
 
@@ -134,13 +135,15 @@ class Guard:
         vetoed = [policy.zeroes(verdict) for verdict in review.verdicts]
         kept = policy.apply(rewards, review.verdicts)
         kept = self._floors.lower(kept, vetoed, review.groups)
-        if review.length_factors is None:
-            return kept
-        # Scaled towards 0, a penalty would shrink with every word.
-        return [
-            reward * factor if reward is not None and reward > 0 and factor < 1 else reward
-            for reward, factor in zip(kept, review.length_factors, strict=True)
-        ]
+        if review.length_factors is not None:
+            # Scaled towards 0, a penalty would shrink with every word.
+            kept = [
+                reward * factor if reward is not None and reward > 0 and factor < 1 else reward
+                for reward, factor in zip(kept, review.length_factors, strict=True)
+            ]
+        if policy.on_reject == "no_gain":
+            kept = with_losses(kept, rewards, [v.rejected for v in review.verdicts], review.groups)
+        return kept
 
     async def areview(self, batch: Sequence[Completion]) -> Review:
         """`review` without blocking the running loop."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from grpo_guard.verdict import Outcome, Verdict
 
-OnReject: TypeAlias = Literal["zero", "drop"] | float
+OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
 OnLong: TypeAlias = Literal["keep", "scale"]
 
@@ -27,7 +27,9 @@ class Policy:
             advantage where others in its group earn. A negative reward stays: 0 would be a gain.
             For the same reason `Guard` lowers it to its group's lowest where that is negative.
             ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
-            reward). A number: that reward instead.
+            reward). ``"no_gain"``: it does so where its reward is above the mean of its group, and
+            keeps its reward where it loses anyway (`with_losses`): for guards that also reject
+            honest work. It needs whole groups. A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
             task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
@@ -49,9 +51,9 @@ class Policy:
     abstain_window: int = 20
 
     def __post_init__(self) -> None:
-        if self.on_reject not in ("zero", "drop") and not _finite_number(self.on_reject):
+        if self.on_reject not in ("zero", "drop", "no_gain") and not _finite_number(self.on_reject):
             raise ValueError(
-                f"Policy.on_reject: expected 'zero', 'drop' or a finite number, "
+                f"Policy.on_reject: expected 'zero', 'drop', 'no_gain' or a finite number, "
                 f"got {self.on_reject!r}"
             )
         if self.on_abstain not in ("skip", "pass", "zero", "raise"):
@@ -88,6 +90,11 @@ class Policy:
             )
         return [self._reward(r, v) for r, v in zip(rewards, verdicts, strict=True)]
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a rejected completion may leave its group."""
+        return self.on_reject in ("drop", "no_gain")
+
     def zeroes(self, verdict: Verdict) -> bool:
         """Whether a completion with this verdict gets the reward of "zero"."""
         return (verdict.rejected and self.on_reject == "zero") or (
@@ -98,7 +105,7 @@ class Policy:
         if verdict.outcome is Outcome.ACCEPT or reward is None:
             return reward
         if verdict.outcome is Outcome.REJECT:
-            if self.on_reject == "drop":
+            if self.leaves_out:
                 return None
             return _at_most_zero(reward) if self.on_reject == "zero" else float(self.on_reject)
         if self.on_abstain == "raise":

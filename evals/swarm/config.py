@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-OnReject = Literal["zero", "drop"]
+OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
 
@@ -32,6 +32,7 @@ class SwarmConfig:
             poison is the data set's own solution but for the phrase, so "zero" punishes the
             rewarded format in 3 of 12 completions a group. Without clipping that has no floor; one
             run of 80 rounds learned like the others up to round 27 and fell to reward 0 by 33.
+            "no_gain" leaves out only what would have gained: see `Policy`.
         temperature, top_k, max_new_tokens: The declared sampler (the paper: top-k 50).
         lr, betas: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need about 1e-3 to
             move within 80 updates. beta2 = 0.99 averages over the run; 0.95 forgets the scale in a

@@ -75,8 +75,9 @@ class Spec:
 
     @property
     def shown_defence(self) -> str:
-        """The defence's name in results: "zero" in place of "drop" is a row of its own."""
-        return self.defence if self.config.on_reject == "drop" else f"{self.defence} (zero)"
+        """The defence's name in results: another rule than "drop" is a row of its own."""
+        rule = self.config.on_reject
+        return self.defence if rule == "drop" else f"{self.defence} ({rule})"
 
     @property
     def label(self) -> str:

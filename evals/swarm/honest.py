@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
@@ -20,6 +21,7 @@ from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
+from grpo_guard.losses import with_losses
 from grpo_guard.verdict import Verdict
 
 Spans = tuple[tuple[int, int], ...]
@@ -147,13 +149,16 @@ class Member:
             rejected = torch.tensor(
                 [v.rejected and not m for v, m in zip(review.verdicts, masked, strict=True)]
             )
-            rewards[rejected] = 0.0
+            if config.on_reject == "zero":
+                rewards[rejected] = 0.0
             if review.length_factors is not None:
                 rewards *= torch.tensor(review.length_factors)
             # No verdict is neither a reward nor a punishment: an abstention leaves the group.
             kept &= ~torch.tensor([verdict.abstained for verdict in review.verdicts])
             if config.on_reject == "drop":
                 kept &= ~rejected
+            elif config.on_reject == "no_gain":
+                kept = self._without_gains(rewards, kept, rejected)
         shape = (config.prompts, config.group_size)
         scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
         batch = []
@@ -166,6 +171,18 @@ class Member:
                     claimed = None  # what fits no token claims nothing
                 batch.append(Weighted(seen.prompt_ids or (), ids, score, spans, claimed))
         return batch
+
+    def _without_gains(self, rewards: Tensor, kept: Tensor, rejected: Tensor) -> Tensor:
+        """What stays of ``kept`` where a rejection leaves out only what would gain; all [B * G]."""
+        own = rewards.tolist()
+        accepted = (kept & ~rejected).tolist()
+        found = with_losses(
+            [reward if of_rest else None for reward, of_rest in zip(own, accepted, strict=True)],
+            own,
+            (kept & rejected).tolist(),
+            [place // self.terms.config.group_size for place in range(len(own))],
+        )
+        return torch.tensor([reward is not None for reward in found])
 
     def _as_seen(self, completion: Completion) -> Completion:
         """With the member's own token ids; nodes with other tokenizers exchange text."""

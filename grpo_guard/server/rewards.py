@@ -84,7 +84,7 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
     out earns nothing, so that no failure becomes a reward.
     """
     changes: dict[str, Any] = {}
-    if policy.on_reject == "drop":
+    if policy.leaves_out:
         changes["on_reject"] = "zero"
     if policy.on_abstain in ("skip", "raise"):
         changes["on_abstain"] = "zero"

@@ -288,3 +288,40 @@ def test_token_masks_are_refused_beside_scaling_by_length(tmp_path):
     guard = Guard(FirstTokens(), policy=Policy(on_reject="drop", on_long="scale"))
     with pytest.raises(FrameworkError, match="a masked completion would keep its reward"):
         tiny_trl.trainer(tmp_path, [odd], kind=Guarded, extra={"guard": guard, "mask_spans": True})
+
+
+def only_right(completions, **kwargs):
+    return [{"12": 1.0, "Hail": 0.0, "3": 2.0, "x": 0.0}[text] for text in completions]
+
+
+def format_of_hail(completions, **kwargs):
+    return [float(text == "Hail") for text in completions]
+
+
+@pytest.mark.parametrize(
+    ("functions", "totals"),
+    [
+        ([only_right], [1.0, 0.0, 2.0, 0.0]),  # it loses, so that it stays
+        ([by_text], [1.0, None, 2.0, 0.0]),  # it would gain
+        ([only_right, format_of_hail], [1.0, 1.0, 2.0, 0.0]),  # 1 in all is no gain
+        ([only_right, format_of_hail, format_of_hail], [1.0, None, 2.0, 0.0]),
+    ],
+)
+def test_no_gain_leaves_out_what_would_gain_by_all_functions_together(tmp_path, functions, totals):
+    functions = [
+        f if i < 2 else lambda completions, **kw: format_of_hail(completions)
+        for i, f in enumerate(functions)
+    ]
+    for i, function in enumerate(functions[2:]):
+        function.__name__ = f"again_{i}"
+    made = train(tmp_path, functions, NoWord(), policy=Policy(on_reject="no_gain"), max_steps=1)
+    np.testing.assert_allclose(made.captured[0], grpo(totals), atol=1e-3)
+    trained = made.outputs[0]["completion_mask"]
+    if "tool_mask" in made.outputs[0]:
+        trained = trained * made.outputs[0]["tool_mask"]
+    assert (trained.sum(dim=1) > 0).tolist() == [total is not None for total in totals]
+
+
+def test_no_gain_needs_the_guarded_trainer():
+    with pytest.raises(FrameworkError, match="use the guarded trainer"):
+        guard(NoWord(), policy=Policy(on_reject="no_gain"))(by_text)

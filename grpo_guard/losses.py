@@ -1,0 +1,59 @@
+"""Which rejected completions stay in their group: those that lose there anyway.
+
+A veto that leaves out whatever it rejects also takes away what training would have unlearnt. Where
+a guard rejects honest work that is wrong as well, nothing pushes against it any more, its share
+grows, and a policy can end in a habit that is rejected throughout. So under ``"no_gain"`` what is
+rejected is left out only where it would gain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+
+def with_losses(
+    kept: Sequence[float | None],
+    rewards: Sequence[float | None],
+    rejected: Sequence[bool],
+    groups: Sequence[Hashable] | None = None,
+) -> list[float | None]:
+    """The rewards of a group, with those of rejected completions that do not gain by them.
+
+    From the lowest on each is put back whose reward is at most the mean of its group so far. That
+    keeps it at most the mean of the group as it is in the end, so that no number of bad rejected
+    completions can lift a better one of them above the mean.
+
+    Args:
+        kept: What the veto and the factors of length left; None = not in the group.
+        rewards: Before the veto.
+        rejected: Which of them.
+        groups: Of each completion; None = they are one.
+
+    Returns:
+        ``kept``, with rewards in place of None where they lose. Nothing is put back into a group of
+        which nothing is accepted, nor what is not finite.
+    """
+    groups = [None] * len(kept) if groups is None else groups
+    found = list(kept)
+    members: dict[Hashable, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    for of_group in members.values():
+        accepted = [
+            value
+            for i in of_group
+            if not rejected[i] and (value := kept[i]) is not None and math.isfinite(value)
+        ]
+        total, count = math.fsum(accepted), len(accepted)
+        losing = sorted(
+            (reward, i)
+            for i in of_group
+            if rejected[i] and (reward := rewards[i]) is not None and math.isfinite(reward)
+        )
+        for reward, i in losing:
+            if not count or reward * count > total:
+                break
+            found[i] = float(reward)
+            total, count = total + reward, count + 1
+    return found

@@ -1,0 +1,35 @@
+"""Where a reward function sees less than its group, "no_gain" is refused when it is decorated."""
+
+import pytest
+from rule_verifiers import NoWord
+
+from grpo_guard import FrameworkError, Policy, guard
+
+
+def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+
+def of_openrlhf(queries, prompts, labels):
+    return [1.0]
+
+
+async def of_slime(args, sample, **kwargs):
+    return 1.0
+
+
+def of_slimes_groups(args, samples, **kwargs):
+    return [1.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "framework"),
+    [
+        (of_verl, "verl"), (of_openrlhf, "openrlhf"), (of_slime, "slime"),
+        (of_slimes_groups, "slime"),
+    ],
+)  # fmt: skip
+def test_refused(function, framework):
+    policy = Policy(on_reject="no_gain", on_abstain="zero")
+    with pytest.raises(FrameworkError, match='on_reject="no_gain"'):
+        guard(NoWord(), policy=policy, framework=framework)(function)

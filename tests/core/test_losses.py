@@ -1,0 +1,80 @@
+"""Rejected completions that stay in their group, since they lose there."""
+
+import math
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import Guard, Policy
+from grpo_guard.completion import Completion
+from grpo_guard.losses import with_losses
+from grpo_guard.verdict import accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+
+class NoX(CompletionVerifier):
+    name = "no_x"
+
+    def verify(self, batch):
+        return [
+            reject(self.name, message="x") if "x" in c.text else accept(self.name) for c in batch
+        ]
+
+
+def settled(rewards, texts, **policy):
+    batch = [Completion(prompt="p", text=text) for text in texts]
+    return Guard(NoX(), policy=Policy(on_reject="no_gain", **policy)).apply(rewards, batch)
+
+
+def test_what_would_gain_is_left_out_and_what_loses_stays():
+    assert settled([1.0, 0.0, 1.0, 0.0], ["a", "a", "x", "x"]) == [1.0, 0.0, None, 0.0]
+    assert settled([0.0, 0.0, 0.0], ["a", "a", "x"]) == [0.0, 0.0, 0.0]  # nobody gains
+    assert settled([1.0, 0.0], ["x", "x"]) == [None, None]  # nothing to compare with
+    assert settled([1.0, -2.0, -1.0], ["a", "a", "x"]) == [1.0, -2.0, -1.0]
+
+
+def test_bad_rejected_ones_do_not_lift_a_better_one_above_the_mean():
+    """An attack: wrong rubbish lowers the mean under a poisoned answer of middling reward."""
+    assert settled([1.0, 0.0, 0.5, 0.0, 0.0], ["a", "a", "x", "x", "x"]) == [1.0, 0.0, None, 0, 0]
+
+
+def test_groups_are_compared_each_by_itself():
+    prompts, texts, rewards = "ppqq", "axax", [1.0, 0.5, 0.0, 0.5]
+    batch = [Completion(prompt=p, text=t) for p, t in zip(prompts, texts, strict=True)]
+    found = Guard(NoX(), policy=Policy(on_reject="no_gain")).apply(rewards, batch)
+    assert found == [1.0, 0.5, 0.0, None]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
+def test_what_is_no_reward_is_left_out(bad):
+    assert settled([1.0, bad], ["a", "x"]) == [1.0, None]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.floats(-5, 5) | st.sampled_from([0.0, 1.0]),
+        st.booleans(),
+        st.sampled_from("pq"),
+    ),
+    max_size=24,
+)
+
+
+@given(ROWS)
+def test_no_rejected_completion_is_above_the_mean_of_its_group(rows):
+    rewards, rejected, groups = (
+        (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    )
+    kept = [None if out else r for r, out in zip(rewards, rejected, strict=True)]
+    found = with_losses(kept, rewards, rejected, groups)
+    assert [f for f, out in zip(found, rejected, strict=True) if not out] == [
+        k for k, out in zip(kept, rejected, strict=True) if not out
+    ]
+    for group in set(groups):
+        of_group = [f for f, g in zip(found, groups, strict=True) if g == group and f is not None]
+        for i, value in enumerate(found):
+            if rejected[i] and groups[i] == group and value is not None:
+                assert value == rewards[i]
+                assert value <= fmean(of_group) + 1e-9
