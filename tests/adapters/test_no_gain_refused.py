@@ -4,6 +4,7 @@ import pytest
 from rule_verifiers import NoWord
 
 from grpo_guard import FrameworkError, Policy, guard
+from grpo_guard.adapters.verl_estimators import check_estimator
 
 
 def of_verl(data_source, solution_str, ground_truth, extra_info=None):
@@ -20,6 +21,11 @@ async def of_slime(args, sample, **kwargs):
 
 def of_slimes_groups(args, samples, **kwargs):
     return [1.0]
+
+
+def test_verls_manager_may_miss_late_siblings():
+    with pytest.raises(FrameworkError, match='choose on_reject="drop"'):
+        check_estimator(None, Policy(on_reject="no_gain"))
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ NUMBERS = [
     ("drop", "dr_grpo", [THIRD, -2 * THIRD, 0.0, THIRD]),
     ("drop", "group_norm", [0.707107, -1.414214, 0.0, 0.707107]),
     ("drop", "rloo", [4 / 9, -8 / 9, 0.0, 4 / 9]),
+    ("no_gain", "dr_grpo", [THIRD, -2 * THIRD, 0.0, THIRD]),
 ]
 
 
@@ -61,6 +62,14 @@ def test_advantages_of_a_vetoed_sample_and_of_the_others(
     found, kl = advantages_of(responses, estimator, kl=0.25)
     assert found == pytest.approx(expected, abs=1e-6)
     assert kl == [0.25] * 4
+
+
+def test_what_is_rejected_and_wrong_loses_as_it_would_unguarded_under_no_gain(agent_file):
+    responses = of_group(agent_file("on_reject='no_gain'"), *SAID[:2], "It is 8. Hail!", SAID[3])
+    found = advantages_of(responses, "dr_grpo")[0]
+    assert found == pytest.approx([0.5, -0.5, -0.5, 0.5], abs=1e-6)
+    assert responses[2]["extra_logs"]["guard_left_out"] == 0.0
+    assert "Hail" in trained_text(responses[2])
 
 
 def test_what_is_left_out_trains_on_one_token_and_its_scores_are_the_groups(agent_file):
