@@ -20,11 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from grpo_guard.adapters.openrlhf_claims import Received, believed
+from grpo_guard.adapters.openrlhf_claims import believed
 from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
 from grpo_guard.adapters.openrlhf_rollout import Rollout, Texts, number
 from grpo_guard.adapters.openrlhf_siblings import Siblings
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
+from grpo_guard.adapters.received import Received
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome, Verdict

@@ -13,39 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from grpo_guard.adapters.openrlhf_query import ENDS
-from grpo_guard.completion import Completion
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Verdict, reject
-from grpo_guard.verifier import CompletionVerifier
-
-MALFORMED: Final = "guard_malformed"
-"""In the metadata of a completion: what is wrong with it."""
 
 # Nobody samples what has less than e^-80, and e^80 is still a float32: the weights of the loss are
 # ratios of probabilities. Rounding may leave a certain token's a little above 0.
 LOG_PROBS: Final = (-80.0, 0.01)
-
-
-class Received(CompletionVerifier):
-    """Rejects what `believed` had to put right, and shows the others to its member.
-
-    What was put right is no longer what its author wrote, and might pass.
-    """
-
-    name = "exchange"
-    timeout = None
-
-    def __init__(self, member: CompletionVerifier) -> None:
-        self.member = member
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        judged = iter(supervised(self.member, [c for c in batch if MALFORMED not in c.metadata]))
-        return [
-            reject(self.name, Cause.MALFORMED, str(c.metadata[MALFORMED]))
-            if MALFORMED in c.metadata
-            else next(judged)
-            for c in batch
-        ]
 
 
 def believed(

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
-from grpo_guard.adapters.openrlhf_claims import MALFORMED
 from grpo_guard.adapters.openrlhf_query import reference_from
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, Final
 
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.completion import Completion, CompletionError
 
-# A column: why a row stands for something that could not be trained on, None for all others.
-MALFORMED: Final = "guard_malformed"
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
 

@@ -15,39 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.adapters.trl_batch import MALFORMED, prompt_key
+from grpo_guard.adapters.received import MALFORMED, Received
+from grpo_guard.adapters.trl_batch import prompt_key
 from grpo_guard.completion import Completion, Message
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Verdict, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
 """(rank, its row) -> the verdict, and the factor of length where there is one."""
-
-
-class Received(CompletionVerifier):
-    """Rejects the slots that `peer_rollouts` had to fill, and shows the others to its member.
-
-    Were the filler judged, it could be accepted: an empty text says nothing wrong.
-    """
-
-    name = "exchange"
-    timeout = None
-
-    def __init__(self, member: CompletionVerifier) -> None:
-        self.member = member
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        judged = iter(supervised(self.member, [c for c in batch if MALFORMED not in c.metadata]))
-        return [
-            reject(self.name, Cause.MALFORMED, str(c.metadata[MALFORMED]))
-            if MALFORMED in c.metadata
-            else next(judged)
-            for c in batch
-        ]
 
 
 @dataclass(frozen=True)

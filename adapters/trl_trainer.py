@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.trl import log_review
-from grpo_guard.adapters.trl_batch import MALFORMED, completions_from, counts_slots, tokenizer_of
+from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_forward import ReusesForward
 from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl_masks import keep_mask, take_out
