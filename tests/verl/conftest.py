@@ -7,12 +7,13 @@ import pytest
 # What drives verl's own code runs in an environment of its own: `make test-verl`.
 collect_ignore_glob = [] if find_spec("verl") else ["test_verl_real_*.py"]
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ["RAY_AUTH_MODE"] = "token"  # its ports are open to the network; read at import
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ["HF_HUB_OFFLINE"] = "1"
-# Its workers give way to everything else by default, and starve on a busy machine.
-os.environ.setdefault("RAY_worker_niceness", "0")
+if find_spec("verl"):  # other tests of the same process have their own Ray
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"  # its ports are open to the network; read at import
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # Its workers give way to everything else by default, and starve on a busy machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")
