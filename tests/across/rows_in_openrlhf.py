@@ -1,12 +1,10 @@
 """Advantages by OpenRLHF's experience maker behind a guarded agent; run with OpenRLHF's Python."""
 
-import json
-import tempfile
 from pathlib import Path
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf_parts import Engine, actor, advantages_of, run
-from same_rows import POLICIES, SIZE, TEXTS, the_guard
+from same_rows import SIZE, TEXTS, print_advantages
 
 from grpo_guard.adapters.openrlhf_agent import GuardedAgent
 
@@ -33,14 +31,4 @@ def advantages(folder, guard, scaled):
     return advantages_of(responses, "group_norm" if scaled else "dr_grpo", n=SIZE)[0]
 
 
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
-        found = {
-            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
-            for name, guard in guards.items()
-        }
-    print(json.dumps(found))
-
-
-main()
+print_advantages(advantages)

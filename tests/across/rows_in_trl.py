@@ -1,10 +1,7 @@
 """Advantages by TRL's GRPOTrainer, guarded and unguarded; run with TRL's Python."""
 
-import json
-import tempfile
-
 import tiny_trl
-from same_rows import POLICIES, ROWS, SIZE, TEXTS, reward_of, the_guard
+from same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
 
 from grpo_guard.adapters.trl_trainer import GuardedTrainer
 
@@ -29,14 +26,4 @@ def advantages(folder, guard, scaled):
     return found
 
 
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
-        found = {
-            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
-            for name, guard in guards.items()
-        }
-    print(json.dumps(found))
-
-
-main()
+print_advantages(advantages)

@@ -3,8 +3,10 @@
 Imported in each trainer's own environment, so nothing but the guard is imported here.
 """
 
+import json
 import math
 import re
+import tempfile
 from pathlib import Path
 
 from grpo_guard import Guard
@@ -65,3 +67,18 @@ def expected(on_reject, scaled):
         by = math.sqrt(variance) if scaled else 1.0
         found += [0.0 if out else (r - mean) / by for r, out in zip(rewards, left_out, strict=True)]
     return found
+
+
+def print_advantages(advantages):
+    """As JSON, under each policy and without a guard, with and without the deviation.
+
+    Args:
+        advantages: (folder, guard or None, whether scaled) -> the advantage of each row.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
+        found = {
+            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
+            for name, guard in guards.items()
+        }
+    print(json.dumps(found))
