@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.adapters.flagged_tokens import Span
 from grpo_guard.adapters.openrlhf_rollout import Rollout, number
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
-from grpo_guard.verdict import Outcome, Verdict
+from grpo_guard.verdict import Outcome, Verdict, accept
 
 _GRAVEST_FIRST = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 
@@ -76,8 +76,12 @@ def settle_group(
     def settled(raw: Sequence[float | None]) -> list[float | None]:
         if found is None:
             return [None] * len(raw)
-        vetoed = guard.settle(raw, found.samples)
-        kept = [r if m else v for r, v, m in zip(raw, vetoed, masked, strict=True)]
+        # What loses tokens is of its group as it is: "no_gain" compares with it, too.
+        verdicts = [
+            accept(verdict.verifier) if m else verdict
+            for verdict, m in zip(found.samples.verdicts, masked, strict=True)
+        ]
+        kept = guard.settle(raw, replace(found.samples, verdicts=verdicts))
         return [k if k is not None and math.isfinite(k) else None for k in kept]
 
     raw = [number(rollout.response.get("reward")) for rollout in rollouts]

@@ -18,7 +18,7 @@ def test_too_old_is_refused_with_the_version_needed(monkeypatch, version):
 @pytest.mark.parametrize("version", ["0.9.1", "0.10.0", "1.0", "unknown"])
 def test_others_are_not(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    require_verl()
+    assert require_verl() is None
 
 
 def test_without_verl_nothing_is_said(monkeypatch):
@@ -26,4 +26,4 @@ def test_without_verl_nothing_is_said(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    require_verl()
+    assert require_verl() is None

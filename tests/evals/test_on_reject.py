@@ -1,0 +1,66 @@
+"""What a rejection costs in a swarm's update, rule by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
+from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
+from grpo_guard.guard import Review  # noqa: E402
+from grpo_guard.verdict import accept, reject  # noqa: E402
+
+SMALL = SwarmConfig(iterations=1, prompts=6, group_size=8, max_new_tokens=60)
+
+
+def updated(
+    folder: Path, rule: Any, rejected: Callable[[Submitted], bool] | None
+) -> list[torch.Tensor]:
+    """The weights after one update; None: without a guard."""
+    torch.set_num_threads(1)
+    swarm = build(Spec("text", "none", replace(SMALL, on_reject=rule)), folder)
+    submitted, _ = swarm.exchange.play(0)
+    size = SMALL.group_size
+    right = [sum(s.reward for s in submitted[i : i + size]) for i in range(0, len(submitted), size)]
+    assert any(0 < of_group < size for of_group in right)
+    review = None
+    if rejected is not None:
+        # Only where somebody right is left to be compared with.
+        said = [rejected(s) and right[i // size] > 0 for i, s in enumerate(submitted)]
+        review = Review([reject("a") if out else accept("a") for out in said], {})
+        assert any(said)
+    swarm.members[0].update(0, submitted, review)
+    return list(swarm.model.parameters())
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def wrong(item: Submitted) -> bool:
+    return item.reward == 0
+
+
+def poison(item: Submitted) -> bool:
+    assert item.reward == 1 or not item.poisoned
+    return item.poisoned
+
+
+def test_no_gain_lets_what_is_rejected_and_wrong_lose_as_without_a_guard(tmp_path: Path) -> None:
+    unguarded = updated(tmp_path, "drop", None)
+    assert same(updated(tmp_path, "no_gain", wrong), unguarded)
+    assert not same(updated(tmp_path, "drop", wrong), unguarded)
+
+
+def test_no_gain_leaves_out_poison_that_is_right_as_drop_does(tmp_path: Path) -> None:
+    dropped = updated(tmp_path, "drop", poison)
+    assert same(updated(tmp_path, "no_gain", poison), dropped)
+    assert not same(updated(tmp_path, "zero", poison), dropped)
