@@ -291,3 +291,14 @@ def test_working_is_not_waste() -> None:
     check = "Check: 78 + 30 = 108 and 108 / 9 = 12 trays, as the question says. "
     other = "Let x be the roses that are left. x + 30 = 12 * 9, x + 30 = 108, x = 78. "
     assert measure(STEPS + check + other, subject).waste < 0.2
+
+
+def test_a_few_words_of_a_neighbour_do_not_take_the_reward_of_a_right_answer() -> None:
+    # What the sender of short completions could do where the veto has left only two or three.
+    right = Completion("How much?", "word " * 40 + "\n#### 7", reference="7", node="a")
+    short = [Completion("How much?", "#### 9", reference="7", node=node) for node in "bc"]
+    for others in (short[:1], short):
+        assert LengthScaling().factors([right, *others])[0] == 1.0
+    # The same three where it is the long one that stands out of enough equals.
+    equals = [Completion("How much?", "word " * 4 + "\n#### 7", node=node) for node in "bcd"]
+    assert LengthScaling().factors([right, *equals])[0] < 0.2

@@ -135,7 +135,8 @@ class LengthScaling:
         node_weight: Standard deviations taken from the tolerance for each that the node's other
             completions lie above the median on average; 0 = nodes are not told apart.
         reward_of: Reward of a completion, for comparing equals only; None = by its reference.
-        wanted_peers: How many equals from other nodes make a comparison; else all others do.
+        wanted_peers: How many equals from other nodes make a comparison; else all others do, and
+            with fewer of them than this nothing is scaled.
 
     Raises:
         ValueError: an argument is out of range.
@@ -173,14 +174,17 @@ class LengthScaling:
         return factors
 
     def _deviations(self, batch: Sequence[Completion]) -> list[float | None]:
-        """Standard deviations above the peers' median; None without peers."""
+        """Standard deviations above the peers' median; None without enough peers."""
         comparison = Comparison(batch, self.reward_of, self.wanted_peers)
         found: list[float | None] = [None] * len(batch)
         for group in comparison.groups:
             for member in group.members:
                 if member.index in group.judged:
-                    _, excess = comparison.of(member, group)
-                    found[member.index] = None if excess is None else excess.deviation
+                    peers, excess = comparison.of(member, group)
+                    # One or two say nothing: a sender of two words would take the reward of the
+                    # right answer beside them.
+                    if excess is not None and len(peers) >= self.wanted_peers:
+                        found[member.index] = excess.deviation
         return found
 
     def _factor(self, deviation: float, record: _Record) -> float:
