@@ -30,6 +30,8 @@ def swarm(
     malicious: given.Malicious = None,
     share: given.Share = None,
     max_new_tokens: given.MaxNewTokens = None,
+    temperature: given.Temperature = 1.0,
+    top_k: given.TopK = 50,
     lr: given.LearningRate = None,
     on_reject: given.OnReject = "drop",
     task: given.Task = None,

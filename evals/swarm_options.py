@@ -53,6 +53,8 @@ Share = Annotated[
 MaxNewTokens = Annotated[
     int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
 ]
+Temperature = Annotated[float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")]
+TopK = Annotated[int, typer.Option(min=1, help="Of the declared sampler, and of paper_logit.")]
 LearningRate = Annotated[float | None, typer.Option(help="Adam's learning rate.")]
 OnReject = Annotated[
     str,
@@ -109,6 +111,8 @@ class SwarmOptions:
     malicious: int | None
     share: str | None
     max_new_tokens: int | None
+    temperature: float
+    top_k: int
     lr: float | None
     on_reject: str
     task: str | None

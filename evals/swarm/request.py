@@ -79,6 +79,8 @@ def _base(
         group_size=options.group_size,
         nodes=nodes,
         malicious=malicious,
+        temperature=options.temperature,
+        top_k=options.top_k,
         models=cast(Any, options.models.value),
         setting=matrix.setting or own_setting(matrix.attacks[0]),
     )

@@ -18,7 +18,7 @@ from grpo_guard.evals.swarm.grpo import Weighted, accumulate
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.optimiser import adam
 
-TEMPERATURES: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
+FACTORS: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
 Texts: TypeAlias = Callable[[random.Random], tuple[str, str]]
@@ -31,6 +31,7 @@ def variants(
     count: int,
     *,
     texts: Texts = corpus.sample,
+    temperature: float = 1.0,
     steps: int = STEPS,
     lr: float = LR,
     micro_batch: int = BATCH,
@@ -42,15 +43,16 @@ def variants(
         tokenizer: Of the model.
         count: With the model itself.
         texts: What the others are trained further on.
+        temperature: Of the first one; the others' are up to a tenth higher or lower.
         steps: How far.
         lr: Adam's; that of a model of one million parameters.
         micro_batch: Texts per forward pass; bounds memory only.
     """
-    peers = [Peer(model, tokenizer, TEMPERATURES[0])]
+    peers = [Peer(model, tokenizer, temperature * FACTORS[0])]
     for number in range(1, count):
         drawn = _batches(tokenizer, texts, random.Random(f"variant {number}"), steps)
         own = _trained_on(copy.deepcopy(model), drawn, lr, micro_batch)
-        peers.append(Peer(own, tokenizer, TEMPERATURES[number % len(TEMPERATURES)]))
+        peers.append(Peer(own, tokenizer, temperature * FACTORS[number % len(FACTORS)]))
     return peers
 
 

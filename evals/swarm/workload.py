@@ -107,15 +107,18 @@ class Workload:
         if config.models == "homogeneous":
             return [peer]
         if named.bundled_folder(name) is not None:
-            return variants(peer.model, peer.tokenizer, nodes, texts=named.texts_of(name))
+            return variants(
+                peer.model, peer.tokenizer, nodes, texts=named.texts_of(name),
+                temperature=config.temperature,
+            )  # fmt: skip
 
         def texts(rng: random.Random) -> tuple[str, str]:
             problem = task.sample(rng)
             return problem.prompt, problem.solution
 
         return variants(
-            peer.model, peer.tokenizer, nodes, texts=texts, lr=_VARIANTS_LR,
-            micro_batch=config.micro_batch,
+            peer.model, peer.tokenizer, nodes, texts=texts, temperature=config.temperature,
+            lr=_VARIANTS_LR, micro_batch=config.micro_batch,
         )  # fmt: skip
 
 

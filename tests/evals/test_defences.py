@@ -158,6 +158,8 @@ def test_variants_differ_and_are_the_same_each_time() -> None:
     for one, other in zip(*weights, strict=True):
         torch.testing.assert_close(one, other)
     assert len({peer.temperature for peer in made[0]}) == 3
+    cooler = variants(*load_bundled(), 3, steps=1, temperature=0.5)
+    assert [p.temperature for p in cooler] == [(p.temperature or 0) / 2 for p in made[0]]
 
 
 def test_entries_count_over_the_run(tmp_path: Path) -> None:

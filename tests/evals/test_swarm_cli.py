@@ -116,6 +116,20 @@ def test_counts_are_checked_in_the_attacks_own_setting(tmp_path: Path) -> None:
     assert "group_size: expected a multiple of nodes (16)" in result.stderr
 
 
+def test_the_declared_sampler_is_an_option(tmp_path: Path) -> None:
+    result = called(
+        *("--defence", "paper_logit", "--seeds", "1", "--iterations", "2", "--prompts", "4"),
+        *("--temperature", "0.8", "--top-k", "3", "-o", str(tmp_path)),
+    )
+    assert result.exit_code == 0, result.output
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert {(r["config"]["temperature"], r["config"]["top_k"]) for r in runs} == {(0.8, 3)}
+    (guarded,) = [r for r in runs if r["defence"] == "paper_logit"]
+    # The check is of the sampler's own k: all that honest nodes draw lies inside.
+    assert guarded["rejected"]["honest"] == 0
+    assert guarded["rejected"]["poisoned"] == guarded["submitted"]["poisoned"] > 0
+
+
 def test_presets_are_plans() -> None:
     for name, preset in PRESETS.items():
         base = SwarmConfig(iterations=preset.iterations, prompts=preset.prompts)
