@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.judge.verifier import JudgeVerifier
+    from grpo_guard.ledger.frequent import FrequentFindings
     from grpo_guard.ledger.ledger import EvidenceLedger
     from grpo_guard.ledger.verifier import StandingVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
@@ -40,6 +41,7 @@ _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
     "EvidenceLedger": "grpo_guard.ledger.ledger",
+    "FrequentFindings": "grpo_guard.ledger.frequent",
     "JudgeVerifier": "grpo_guard.judge.verifier",
     "LengthScaling": "grpo_guard.content.length.scaling",
     "LengthVerifier": "grpo_guard.content.length.verifier",
@@ -68,6 +70,7 @@ __all__ = [
     "EvidenceLedger",
     "Finding",
     "FrameworkError",
+    "FrequentFindings",
     "Guard",
     "HonestScores",
     "JudgeVerifier",

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.guard import Guard
+from grpo_guard.ledger.frequent import FrequentFindings
 from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.schema import LedgerError
 from grpo_guard.ledger.verifier import StandingVerifier
@@ -53,7 +54,30 @@ class PolicyConfig(_Strict):
         return Policy(**self.model_dump())
 
 
-class LedgerConfig(_Strict):
+class _EvidenceConfig(_Strict):
+    path: str
+    alpha: float = 1e-3
+    ratio: float = 1.25
+    offset: float = 0.01
+    hostile: float = 1 / 3
+    half_life: float = 50.0
+
+    def open(self) -> EvidenceLedger:
+        return EvidenceLedger(
+            self.path, **self.model_dump(include=set(_EvidenceConfig.model_fields) - {"path"})
+        )
+
+
+class FrequentConfig(_EvidenceConfig):
+    """See `FrequentFindings`; the ledger's file is one of its own."""
+
+    kinds: list[str]
+
+    def build(self, member: CompletionVerifier) -> CompletionVerifier:
+        return FrequentFindings(member, self.open(), kinds=self.kinds)
+
+
+class LedgerConfig(_EvidenceConfig):
     """See `EvidenceLedger`.
 
     Args:
@@ -61,17 +85,11 @@ class LedgerConfig(_Strict):
             only keeps the books.
     """
 
-    path: str
-    alpha: float = 1e-3
-    ratio: float = 1.25
-    offset: float = 0.01
-    hostile: float = 1 / 3
-    half_life: float = 50.0
     exclude: bool = True
 
     def build(self, verifier: CompletionVerifier) -> tuple[CompletionVerifier, EvidenceLedger]:
         """The verifier with the nodes' standing before it, and the ledger to tell of verdicts."""
-        ledger = EvidenceLedger(self.path, **self.model_dump(exclude={"path", "exclude"}))
+        ledger = self.open()
         # Not in a cascade: what it cut off would be no evidence, and a convicted node could never
         # be seen to have mended its ways.
         return (AllOf(StandingVerifier(ledger), verifier) if self.exclude else verifier), ledger
@@ -103,7 +121,8 @@ class GuardConfig(_Strict):
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
             ``cascade``, ``rejects`` of ``vote``. ``calibration: FILE`` in a leaf gives it the
-            p-values of `Calibrated`.
+            p-values of `Calibrated`, ``frequent: {path: FILE, kinds: [...]}`` the memory of
+            `FrequentFindings`.
         ledger: Evidence per node over rounds, in a file; None = none is kept.
     """
 
@@ -143,6 +162,7 @@ class GuardConfig(_Strict):
             policy = self.policy.build()
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
+        self._require_own_files()
         verifier = build_verifier(self.verifier, self.alpha)
         try:
             verifier.check()
@@ -155,6 +175,27 @@ class GuardConfig(_Strict):
         except (ValueError, LedgerError) as error:
             raise ConfigError(f"ledger: {error}") from None
         return Guard(verifier, policy=policy, ledger=ledger)
+
+    def _require_own_files(self) -> None:
+        """In a file that two of them shared, evidence of one kind would pass for the other's."""
+        paths = list(_evidence_files(self.verifier))
+        paths += [self.ledger.path] if self.ledger is not None else []
+        for path in paths:
+            if paths.count(path) > 1:
+                raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
+
+
+def _evidence_files(node: Any) -> Iterator[str]:
+    """Paths under ``frequent`` anywhere in the tree."""
+    if isinstance(node, dict):
+        frequent = node.get("frequent")
+        if isinstance(frequent, dict) and isinstance(frequent.get("path"), str):
+            yield frequent["path"]
+        for inner in node.values():
+            yield from _evidence_files(inner)
+    elif isinstance(node, list):
+        for inner in node:
+            yield from _evidence_files(inner)
 
 
 def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:
@@ -203,7 +244,8 @@ def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> Completion
         kind = load(VERIFIERS, str(name))
     except UnknownNameError as error:
         raise ConfigError(f"{where}.type: {error}") from None
-    calibration = options.pop("calibration", None)
+    calibration, frequent = options.pop("calibration", None), options.pop("frequent", None)
+    memory = None if frequent is None else _frequent(frequent, where)
     if "alpha" in inspect.signature(kind).parameters:
         options.setdefault("alpha", alpha)
     build = kind
@@ -212,9 +254,18 @@ def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> Completion
     try:
         verifier = build(**options)
         assert isinstance(verifier, CompletionVerifier)
-        return verifier if calibration is None else Calibrated(verifier, str(calibration))
-    except (TypeError, ValueError) as error:
+        if calibration is not None:
+            verifier = Calibrated(verifier, str(calibration))
+        return verifier if memory is None else memory.build(verifier)
+    except (TypeError, ValueError, LedgerError) as error:
         raise ConfigError(f"{where} ({name}): {error}") from None
+
+
+def _frequent(data: Any, where: str) -> FrequentConfig:
+    try:
+        return FrequentConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_first_problem(f"{where}.frequent", error)) from None
 
 
 def _sampling(data: Any, where: str) -> SamplingSpec:

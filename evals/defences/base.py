@@ -18,6 +18,7 @@ from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
+from grpo_guard.ledger.frequent import FrequentFindings
 from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.standing import State
 from grpo_guard.logprob.coin import PublicCoin
@@ -107,6 +108,7 @@ class VerifierGuard:
         self.ledger = ledger
         self.own_prompts = own_prompts
         self._parts = list(_flat(verifier))
+        self._memories = [p.ledger for p in self._parts if isinstance(p, FrequentFindings)]
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
@@ -131,7 +133,11 @@ class VerifierGuard:
             for part in self._parts
             if isinstance(part, RecurrenceVerifier)
         ]
-        return {"recurrence": counts, "ledger": _copy(self.ledger)}
+        return {
+            "recurrence": counts,
+            "ledger": _copy(self.ledger),
+            "frequent": [_copy(ledger) for ledger in self._memories],
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         parts = [part for part in self._parts if isinstance(part, RecurrenceVerifier)]
@@ -139,11 +145,13 @@ class VerifierGuard:
             part.load_state_dict(json.loads(counts))
         if self.ledger is not None and state["ledger"] is not None:
             _replace(self.ledger, state["ledger"])
+        for ledger, data in zip(self._memories, state["frequent"], strict=True):
+            _replace(ledger, data)
 
 
-def new_ledger(folder: Path) -> EvidenceLedger:
+def new_ledger(folder: Path, name: str = "ledger") -> EvidenceLedger:
     """An empty ledger in a run's folder: what an earlier try left there is removed."""
-    path = folder / "ledger.sqlite"
+    path = folder / f"{name}.sqlite"
     _remove(path)
     return EvidenceLedger(path)
 

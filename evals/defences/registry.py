@@ -21,6 +21,7 @@ from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.ledger.frequent import FrequentFindings
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.policy import Policy
@@ -32,6 +33,8 @@ _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 # These need what a swarm run does not have: a judge, or a reference model of one's own.
 _ELSEWHERE: Final = ("judge", "reference_likelihood")
 _GOLD_SOLUTIONS: Final = 1000
+# Findings of arithmetic that honest work has too, now and then.
+FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual")
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02
 # Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.
@@ -144,7 +147,9 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
     verifier = AllOf(
         StandingVerifier(ledger),
         ScreensVerifier(),
-        ArithmeticVerifier(),
+        FrequentFindings(
+            ArithmeticVerifier(), new_ledger(ground.folder, "sums"), kinds=FORGIVEN_ONCE
+        ),
         CodeVerifier(),
         RecurrenceVerifier(),
         LengthVerifier(),

@@ -16,6 +16,9 @@ from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 
 STANDING_KIND = "node_standing"
 STANDING_VERIFIER = "standing"
+FREQUENT_VERIFIER = "frequent_findings"
+# What rests on a node's record is no evidence against it: once accused, it would stay accused.
+_OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER)
 RECURRING = "recurring_"
 MAX_NAME_BYTES = 200
 MAX_KIND_CHARACTERS = 64
@@ -105,16 +108,16 @@ def intake(
 def without_standing(verdict: Verdict) -> Outcome | None:
     """The outcome as it were without the verdict on the node's standing; None: nothing was judged.
 
-    The ledger's own rejections are no evidence: a node once accused would be accused for ever.
+    A ledger's own rejections are no evidence: a node once accused would be accused for ever.
     Where the standing was the last word, those after it in a cascade were not asked, and only the
     cheap ones before it spoke; such a completion counts for nothing.
     """
-    if verdict.verifier == STANDING_VERIFIER:
+    if verdict.verifier in _OF_RECORD:
         return None
     if not _has_standing(verdict):
         return verdict.outcome
     last = verdict.members[-1]
-    if last.verifier == STANDING_VERIFIER and last.rejected:
+    if last.verifier in _OF_RECORD and last.rejected:
         return None
     others = [m for m in verdict.members if m.cause is not Cause.NOT_APPLICABLE]
     outcomes = {without_standing(member) for member in others}
@@ -178,7 +181,7 @@ def _flagged(text: str, finding: Finding) -> str:
 
 
 def _has_standing(verdict: Verdict) -> bool:
-    return verdict.verifier == STANDING_VERIFIER or any(map(_has_standing, verdict.members))
+    return verdict.verifier in _OF_RECORD or any(map(_has_standing, verdict.members))
 
 
 def _prompt(completion: Completion) -> bytes:

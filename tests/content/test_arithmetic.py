@@ -86,6 +86,7 @@ def test_a_wrong_equation_that_is_taken_back_does_not_reject() -> None:
     text = "5 * 7 = 36. Wait, that's wrong: 5 * 7 = 35.\n#### 35"
     verdict = judge(text, "35", on_wrong="reject")
     assert verdict.accepted
+    assert verdict.findings[0].kind == "taken_back"
     assert "taken back" in verdict.findings[0].message
     # Saying "wait" without the right value takes nothing back.
     assert judge("5 * 7 = 36. Wait, a mistake.\n#### 35 ", "3", on_wrong="reject").accepted

@@ -19,6 +19,7 @@ from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.ledger.ledger import EvidenceLedger  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)
@@ -130,6 +131,10 @@ def test_a_guards_memory_survives_a_checkpoint(tmp_path: Path) -> None:
     state = first.state()
     second = build(Spec("text", "heterogeneous", SMALL), tmp_path / "two")
     second.restore(state)
+    for name in ("ledger", "sums"):
+        kept = [EvidenceLedger(tmp_path / run / f"{name}.sqlite") for run in ("one", "two")]
+        assert kept[0].standings() == kept[1].standings()
+        assert {standing.node for standing in kept[0].standings()} >= {"node-0", "node-3"}
     done, again = first.step(1), second.step(1)
     assert done.rejected_poisoned == again.rejected_poisoned
     assert done.excluded == again.excluded

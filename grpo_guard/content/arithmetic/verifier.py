@@ -39,7 +39,8 @@ class ArithmeticVerifier(CompletionVerifier):
     By default, therefore, a wrong equation rejects only beside an answer that is right all the
     same; the others are left to the reward, and reported. Without a ``reference`` the flow of
     values decides instead: the text goes on with the true value and never with the stated one. A
-    wrong equation that the text itself takes back and corrects is reported and never rejects.
+    wrong equation that the text itself takes back and corrects is reported, as ``taken_back``, and
+    never rejects; `FrequentFindings` rejects where one node does it all the time.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on everything it has no words for would switch the whole guard off.
@@ -119,6 +120,7 @@ class ArithmeticVerifier(CompletionVerifier):
             spoken = {id(equation) for equation in said}
             for at in (*deciding, *others)[: self.max_findings]:
                 kind = "wrong_textual" if id(flow.wrong[at]) in spoken else "wrong_equation"
+                kind = "taken_back" if flow.is_taken_back(at) else kind
                 shown.append(_finding(text, flow.wrong[at], kind, flow, at))
         if self.textual == "report":
             room = self.max_findings - len(shown)
