@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
     from grpo_guard.content.length.verifier import LengthVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+    from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.judge.verifier import JudgeVerifier
     from grpo_guard.ledger.frequent import FrequentFindings
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words",
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
     "EvidenceLedger": "grpo_guard.ledger.ledger",
@@ -58,6 +60,7 @@ _LAZY = {
 __all__ = [
     "AbstainError",
     "AllOf",
+    "AnswerWordsVerifier",
     "AnyOf",
     "ArithmeticVerifier",
     "Calibrated",

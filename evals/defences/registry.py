@@ -12,6 +12,7 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
@@ -149,6 +150,9 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
         ScreensVerifier(),
         FrequentFindings(
             ArithmeticVerifier(), new_ledger(ground.folder, "sums"), kinds=FORGIVEN_ONCE
+        ),
+        FrequentFindings(
+            AnswerWordsVerifier(), new_ledger(ground.folder, "answers"), kinds=["answer_words"]
         ),
         CodeVerifier(),
         RecurrenceVerifier(),
