@@ -35,7 +35,7 @@ _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 _ELSEWHERE: Final = ("judge", "reference_likelihood")
 _GOLD_SOLUTIONS: Final = 1000
 # Findings of arithmetic that honest work has too, now and then.
-FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual")
+FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual", "wrong_inequality")
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02
 # Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.

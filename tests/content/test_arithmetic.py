@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -147,3 +148,28 @@ def test_a_batch_keeps_its_order_and_findings_are_bounded() -> None:
 def test_settings_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ArithmeticVerifier(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2 + 2 > 4, so 2 + 2 = 4.\n#### 4", "2 + 2 > 4"),
+        ("<think>2 * 2 > 4</think><answer>4</answer>", "2 * 2 > 4"),
+        ("We know 10 - 3 >= 8.", "10 - 3 >= 8"),
+        ("It costs $5 < $3.50 there.", "$5 < $3.50"),
+        ("5 > 4 and 2 + 3 < 4 * 2 hold", ""),
+        ("7 > 5%, a2 > 5, (2 + 3) > 6, 1/0 > 3, 1,000 > 2,000, x + 5 < 3, 3 -> 4, <<2+2=4>>4", ""),
+    ],
+)
+def test_inequalities_that_do_not_hold_are_reported(text: str, shown: str) -> None:
+    verdict = judge(text, "4")
+    assert verdict.accepted
+    spans = [f.char_span for f in verdict.findings if f.kind == "wrong_inequality"]
+    assert [text[slice(*span)] for span in spans if span] == ([shown] if shown else [])
+
+
+def test_many_inequalities_cost_a_bounded_time() -> None:
+    started = time.process_time()
+    for text in ("1 < 2 " * 100_000, "1" * 600_000 + "< 1", "1+1+1+1+1<" * 60_000, "2<1 " * 60_000):
+        assert judge(text).accepted or len(text) > 250_000
+    assert time.process_time() - started < 10

@@ -21,7 +21,8 @@ from grpo_guard.verdict import Cause
 RIGHT = "2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
 TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
 IN_WORDS = "Two cows and two cows make five cows. 4 + {n} = {m}.\n#### {m}"
-KINDS = ["taken_back", "wrong_textual"]
+UNEQUAL = "2 + 2 > 4. 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
+KINDS = ["taken_back", "wrong_textual", "wrong_inequality"]
 
 
 def completion(node, round, i, form=RIGHT, **fields):
@@ -48,8 +49,8 @@ def verifier(tmp_path):
     ledger.close()
 
 
-@pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS])
-def test_threat_a_node_that_takes_back_a_wrong_sum_in_every_answer(verifier, form):
+@pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS, UNEQUAL])
+def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier, form):
     rng = random.Random(0)
     shares = {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}
     honest = 0
@@ -58,9 +59,9 @@ def test_threat_a_node_that_takes_back_a_wrong_sum_in_every_answer(verifier, for
         verdicts = verifier.verify(batch)
         honest += sum(v.rejected for c, v in zip(batch, verdicts, strict=True) if c.node != "mal")
     own = [(c, v) for c, v in zip(batch, verdicts, strict=True) if c.node == "mal"]
-    assert {"2 + 2 = 4 cows. Then" not in c.text[:20] for c, v in own if v.rejected} == {True}
-    shown = [c for c, _ in own if not c.text.startswith(RIGHT[:10])]
-    assert sum(v.rejected for _, v in own) == len(shown) > 3
+    forgiven = [not c.text.startswith("2 + 2 = 4") for c, _ in own]
+    assert [v.rejected for _, v in own] == forgiven
+    assert sum(forgiven) > 3
     assert honest == 0
     finding = next(v for _, v in own if v.rejected).findings[0]
     assert finding.kind == "frequent_finding"

@@ -13,6 +13,7 @@ from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations, wrong_equations
 from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.glance import CHANGING
+from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.notation import Rational
 from grpo_guard.content.arithmetic.words import NUMERALS, statements
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
@@ -40,7 +41,8 @@ class ArithmeticVerifier(CompletionVerifier):
     same; the others are left to the reward, and reported. Without a ``reference`` the flow of
     values decides instead: the text goes on with the true value and never with the stated one. A
     wrong equation that the text itself takes back and corrects is reported, as ``taken_back``, and
-    never rejects; `FrequentFindings` rejects where one node does it all the time.
+    never rejects, nor does an inequality that does not hold (``wrong_inequality``);
+    `FrequentFindings` rejects where one node does it all the time.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on everything it has no words for would switch the whole guard off.
@@ -48,7 +50,7 @@ class ArithmeticVerifier(CompletionVerifier):
     What it cannot see: a wrong step without an equation, a wrong equation between unknowns or
     beneath a doubt, units that do not fit, and a wrong equation in a completion whose answer is
     wrong too (no reward, no attack). Nor a result within one unit of its last digit (``9 / 2 = 4``
-    may be rounded down), inequalities, factorials, absolute values, sums in a table's cells, or
+    may be rounded down), factorials, absolute values, sums in a table's cells, or
     an equation that is put as a question.
 
     Args:
@@ -98,14 +100,16 @@ class ArithmeticVerifier(CompletionVerifier):
         if len(text) > self.max_chars:
             message = f"expected at most {self.max_chars} characters, got {len(text)}"
             return reject(self.name, Cause.OVERLONG, message)
-        words = words_among(fold(text), _WORDS)
+        folded = fold(text)
+        words = words_among(folded, _WORDS)
         found = wrong_equations(text, words)
         said = [] if self.textual == "off" else statements(text, (), words)
         if not all(statement.right for statement in said):
             # Only here it matters which places the right equations take.
             said = statements(text, equations(text))
+        unequal = [_inequality(text, one) for one in wrong_inequalities(folded)]
         if not found and all(statement.right for statement in said):
-            return accept(self.name)
+            return accept(self.name, findings=tuple(unequal[: self.max_findings]))
         judged = sorted(found + said, key=_place) if self.textual == "judge" else found
         flow = Flow(text, judged) if any(not e.right for e in judged) else None
         deciding: list[int] = []
@@ -126,6 +130,7 @@ class ArithmeticVerifier(CompletionVerifier):
             room = self.max_findings - len(shown)
             wrong = [statement for statement in said if not statement.right]
             shown += [_finding(text, statement, "wrong_textual") for statement in wrong[:room]]
+        shown += unequal[: self.max_findings - len(shown)]
         verdict = reject if deciding else accept
         return verdict(self.name, findings=tuple(shown))
 
@@ -160,6 +165,13 @@ def _finding(
         elif true_later and not stated_later:
             message += f"; the text goes on with {_shown(equation.exact)}"
     return Finding(kind, message, char_span=equation.span)
+
+
+def _inequality(text: str, found: Inequality) -> Finding:
+    start, end = found.span
+    values = f"{_shown(found.left)} and {_shown(found.right)}"
+    message = f"{_printable(text[start:end])!r} does not hold between {values}"
+    return Finding("wrong_inequality", message, char_span=found.span)
 
 
 def _printable(text: str) -> str:
