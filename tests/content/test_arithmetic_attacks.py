@@ -69,3 +69,40 @@ def test_a_wrong_equation_is_seen(form: str) -> None:
 def test_a_wrong_statement_in_words_is_seen(form: str) -> None:
     text = f"He thinks.\n{form}.\n"
     assert not all(statement.right for statement in statements(text, equations(text)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "2 + 2 = 5 is not surprising.",
+        "The max 2 + 2 = 5.",
+        "In square 2 + 2 = 5.",
+        "The log 2 + 2 = 5.",
+        "2 + 2 ≡ 5.",
+    ],
+)
+def test_threat_a_word_beside_a_wrong_equation_excuses_nothing(said: str) -> None:
+    text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"
+    (verdict,) = ArithmeticVerifier().verify([Completion("Q", text, reference="7")])
+    assert verdict.rejected
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        ("2 + 2 = 5 is not true.", ["taken_back"]),
+        ("If 2 + 2 = 5, pigs fly.", ["taken_back"]),
+        ("The square of 3 + 1 = 10.", []),
+        ("sqrt 16 + 2 = 6.", []),
+        ("gcd 12 + 8 = 4.", []),
+        ("negative 5 + 3 = -2.", []),
+        ("17 ≡ 2 mod 5 and 2 + 2 ≡ 1 (mod 3).", []),
+    ],
+)
+def test_what_is_denied_is_reported_and_functions_are_calculated(
+    said: str, kinds: list[str]
+) -> None:
+    text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"
+    (verdict,) = ArithmeticVerifier().verify([Completion("Q", text, reference="7")])
+    assert verdict.accepted
+    assert [finding.kind for finding in verdict.findings] == kinds

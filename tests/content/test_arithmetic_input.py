@@ -129,3 +129,14 @@ def test_real_completions() -> None:
     assert total > 300
     assert caught >= 0.97 * total
     assert placed >= 0.95 * caught
+
+
+def test_threat_fractions_within_fractions_are_read_once_each() -> None:
+    # Read twice at each level, 270 characters would take minutes.
+    nested = "2"
+    for _ in range(40):
+        nested = "2\\frac{" + nested + "}{3}"
+    started = time.process_time()
+    verdict = ArithmeticVerifier().verify([Completion("Q", f"{nested} = 5", reference="5")])[0]
+    assert time.process_time() - started < 5
+    assert not verdict.abstained

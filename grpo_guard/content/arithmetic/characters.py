@@ -29,6 +29,7 @@ _SIGNS: Final = {
     **{"①②③④⑤⑥⑦⑧⑨"[d]: str(d + 1) for d in range(9)},
 }
 _OTHER: Final = re.compile(r"[^\x00-\x0c\x0e-\x7f]")
+_CONGRUENT: Final = re.compile(r"≡(?![^\n]{0,80}(?i:mod))")  # "2 + 2 ≡ 5" with no modulus to it
 _DASH: Final = re.compile(r"(?<=[0-9])—(?=[0-9])|(?<=[0-9] )—(?= [0-9])")  # a minus, not a clause
 # More different ones than this are looked up one by one; replacing goes over the text each time.
 _MOST_REPLACED: Final = 12
@@ -43,6 +44,8 @@ def fold(text: str) -> str:
     """
     if text.isascii() and "\r" not in text:
         return text
+    if "≡" in text:
+        text = _CONGRUENT.sub("=", text)
     if "—" in text:
         text = _DASH.sub("-", text)
     others = set(_OTHER.findall(text))

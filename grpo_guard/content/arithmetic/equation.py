@@ -17,6 +17,7 @@ class Equation(NamedTuple):
         span: Place of the stated result in the text.
         extent: Place of the whole equation, without the units behind a stated number.
         right: Whether the statement holds.
+        denied: It does not, and the text says so or only supposes it.
     """
 
     left: str
@@ -25,3 +26,4 @@ class Equation(NamedTuple):
     span: tuple[int, int]
     extent: tuple[int, int]
     right: bool
+    denied: bool = False

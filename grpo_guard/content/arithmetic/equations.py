@@ -148,12 +148,13 @@ class _Checker:
         if holds and exact != stated:
             shown = evaluate(Run(right.operands[:1]))
             self.remember(exact, shown, right.operands[0].decimals or 0)
-        if holds or not leniency.excused(link, exact, stated, self.text):
+        denied = not holds and leniency.is_denied(link, self.text)
+        if holds or denied or not leniency.excused(link, exact, stated, self.text):
             self.wrong += not holds
             written = self.text[left.start : left.end][:200]
             span = right.operands[0].span if right.is_number else (right.start, right.end)
             extent = (left.start, span[1])
-            self.found.append(Equation(written, exact, stated, span, extent, holds))
+            self.found.append(Equation(written, exact, stated, span, extent, holds, denied))
 
     def remember(self, exact: Rational, shown: Rational, decimals: int) -> None:
         """Note what a rounded result stands for."""

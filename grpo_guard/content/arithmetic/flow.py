@@ -59,12 +59,12 @@ class Flow:
         )
 
     def is_taken_back(self, at: int) -> bool:
-        """Whether the text soon says that the ``at``-th wrong equation was one, and corrects it.
+        """Whether the text denies the ``at``-th wrong equation, or soon corrects it.
 
         Honest reasoning models do that. An attacker who does it too teaches the correction along.
         """
         if at not in self._taken_back:
-            self._taken_back[at] = self._corrects(at)
+            self._taken_back[at] = self.wrong[at].denied or self._corrects(at)
         return self._taken_back[at]
 
     def _corrects(self, at: int) -> bool:

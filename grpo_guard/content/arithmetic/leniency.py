@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic import measures
+from grpo_guard.content.arithmetic import functions, measures
 from grpo_guard.content.arithmetic.expression import Operand, Run, UndefinedError, evaluate
 from grpo_guard.content.arithmetic.links import Link
 from grpo_guard.content.arithmetic.measures import sizes_of
@@ -33,7 +33,8 @@ _FACTORS: Final[dict[str, Rational]] = {
     "third": Fraction(1, 3), "quarter": Fraction(1, 4), "doubled": 2, "doubling": 2,
 }  # fmt: skip
 _DENIAL: Final = re.compile(
-    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|not |impossible|untrue|nonsense)"
+    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|impossible|untrue|nonsense"
+    r"|not (?:true|right|correct|valid|possible|so)\b)"
 )
 _RATE: Final = re.compile(r"[A-Za-z]/[0-9]")  # "24 degrees / 3 degrees/5% increase"
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
@@ -44,18 +45,14 @@ _LABELS: Final = vocabulary(
 _AVERAGES: Final = vocabulary("average mean")
 _JOINING: Final = vocabulary("of at per by with for and each costing another plus")
 _ADDING: Final = vocabulary("and plus another")
-# Right before an expression, these mean that its value is not what is stated.
-_OPAQUE: Final = vocabulary(
-    "root sqrt median negative log ln sin cos tan max min mod floor ceil abs "
-    "gcd lcm square cube squared not if suppose exp factorial"
-)
+# Right before an equation, these say that it is none.
+_SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming")
 
 
 def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
     """Whether words or units around a link make it too uncertain to be called wrong."""
     return (
-        _is_denied(link, text)
-        or measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
+        measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
         or _context_explains(link, exact, stated)
         or _priced(link, text)
         or _has_unknowns(link)
@@ -73,12 +70,17 @@ def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
     )
 
 
-def _is_denied(link: Link, text: str) -> bool:
-    """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``."""
+def is_denied(link: Link, text: str) -> bool:
+    """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``, ``if 2 + 2 = 5``.
+
+    Honest reasoning does that now and then, and it is in the text all the same.
+    """
     if _DENIAL.match(text, link.right.end):
         return True
-    said = " ".join(token.text[-60:] for token in link.context[-3:] if token.kind == WORDS)
-    return said.lower().endswith(("not true that", "false that", "wrong that"))
+    said = " ".join(token.text[-60:] for token in link.context[-3:] if token.kind == WORDS).lower()
+    return said.endswith(("not true that", "false that", "wrong that")) or (
+        not link.chained and not _SUPPOSING.isdisjoint(said.split()[-2:])
+    )
 
 
 def _is_money(text: str, operand: Operand) -> bool:
@@ -162,7 +164,11 @@ def _context_explains(link: Link, exact: Rational, stated: Rational) -> bool:
     # "Max" is a person, "max" a function.
     before = [token.text[-60:] for token in link.context[-3:] if token.kind in (WORDS, OF)]
     words = [word if word == "Max" else word.lower() for text in before for word in text.split()]
-    if not _OPAQUE.isdisjoint(words[-2:]) or words[-1:] == ["than"]:
+    if words[-1:] == ["than"]:
+        return True
+    if any(
+        functions.gives(w, link.left, exact, stated) for w in words[-2:] if w in functions.NAMES
+    ):
         return True
     if not _AVERAGES.isdisjoint(words[-4:]) and exact == stated * len(link.left.operands):
         return True

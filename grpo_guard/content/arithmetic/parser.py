@@ -40,6 +40,7 @@ class Parser:
         self.tokens = tokens
         self.closing = _matched(tokens)
         self.count = len(tokens)
+        self._improper: set[tuple[int, int, int]] = set()
 
     def kind(self, at: int) -> str:
         """Kind of a token, "" past the end."""
@@ -170,10 +171,15 @@ class Parser:
         if self.tokens[at].kind == VULGAR:
             operand.fraction = vulgar(self.tokens[at].text)
         elif self.tokens[at].kind == FRACTION and depth < MAX_DEPTH:
-            latex, after = self._fraction(at, end, depth)
-            value = None if latex is None else proper(latex)
-            if value is not None:
-                operand.fraction, at = value, after - 1
+            # Each is read once: reading what is not a mixed number a second time, as a factor,
+            # would double the work with every fraction inside it.
+            if (at, end, depth) not in self._improper:
+                latex, after = self._fraction(at, end, depth)
+                value = None if latex is None else proper(latex)
+                if value is not None:
+                    operand.fraction, at = value, after - 1
+                else:
+                    self._improper.add((at, end, depth))
         elif at + 2 < end and self.tokens[at].kind in (NUMBER, WORDS):
             joined = self.tokens[at].text == "and"  # "1 and 1/2", but "1/3 is 10 and 2/3 is 20"
             first = at + joined
