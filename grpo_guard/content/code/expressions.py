@@ -113,7 +113,8 @@ def _conditional(reader: Reader, node: ast.IfExp, place: Place) -> None:
 def _dict(reader: Reader, node: ast.Dict, place: Place) -> None:
     for key, value in zip(node.keys, node.values, strict=True):
         if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
-            reader.program.lambdas[id(value)] = str(key.value)
+            # Only a string names its function: str() of an integer of 4300 digits raises.
+            reader.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
     reader.push_all(node.keys, place)
     reader.push_all(node.values, place)
 

@@ -1,8 +1,9 @@
 """Finding the Python in a completion: ``<code>``, fenced blocks, or bare lines.
 
 Which of several blocks the reward runs is not known here, so all of them are checked: a clean block
-beside a poisoned one must not hide it. Every expression is linear in the text; the ones that repeat
-do so possessively or between two fixed ends.
+beside a poisoned one must not hide it. Every expression is linear in the text: a repetition
+that another one may follow is possessive. One match holds the interpreter's lock, and no timeout
+fires until it ends: ``"~" * 50_000 + "`"`` once took minutes.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ MAX_BLOCKS: Final = 64
 
 _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)
 _CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
-_FENCE: Final = re.compile(r"^[ \t>]{0,12}(`{3,}|~{3,})[ \t]{0,8}([^\s`]{0,32})[^\r\n`]*$", re.M)
-_INNER_FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\r\n]*$", re.M)
+_FENCE: Final = re.compile(
+    r"^[ \t>]{0,12}+(`{3,}+|~{3,}+)[ \t]{0,8}+([^\s`]{0,32}+)[^\r\n`]*+(?=[\r\n]|\Z)", re.M
+)
+_INNER_FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)[^\r\n]*+", re.M)
 _INLINE: Final = re.compile(r"(?<!`)`([^`\r\n]{6,200})`(?!`)")
 _PYTHON: Final = frozenset({"python", "py", "python3", "python2", "py3", "{python}", "ipython"})
 _SHELL: Final = words("bash sh shell zsh console terminal powershell cmd bat")
 _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
 _IMPORT: Final = re.compile(
-    r"(?:\s|>){0,40}(?:import[ \t]+[A-Za-z_][\w.]*+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+)*+"
-    r"|from[ \t]+\.*[\w.]*+[ \t]+import[ \t]+(?:\*|\(.*|[A-Za-z_]\w*+(?:[ \t]+as[ \t]+\w+)?"
-    r"(?:[ \t]*,[ \t]*\w+(?:[ \t]+as[ \t]+\w+)?)*+))[ \t]*(?:[#;\\].*)?\s*\Z"
+    r"(?:\s|>){0,40}+(?:import[ \t]++[A-Za-z_][\w.]*+(?:[ \t]++as[ \t]++\w++)?+"
+    r"(?:[ \t]*+,[ \t]*+[\w.]++(?:[ \t]++as[ \t]++\w++)?+)*+"
+    r"|from[ \t]++\.*+[\w.]*+[ \t]++import[ \t]++(?:\*|\(.*+"
+    r"|[A-Za-z_]\w*+(?:[ \t]++as[ \t]++\w++)?+(?:[ \t]*+,[ \t]*+\w++(?:[ \t]++as[ \t]++\w++)?+)*+))[ \t]*+(?:[#;\\].*+)?+\s*+\Z"
 )
 _STATEMENT: Final = re.compile(
-    r"(?:\s|>){0,40}(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*[\[(]|class[ \t]+\w+[ \t]*[:(]|@\w[\w.]*|"
-    r"print[ \t]*\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*(?:#.*)?$|"
-    r"(?:else|try|finally)[ \t]*:|except\b.*:|return\b|raise\b|yield\b|"
-    r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*(?::[ \t]*[\w\[\], .]+)?(?:[-+*/%]|//|\*\*)?="
-    r"(?!=)[ \t]*[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*;?$|__import__|exec[ \t]*\()"
+    r"(?:\s|>){0,40}+(?:(?:async[ \t]++)?def[ \t]++\w++[ \t]*+[\[(]|class[ \t]++\w++[ \t]*+[:(]"
+    r"|@\w[\w.]*|print[ \t]*+\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*+(?:#.*+)?+$|"
+    r"(?:else|try|finally)[ \t]*+:|except\b.*:|return\b|raise\b|yield\b|"
+    r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*+(?::[\w\[\], .\t]++)?(?:[-+*/%]|//|\*\*)?="
+    r"(?!=)[ \t]*+[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*+;?$|__import__|exec[ \t]*+\()"
 )
 
 

@@ -174,12 +174,14 @@ class Folder:
 
 def integer_of(node: ast.expr) -> int | None:
     """A literal integer, also a negative one."""
-    if isinstance(node, ast.Constant):
-        return node.value if type(node.value) is int else None
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = integer_of(node.operand)
-        return None if inner is None else -inner
-    return None
+    negative = False
+    # A loop: thousands of signs pass the parser, and would be too deep for a recursion.
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node, negative = node.operand, not negative
+    value = node.value if isinstance(node, ast.Constant) else None
+    if type(value) is not int:
+        return None
+    return -value if negative else value
 
 
 def integers_of(node: ast.expr) -> list[int] | None:

@@ -51,7 +51,8 @@ def _assigned(
     if value is None:
         return
     if len(names) == len(targets):
-        reader.stack.append((value, Place(place.scope, place.in_try, names)))
+        fed = _shared(program, names, value)
+        reader.stack.append((value, Place(place.scope, place.in_try, fed)))
     else:
         reader.stack.append((value, place))
     if not literal:
@@ -63,6 +64,18 @@ def _assigned(
         program.literals += [(name, value) for name in names]
     elif names:
         _named_lambda(program, names[0], value)
+
+
+def _shared(program: Program, names: tuple[str, ...], value: ast.expr) -> tuple[str, ...]:
+    """What notes the names that ``value`` reads: the target, or for several one thing that they
+    share, no name of any program. ``a = b = ... = [a, b, ...]`` once took a set per target with all
+    the names in it, gigabytes for 20,000 characters."""
+    if len(names) < 2:
+        return names
+    group = f"= {id(value)}"
+    for name in names:
+        program.feeds[name].add(group)
+    return (group,)
 
 
 def _named_lambda(program: Program, name: str, value: ast.expr) -> None:

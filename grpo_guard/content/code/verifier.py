@@ -33,6 +33,8 @@ Reaction: TypeAlias = Literal["report", "reject"]
 
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
+# A completion of more characters than any model writes is not searched for code.
+MAX_TEXT: Final = 500_000
 # An honest solution may say how to get the packages that it is allowed to use.
 _INSTALL: Final = re.compile(r"\s*[$!%]?\s?pip3?\s+install((?:[ \t]+[A-Za-z_]\w{0,60}){1,20})\s*\Z")
 
@@ -70,7 +72,9 @@ class CodeVerifier(CompletionVerifier):
         require: Reject completions without code.
         stdin: The task feeds programs through standard input: ``input()`` and ``sys.stdin`` are no
             finding. Without it a program that waits for input stalls the reward.
-        max_chars: Longer code rejects as OVERLONG, which bounds time and memory.
+        max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
+            anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
+            or of more than twice ``max_chars`` where that is the larger number.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.
@@ -110,6 +114,10 @@ class CodeVerifier(CompletionVerifier):
         return [verdicts[completion.text] for completion in batch]
 
     def _verdict(self, text: str) -> Verdict:
+        longest = max(MAX_TEXT, 2 * self.max_chars)
+        if len(text) > longest:
+            message = f"{len(text)} characters of text; the limit is {longest}"
+            return reject(self.name, Cause.OVERLONG, message)
         blocks = extract(text, self.max_chars)
         if not blocks:
             if self.require:

@@ -1,0 +1,117 @@
+"""Texts made to stall, to fill memory or to break a check: each once did."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+from code_programs import judge, tagged
+
+from grpo_guard.content.code.verifier import MAX_TEXT
+from grpo_guard.verdict import Cause
+
+SIZE = MAX_TEXT - 1000
+
+
+def seconds(text: str) -> float:
+    started = time.process_time()
+    judge(text)
+    return time.process_time() - started
+
+
+def lines(line: str) -> str:
+    return "\n".join([line] * (SIZE // (len(line) + 1)))
+
+
+# Each of these was read again from each of its characters, in minutes or hours: one match of a
+# regular expression holds the interpreter's lock, so that no timeout stops it.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\n" + "~" * SIZE + "`",  # the reported fence
+        "~" * SIZE + "`",
+        "~~~" + "a" * SIZE + "`",
+        "<code>\n" + "~" * SIZE + "\r</code>",  # a fence in a tag, before a carriage return
+        "import a" + " " * SIZE + "!",
+        lines("import a" + " " * 1985 + "!"),
+        lines("a:" + " " * 1990 + "!"),  # an annotation
+        lines("from " + "." * 1985 + " !import"),
+        lines("if " + ": " * 990 + "!"),
+        lines("f" + "( )" * 660 + "!"),
+        "```python\nprint a" + " " * 49_000 + "b\n```",  # Python 2's print
+        "```python\nx = = 1\nprint" + " " * 49_000 + "(b\n```",
+        "```python\ntype a" + " " * 49_000 + "!\n```",  # a type alias
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_no_expression_reads_a_text_twice_over(text: str) -> None:
+    assert seconds(text) < 3  # hundredths of a second on an idle core
+
+
+def test_a_text_over_the_limit_is_overlong_before_anything_is_looked_for() -> None:
+    words = "She has 12 apples. " * (MAX_TEXT // 19 + 1)
+    assert judge(words[:MAX_TEXT]).accepted
+    for text in (words[: MAX_TEXT + 1], "<code>" * MAX_TEXT):
+        verdict = judge(text)
+        assert verdict.rejected
+        assert verdict.cause is Cause.OVERLONG
+    # Whoever allows for longer code allows for the words around it.
+    assert judge(words[: MAX_TEXT + 1], max_chars=MAX_TEXT).accepted
+
+
+# A fence is one under any line ending.
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("fence", ["```", "~~~~"])
+def test_fences_are_found_under_any_line_ending(newline: str, fence: str) -> None:
+    text = newline.join(["Text.", f"{fence}python", "{}", fence, "Text."])
+    assert judge(text.format("x = = 1")).cause is Cause.MALFORMED
+    assert judge(text.format("print(1)")).accepted
+
+
+# One set per target with every name in it took gigabytes.
+def test_a_chain_of_targets_takes_memory_for_its_names_once() -> None:
+    names = [f"a{n}" for n in range(4000)]
+    source = "=".join(names) + "=[" + ",".join(names) + "]"
+    text = tagged(f"{source}\nprint(a1)")
+    assert len(text) < 50_000
+    tracemalloc.start()
+    try:
+        judge(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 << 20
+
+
+def test_what_chained_targets_read_still_reaches_the_output() -> None:
+    verdict = judge(tagged("n = 2\nk = 3\na = b = n\nc = d = k\nprint(a)"))
+    assert {f.message.split()[1] for f in verdict.findings} == {"k", "c", "d", "b"}
+
+
+# str() of so many digits raises ValueError: a program that should be rejected was not judged.
+@pytest.mark.parametrize("digits", ["0x" + "f" * 3700, "0b" + "1" * 20_000])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "d = {%s: lambda a: a}", "print([%s, 1, 2, 3, 4])", "print('a' * %s)", "print(2 ** %s)",
+        "print('a'[%s])", "print('a'[:%s])", "print(chr(%s))", "print('%%c' %% %s)", "x = 1 << %s",
+        "print(bytes([%s, 1, 2, 3]))", "print('ab'.translate({97: %s}))", "print(range(%s))",
+        "if %s > 1.5: print(1)", "match 1:\n    case %s:\n        print(1)", "print(f'{%s}{1}')",
+        "print(''.join(chr(ord(c) + %s) for c in 'ab'))", "print(getattr(1, %s))", "x: %s = 1",
+        "print('{}'.format(%s))", "print('a'.replace(%s, 'b'))", "print(-%s)", "print(%s == 1j)",
+        "from operator import attrgetter\nprint(attrgetter(%s))",
+    ],
+)  # fmt: skip
+def test_an_integer_that_no_text_can_show_is_no_way_out(digits: str, source: str) -> None:
+    verdict = judge(tagged("import calc\n" + source % digits + "\nprint(calc.add(2, 2))"))
+    assert "unlisted_import" in {finding.kind for finding in verdict.findings}
+    assert verdict.rejected
+
+
+# Signs in brackets stay below the limits of depth, and were too many for a recursion.
+def test_thousands_of_signs_are_no_way_out() -> None:
+    for levels in (5, 15, 30, 50):
+        number = ("-" * 58 + "(") * levels + "3" + ")" * levels
+        for source in (f"x = [1, 2, 3, {number}]", f"x = 'abc'[{number}]", f"x = range({number})"):
+            assert judge(tagged(f"import calc\n{source}\nprint(calc.add(2, 2))")).rejected
