@@ -87,6 +87,10 @@ class Completion:
                 raise CompletionError(name, "an integer of 64 bits or null", "a larger one")
         if isinstance(self.group, bool) or not isinstance(self.group, str | int | None):
             raise CompletionError("group", "a string, an integer or null", self.group)
+        if isinstance(self.group, int) and not _fits(self.group):
+            raise CompletionError(
+                "group", "a string, an integer of 64 bits or null", "a larger one"
+            )
         if not isinstance(self.metadata, Mapping):
             raise CompletionError("metadata", "an object", self.metadata)
 

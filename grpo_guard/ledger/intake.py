@@ -142,12 +142,21 @@ def printable(data: bytes) -> str:
 
 
 def _claimed(batch: Sequence[Completion]) -> int | None:
-    """The median of the nodes' claims: a minority cannot move the round where it likes."""
+    """The median of the nodes' claims: a minority cannot move the round where it likes.
+
+    Nor can it bring a round where most nodes claim none: one that always said 0 would have each
+    batch taken for the same round, and no evidence would ever add up.
+    """
     claims = defaultdict[str | None, Counter[int]](Counter)
+    silent = set[str]()
     for completion in batch:
         if completion.round is not None:
             claims[completion.node][completion.round] += 1
+        elif completion.node is not None:
+            silent.add(completion.node)
     named = [c for node, c in claims.items() if node is not None] or list(claims.values())
+    if len(silent - claims.keys()) * 2 >= len(silent | claims.keys()):
+        return None
     votes = sorted(min(c, key=lambda r: (-c[r], r)) for c in named)
     return votes[(len(votes) - 1) // 2] if votes else None
 
@@ -189,8 +198,10 @@ def _prompt(completion: Completion) -> bytes:
     if not isinstance(prompt, str):
         try:
             prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
-        except RecursionError:  # one such prompt must not cost the record of a whole batch
-            prompt = f"{len(prompt)} messages, nested too deeply"
+        except (RecursionError, ValueError):
+            # Nested too deeply, or a number too long to be written: one such prompt must not cost
+            # the record of a whole batch.
+            prompt = f"{len(prompt)} messages that cannot be written"
     return prompt.encode("utf-8", "surrogatepass")
 
 

@@ -215,3 +215,32 @@ def test_options_are_checked_and_the_registry_names_it() -> None:
     for options in ({"alpha": 0}, {"on_long": "drop"}, {"min_peers": 0}, {"min_peers": True}):
         with pytest.raises(ValueError, match=f"LengthVerifier.{next(iter(options))}: expected"):
             LengthVerifier(**options)  # type: ignore[arg-type]
+
+
+def test_threat_short_right_answers_of_one_node_do_not_make_the_others_long() -> None:
+    # Few honest answers are right; the attacker sends the right one in a word, three times.
+    rng = random.Random(0)
+    rejected, factors = 0, []
+    for _ in range(20):
+        batch = []
+        for node in ("ann", "bob", "cid"):
+            for i in range(3):
+                said = f"{honest(rng)}\n#### {25 if i == 0 else 24}"
+                batch.append(Completion(QUESTION, said, reference="25", node=node))
+        batch += [Completion(QUESTION, "25", reference="25", node="mal") for _ in range(3)]
+        rejected += sum(v.rejected for v in LengthVerifier().verify(batch)[:9])
+        factors += LengthScaling().factors(batch)[:9]
+    assert rejected == 0
+    # A factor of 1e-30, as three short answers of equal worth would give, is a reward taken away.
+    assert min(factors) > 0.01
+    assert sum(factors) / len(factors) > 0.9
+
+
+def test_a_prompt_that_cannot_be_written_out_gets_verdicts_and_factors() -> None:
+    nested: object = "x"
+    for _ in range(5000):
+        nested = [nested]
+    prompt = [{"role": "user", "content": nested}]
+    batch = [Completion(prompt, "4", node=f"n{i}") for i in range(4)]
+    assert len(LengthVerifier().verify(batch)) == 4
+    assert LengthScaling().factors(batch) == [1.0] * 4

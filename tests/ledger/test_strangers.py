@@ -2,11 +2,12 @@
 
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 from swarm_ledger import Says, counts, one_in, play, played
 
-from grpo_guard import AllOf, Completion, Guard
+from grpo_guard import AllOf, Completion, CompletionError, Guard
 from grpo_guard.ledger.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
 from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.schema import LedgerError
@@ -155,3 +156,25 @@ def test_a_batch_is_read_by_its_majority():
     batch = [Completion("p", "x", node=n, round=r) for n, r in claims]
     assert intake(batch, [accept("says")] * 5).round == 5
     assert intake(batch, [accept("says")] * 5, round=7).round == 7
+
+
+def test_threat_one_node_that_claims_a_round_where_the_others_claim_none(ledger):
+    # Always the same round: with its word alone, all batches would be taken for one.
+    for t in range(40):
+        batch, verdicts = played(t, one_in(1))
+        batch = [
+            replace(c, round=0 if c.node == "mal" else None, prompt=f"{t} {c.prompt}")
+            for c in batch
+        ]
+        ledger.record(batch, verdicts)
+    assert ledger.state("mal") is State.HARD
+    assert ledger.state("ann") is State.CLEAR
+
+
+def test_a_group_or_prompt_too_large_to_be_written_stops_nothing(ledger):
+    with pytest.raises(CompletionError, match="64 bits"):
+        Completion("q", "4", group=10**5000)
+    odd = Completion([{"role": "user", "content": 10**5000}], "4", node="mal", round=0)
+    batch, verdicts = played(0)
+    ledger.record([*batch, odd], [*verdicts, accept("says")])
+    assert counts(ledger)["mal"][0] >= 0

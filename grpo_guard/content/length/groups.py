@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_guard.completion import Completion
 
@@ -96,14 +97,32 @@ def peers_of(member: Member, group: Sequence[Member], wanted: int) -> list[Membe
     """The members that this one is measured by.
 
     Those of other nodes and of equal worth, as long as there are ``wanted`` of them: a node must
-    not set the measure for itself, and wrong answers ramble where right ones do not.
+    not set the measure for itself, and wrong answers ramble where right ones do not. Nor must one
+    node set it for all others, as it could by the right answer in a word where few are right.
     """
     others = [m for m in group if m.index != member.index]
     foreign = [m for m in others if member.node is None or m.node != member.node]
     if len(foreign) < wanted:
         foreign = others
-    equal = [m for m in foreign if m.worth == member.worth]
+    equal = _without_majority([m for m in foreign if m.worth == member.worth])
     return equal if len(equal) >= wanted else foreign
+
+
+def _without_majority(members: list[Member]) -> list[Member]:
+    """The members, but of a node that sent half of them or more only what leaves it fewer.
+
+    Where all are of one node there is nobody to measure it by.
+    """
+    sizes = Counter(member.node for member in members)
+    if len(sizes) < 2:
+        return members
+    node, most = sizes.most_common(1)[0]
+    others = len(members) - most
+    if node is None or most < others:
+        return members
+    left = [member for member in members if member.node == node][: others - 1]
+    kept = {member.index for member in left}
+    return [m for m in members if m.node != node or m.index in kept]
 
 
 def is_right(completion: Completion) -> bool | None:
@@ -136,8 +155,15 @@ def _prompt_key(completion: Completion, seen: dict[int, Hashable]) -> Hashable:
     if isinstance(prompt, str):
         return prompt
     if id(prompt) not in seen:
-        seen[id(prompt)] = tuple((m.get("role"), repr(m.get("content"))) for m in prompt)
+        seen[id(prompt)] = _message_key(prompt)
     return seen[id(prompt)]
+
+
+def _message_key(prompt: Sequence[Mapping[str, Any]]) -> Hashable:
+    try:
+        return tuple((m.get("role"), repr(m.get("content"))) for m in prompt)
+    except (RecursionError, ValueError):  # nested too deeply, or a number too long to be written
+        return "messages that cannot be written", len(prompt)
 
 
 def _members(
