@@ -18,6 +18,11 @@ from grpo_guard.content.arithmetic.notation import Rational
 _LARGEST: Final = 1e12
 _NEAR: Final = 0.006  # what is stated may be rounded to two decimals
 
+
+def _factorial(x: float) -> float:
+    return float(math.factorial(int(x))) if 0 <= x <= 15 else math.nan
+
+
 _UNARY: Final[dict[str, tuple[Callable[[float], float], ...]]] = {
     "root": (math.sqrt, math.cbrt), "sqrt": (math.sqrt,), "abs": (abs,),
     "square": (lambda x: x * x,), "squared": (lambda x: x * x,),
@@ -27,7 +32,7 @@ _UNARY: Final[dict[str, tuple[Callable[[float], float], ...]]] = {
     "sin": (math.sin, lambda x: math.sin(math.radians(x))),
     "cos": (math.cos, lambda x: math.cos(math.radians(x))),
     "tan": (math.tan, lambda x: math.tan(math.radians(x))),
-    "factorial": (lambda x: float(math.factorial(int(x))) if 0 <= x <= 15 else math.nan,),
+    "factorial": (_factorial,),
 }  # fmt: skip
 _OF_SEVERAL: Final[dict[str, Callable[[list[int]], float]]] = {
     "max": max, "min": min, "gcd": lambda v: math.gcd(*v), "lcm": lambda v: math.lcm(*v),
