@@ -15,7 +15,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.expression import Run, UndefinedError, evaluate
 from grpo_guard.content.arithmetic.notation import Rational
 
-_LARGEST: Final = 1e12
+_LARGEST: Final = 10**12
 _NEAR: Final = 0.006  # what is stated may be rounded to two decimals
 
 
@@ -43,7 +43,7 @@ NAMES: Final = frozenset(_UNARY) | frozenset(_OF_SEVERAL)
 
 def gives(name: str, run: Run, exact: Rational, stated: Rational) -> bool:
     """Whether the named function of ``run``, whose value is ``exact``, gives what is stated."""
-    if abs(stated) > _LARGEST or abs(exact) > _LARGEST:
+    if not (-_LARGEST <= stated <= _LARGEST and -_LARGEST <= exact <= _LARGEST):
         return False
     return any(
         math.isfinite(value) and abs(value - float(stated)) <= _NEAR * max(1.0, abs(value))
