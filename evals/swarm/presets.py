@@ -26,7 +26,7 @@ class Preset:
 
 PRESETS: Final = {
     "default": Preset(("text",), (NONE, "homogeneous"), 5, 80, 16),
-    "quick": Preset(("text",), (NONE, "homogeneous"), 1, 50, 16),
+    "quick": Preset(("text",), (NONE, "homogeneous"), 1, 40, 16),
     "standard": Preset(
         ("text", "math", "code", "dos"),
         (NONE, "paper_logit", "homogeneous", "heterogeneous"), 2, 100, 16,
