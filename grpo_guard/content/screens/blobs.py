@@ -52,14 +52,11 @@ def encoded_blobs(view: View) -> Iterator[Finding]:
 def _encoded(view: View) -> Iterator[Finding]:
     if max(view.lengths) < _SHORTEST and not _may_be_bytes(view):
         return
-    long_words = [word for word in view.words if len(word) >= _SHORTEST]
-    runs = (m[0] for word in islice(long_words, _LOOKED_AT) for m in _RUN.finditer(word[:4096]))
-    spans = [(run, what) for run in runs if (what := _payload(run))]
-    for run, what in spans:
-        at = view.text.find(run)
-        if not view.asked_for(run) and not _in_url(view.text, at):
+    for run, at in _runs(view):
+        what = _payload(run)
+        if what and not view.asked_for(run) and not _in_url(view.text, at):
             yield Finding("encoded", f"{what}: {shown(run)}", char_span=(at, at + len(run)))
-    if long_words and "%" in view.text:
+    if max(view.lengths) >= _SHORTEST and "%" in view.text:
         yield from _percent(view)
     text = view.text
     if "\\x" in text or "\\u" in text or "&#" in text or _may_be_bytes(view):
@@ -67,6 +64,20 @@ def _encoded(view: View) -> Iterator[Finding]:
             if _says_more_than_digits(match[0]) and not view.asked_for(match[0]):
                 message = f"escaped characters: {shown(match[0])}"
                 yield Finding("encoded", message, char_span=match.span())
+
+
+def _runs(view: View) -> Iterator[tuple[str, int]]:
+    """Runs that could be a payload, and where they start.
+
+    One pass: were each looked for from the start, those that a URL excuses would be looked for by
+    the ten thousand.
+    """
+    at = 0
+    for word in islice((w for w in view.words if len(w) >= _SHORTEST), _LOOKED_AT):
+        at = view.text.index(word, at)
+        for match in _RUN.finditer(word[:4096]):
+            yield match[0], at + match.start()
+        at += len(word)
 
 
 def _payload(run: str) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from grpo_guard.content.screens import lookalikes
 from grpo_guard.content.screens.lookalikes import LATIN_LIKE, NOT_LATIN, STYLED, latin
@@ -82,6 +83,17 @@ class _Known:
         self.view = view
         self._near: set[str] | None = None
 
+    @cached_property
+    def cjk(self) -> bool:
+        """Whether there are characters of a width that Latin letters are set in beside them."""
+        # Asked for every word, and each answer is a walk through text and prompt.
+        return bool(_CJK.search(self.view.text) or _CJK.search(self.view.prompt))
+
+    @cached_property
+    def asked(self) -> frozenset[re.Pattern[str]]:
+        """The scripts that the prompt is in."""
+        return frozenset(script for script in _ONE_SCRIPT if script.search(self.view.prompt))
+
     def __contains__(self, word: str) -> bool:
         if word in _COMMON:
             return True
@@ -110,7 +122,7 @@ def _is_disguise(word: str, known: _Known, phonetic: bool) -> bool:
         len(scripts) == 1
         and _LATIN_WORD.fullmatch(folded) is not None
         and folded in _COMMON
-        and not scripts[0].search(known.view.prompt)
+        and scripts[0] not in known.asked
     )
 
 
@@ -119,7 +131,7 @@ def _is_styled_word(word: str, known: _Known) -> bool:
     folded = "".join(map(latin, word))
     if not _LATIN_WORD.fullmatch(folded) or folded in _FUNCTIONS:
         return False
-    if _FULL_WIDTH.match(word) and (_CJK.search(known.view.text) or _CJK.search(known.view.prompt)):
+    if _FULL_WIDTH.match(word) and known.cjk:
         return folded in _COMMON
     if folded in known:
         return True

@@ -61,12 +61,14 @@ def script_switch(view: View) -> Iterator[Finding]:
         first = letters.search(text)
         if first is None or letters.search(view.prompt) or _ASKED.search(view.prompt):
             continue
-        for match in _RUNS[name].finditer(text, first.start()):
-            count = _count(letters, match[0], allowed)
-            if count >= allowed and _others(text, match.span(), letters):
-                message = f"a switch to {name} letters, which the prompt has none of"
-                yield Finding("script_switch", message, char_span=match.span())
-                break
+        runs = _RUNS[name].finditer(text, first.start())
+        long = (m.span() for m in runs if _count(letters, m[0], allowed) >= allowed)
+        span = next(long, None)
+        # No run has other letters within, so around each there are the same. Counted per run, a
+        # text of ten thousand runs would be read ten thousand times.
+        if span is not None and sum(map(str.isalpha, letters.sub("", text))) >= _BOTH:
+            message = f"a switch to {name} letters, which the prompt has none of"
+            yield Finding("script_switch", message, char_span=span)
 
 
 def _count(letters: re.Pattern[str], piece: str, enough: int) -> int:
@@ -76,15 +78,3 @@ def _count(letters: re.Pattern[str], piece: str, enough: int) -> int:
         if count >= enough:
             break
     return count
-
-
-def _others(text: str, span: tuple[int, int], own: re.Pattern[str]) -> bool:
-    """Whether enough of the text around the stretch is in other letters."""
-    count = 0
-    for start, end in ((0, span[0]), (span[1], len(text))):
-        for char in text[start:end]:
-            if char.isalpha() and not own.match(char):
-                count += 1
-                if count >= _BOTH:
-                    return True
-    return False

@@ -28,13 +28,20 @@ _ESCAPES = re.compile(
 _GZIP = re.compile(r"\bH4sI[A-Za-z0-9+/]{20,}")
 _QUOTED = re.compile(r"(?:=[0-9A-F]{2}){6,}")
 _QUOTED_RUN = re.compile(rb"(?:=[0-9A-F]{2}){6}")
-_MORSE = re.compile(r"(?:(?<![^ /|\n])[.\-·−–•]{1,6}[ /|]{1,3}){9,}[.\-·−–•]{1,6}(?![^\s])")
+# All codes of a row are taken and none given back: a row that ends in a letter would be walked to
+# its end from each of its codes. Where it has to end earlier is found by one more look.
+_MORSE = re.compile(r"(?<![^ /|\n])[.\-·−–•]{1,6}(?:[ /|]{1,3}[.\-·−–•]{1,6}){9,}+")
+_LAST_CODE = re.compile(r".*[.\-·−–•](?= )")
+_MORSE_LEAST = 10
+_BETWEEN_CODES = re.compile(r"[ /|]+")
 _DOT = re.compile(r"[.·•]")
 _DASH = re.compile(r"[\-−–]")
 _APART = re.compile(r"(?<![^\W\d_])(?:[A-Za-z][ .\-_*]{1,3}){15,}[A-Za-z](?![^\W\d_])")
 _VOWEL = re.compile(r"[aeiou]", re.IGNORECASE)
 _CHUNK = re.compile(r"[A-Za-z0-9+/]{4,76}={0,2}")
 _INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]")
+_Find = Callable[[str], Iterator[tuple[int, int]]]
+_Gate = Callable[[bytes, Set[str]], bool]
 _BASE85_LEAST = 20
 _INNER_CAPITALS = 3
 _LETTERS_APART = 8
@@ -81,11 +88,11 @@ def spelt_out(view: View) -> Iterator[Finding]:
 def _spans(view: View) -> Iterator[tuple[str, int, int]]:
     text = view.text
     data, words = text.encode("utf-8", "replace"), view.vocabulary
-    for what, pattern, may_be, is_text in _CODES:
+    for what, find, may_be, is_text in _CODES:
         if may_be(data, words):
-            for match in islice(pattern.finditer(text), _LOOKED_AT):
-                if is_text(match[0]):
-                    yield what, *match.span()
+            for start, end in islice(find(text), _LOOKED_AT):
+                if is_text(text[start:end]):
+                    yield what, start, end
     yield from _turned_round(view)
     if _has_inner_capitals(data, words):
         yield from _chunks(text)
@@ -252,8 +259,23 @@ def _bits_say(piece: str) -> bool:
     return _is_text(bytes(rows))
 
 
+def _all_of(pattern: re.Pattern[str]) -> _Find:
+    return lambda text: (match.span() for match in pattern.finditer(text))
+
+
+def _rows_of_morse(text: str) -> Iterator[tuple[int, int]]:
+    """Rows of codes with white space behind the last: "./././x" is no Morse."""
+    for match in _MORSE.finditer(text):
+        start, end = match.span()
+        if end < len(text) and not text[end].isspace():
+            last = _LAST_CODE.match(text, start, end)
+            end = last.end() if last else start
+        if len(_BETWEEN_CODES.split(text[start:end])) >= _MORSE_LEAST:
+            yield start, end
+
+
 def _is_morse(piece: str) -> bool:
-    codes = set(re.split(r"[ /|]+", piece[:2000]))
+    codes = set(_BETWEEN_CODES.split(piece[:2000]))
     both = sum(bool(_DOT.search(code) and _DASH.search(code)) for code in codes)
     return len(codes) >= 5 and both >= 3
 
@@ -273,16 +295,15 @@ def _always(piece: str) -> bool:
 
 
 # What it is called, where it stands, whether it can be there at all, whether it says something.
-_Gate = Callable[[bytes, Set[str]], bool]
-_Code = tuple[str, re.Pattern[str], _Gate, Callable[[str], bool]]
+_Code = tuple[str, _Find, _Gate, Callable[[str], bool]]
 _CODES: tuple[_Code, ...] = (
-    ("bytes as numbers", _NUMBERS, _has_numbers, _numbers_say),
-    ("bytes in hexadecimal", _HEX_LIST, _has_hexadecimals, _hex_says),
-    ("bytes in binary", _BITS, _has_numbers, _bits_say),
-    ("escaped characters", _ESCAPES, _has_escapes, _always),
-    ("escaped characters", _QUOTED, _has_quoted, _always),
-    ("compressed data", _GZIP, _has_gzip, _always),
-    ("Morse code", _MORSE, _has_morse, _is_morse),
-    ("letters set apart", _APART, _has_letters_apart, _letters_say),
+    ("bytes as numbers", _all_of(_NUMBERS), _has_numbers, _numbers_say),
+    ("bytes in hexadecimal", _all_of(_HEX_LIST), _has_hexadecimals, _hex_says),
+    ("bytes in binary", _all_of(_BITS), _has_numbers, _bits_say),
+    ("escaped characters", _all_of(_ESCAPES), _has_escapes, _always),
+    ("escaped characters", _all_of(_QUOTED), _has_quoted, _always),
+    ("compressed data", _all_of(_GZIP), _has_gzip, _always),
+    ("Morse code", _rows_of_morse, _has_morse, _is_morse),
+    ("letters set apart", _all_of(_APART), _has_letters_apart, _letters_say),
 )
 _SPELLINGS = ("bytes in binary", "letters set apart", "reversed text")

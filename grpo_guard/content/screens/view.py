@@ -76,9 +76,14 @@ class View:
             self._shared[key] = self._completion.prompt_text
         return self._shared[key]
 
+    @cached_property
+    def _lower_prompt(self) -> str:
+        # A completion can make thousands of finds for the prompt to be asked about.
+        return self.prompt.lower()
+
     def asked_for(self, piece: str) -> bool:
         """Whether the prompt holds this piece, in any case: then the completion may repeat it."""
-        return piece.lower() in self.prompt.lower()
+        return piece.lower() in self._lower_prompt
 
     def unasked(
         self, pattern: re.Pattern[str], kind: str, what: str, limit: int = 64
