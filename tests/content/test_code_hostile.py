@@ -115,3 +115,92 @@ def test_thousands_of_signs_are_no_way_out() -> None:
         number = ("-" * 58 + "(") * levels + "3" + ")" * levels
         for source in (f"x = [1, 2, 3, {number}]", f"x = 'abc'[{number}]", f"x = range({number})"):
             assert judge(tagged(f"import calc\n{source}\nprint(calc.add(2, 2))")).rejected
+
+
+LONG = "s = '" + "a" * 10_000 + "'\nt = '" + "b" * 10_000 + "'\n"
+
+
+# Each line built up to 100 MB and then cut it.
+@pytest.mark.parametrize(
+    "line",
+    [
+        "s.replace('a', t)",
+        "t.join(s)",
+        "t.join(s.split('a'))",
+        "t.join(('a ' * 5000).split())",
+        "'%s%s%s%s%s%s%s%s%s%s%s%s' % (s, s, s, s, s, s, s, s, s, s, s, s)",
+        "''.join([s, s, s, s, s, s, s, s, s, s, s, s])",
+        "s + s + s + s + s + s + s + s + s + s + s + s",
+        "s * 90_000_000",
+        "'a' * 9_000 * 9_000",
+        "s.translate({97: 'c' * 10_000, 98: '" + "d" * 10_000 + "'})",
+        "s.upper().lower().replace('a', t).upper().lower().replace('b', s)",
+        "s[::-1][::-1][::-1][::-1][::-1][::-1]",
+    ],
+)
+def test_what_a_program_spells_is_bounded_before_it_is_built(line: str) -> None:
+    source = LONG + f"print({line})\n" * ((49_000 - len(LONG)) // (len(line) + 8))
+    tracemalloc.start()
+    try:
+        started = time.process_time()
+        judge(tagged(source))
+        spent = time.process_time() - started
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 << 20
+    assert spent < 20  # at most 2 s on an idle core, without the tracing
+
+
+# Names that stand for sums of names double a text each; a name may also lead back to itself.
+def test_names_that_lead_to_names_are_followed_within_bounds() -> None:
+    doubling = "\n".join(f"a{n + 1} = a{n} + a{n}" for n in range(1500))
+    assert seconds(tagged(f"a0 = 'xy'\n{doubling}\nprint(a1500)")) < 5
+    backwards = "\n".join(f"a{n} = a{n + 1} + a{n + 1}" for n in range(1500))
+    assert seconds(tagged(f"a1500 = 'xy'\n{backwards}\nprint(a0)")) < 5
+    assert judge(tagged("a = 'x'\nb = c + a\nc = b + a\nd = d + a\nprint(b)")).findings is not None
+
+
+# Whoever fills the allowance must not hide what comes behind it.
+def test_more_to_spell_than_is_followed_rejects() -> None:
+    line = "print(s[::-1])\n"
+    source = LONG + line * 900
+    verdict = judge(tagged(source))
+    assert verdict.rejected
+    assert "more steps" in verdict.findings[0].message
+    assert judge(tagged(LONG + line * 90)).accepted
+
+
+# Empty pieces, harmless expressions and other names once hid what is put together.
+@pytest.mark.parametrize(
+    "source",
+    [
+        "s = " + "''+" * 300 + "'im'+'port os'",
+        "'a'.lower();" * 2500 + "s = 'im'+'port os'",
+        "u = '_' * 2\ns = u + 'globals' + u",
+        "u = ''.join(['_', '_'])\nv = 'globals' + u\ns = u + v",
+        "n = 2\nu = '_' * n\ns = f'{u}globals{u}'",
+        "s = '%sglobals%s' % (2 * '_', '_' * 2)",
+    ],
+    ids=lambda source: source[-24:],
+)
+def test_what_is_put_together_is_seen_through_padding_and_names(source: str) -> None:
+    verdict = judge(tagged(f"{source}\nprint(s)"))
+    assert "built_string" in {finding.kind for finding in verdict.findings}
+    assert verdict.rejected
+
+
+# Long chains of plain arithmetic and of names are no spelling.
+@pytest.mark.parametrize(
+    "source",
+    [
+        "n = " + "*".join(str(k) for k in range(1, 200)),
+        "n = " + "+".join(str(k) for k in range(1, 500)),
+        "x0 = 1\n" + "\n".join(f"x{k + 1} = x{k} + {k}" for k in range(300)) + "\nn = x300",
+        "n = 'day ' + " + " + ".join(f"'and day {k} '" for k in range(300)),
+        "n = '-' * 40 + '=' * 40",
+    ],
+    ids=lambda source: source[:24],
+)
+def test_long_honest_expressions_pass(source: str) -> None:
+    assert judge(tagged(f"{source}\nprint('It is', n)")).accepted

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_LETTERS: Final = 2000
+MAX_LETTER: Final = 100
 _SHIFTS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: lambda code, key: code + key,
     ast.Sub: lambda code, key: code - key,
@@ -68,5 +69,6 @@ def swapped(text: str, table: ast.expr) -> str | None:
         in_range = type(other) is int and 0 <= other < 0x110000
         if type(code) is not int or not (in_range or isinstance(other, str | None)):
             return None
-        pairs[code] = other  # type: ignore[assignment]
+        # Two thousand letters that each become a long text would be gigabytes.
+        pairs[code] = other[:MAX_LETTER] if isinstance(other, str) else other  # type: ignore[assignment]
     return text[:MAX_LETTERS].translate(pairs)

@@ -1,17 +1,22 @@
-"""Values of expressions made of literals alone, by reading the tree; nothing is executed."""
+"""Values of expressions made of literals alone, by reading the tree; nothing is executed.
+
+What is built is bounded before it is built: ``"aaa...".replace("a", text)`` of two texts of the
+longest length would be 100 MB, and a program has room for hundreds of them.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from grpo_guard.content.code.ciphers import shifted, swapped
 from grpo_guard.content.code.names import words
 
 MAX_TEXT: Final = 10_000
-MAX_STEPS: Final = 200
+MAX_STEPS: Final = 80  # of about five frames each
+MAX_BUILT: Final = 8_000_000
 METHODS: Final = words(
     "fromhex decode encode strip lower upper swapcase casefold format join replace translate"
 )
@@ -28,47 +33,85 @@ class Folder:
 
     def __init__(self, known: Mapping[str, ast.expr] | None = None) -> None:
         self.known = known or {}
+        # Whether there was more to read than any honest program spells.
+        self.spent = False
+        self._left = MAX_BUILT
+        # Texts of expressions by identity: each is built once, however many lead to it.
+        self._read: dict[int, str | None] = {}
 
     def text(self, node: ast.expr, steps: int = MAX_STEPS) -> str | None:
         """The string that an expression of literals spells: ``"__im" + "port__"``, ``chr(101)``,
-        ``"lave"[::-1]``, ``"".join([...])``. None where it depends on anything else or is too long.
+        ``"lave"[::-1]``, ``"".join([...])``. None where it depends on anything else. A text of more
+        than `MAX_TEXT` characters is cut.
         """
-        if steps <= 0:
-            return None
         if isinstance(node, ast.Constant):
             if isinstance(node.value, bytes):
                 return node.value[:MAX_TEXT].decode("latin-1")
             return node.value[:MAX_TEXT] if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
             value = self.known.get(node.id)
-            return self.text(value, steps - 1) if isinstance(value, ast.Constant) else None
-        if isinstance(node, ast.BinOp):
-            return self._operated(node, steps)
-        if isinstance(node, ast.Subscript):
-            return self._sliced(node, steps)
-        if isinstance(node, ast.Call):
-            return self._called(node, steps)
-        if isinstance(node, ast.JoinedStr):
-            return self._joined(node.values, "", steps)
-        if isinstance(node, ast.FormattedValue):
-            return self.text(node.value, steps - 1)
-        return None
+            return None if value is None else self.text(value, steps)
+        read = _READ.get(type(node))
+        if read is None:
+            return None
+        key = id(node)
+        if key in self._read:
+            return self._read[key]
+        if steps <= 0 or self._left <= 0:
+            self.spent = True
+            return None
+        self._read[key] = None  # a = a + "b" leads back to itself
+        found = read(self, node, steps)
+        if found is not None:
+            found = found[:MAX_TEXT]
+            self._left -= len(found)
+        self._read[key] = found
+        return found
+
+    def _value(self, node: ast.FormattedValue, steps: int) -> str | None:
+        return self.text(node.value, steps - 1)
+
+    def _interpolated(self, node: ast.JoinedStr, steps: int) -> str | None:
+        return self._joined(node.values, "", steps)
 
     def _operated(self, node: ast.BinOp, steps: int) -> str | None:
         if isinstance(node.op, ast.Mod):
             values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
             return self._filled(self.text(node.left, steps - 1), _FIELD, values, steps)
+        if isinstance(node.op, ast.Mult):
+            return self._repeated(node, steps)
         if not isinstance(node.op, ast.Add):
             return None
         # Chains lean left: unrolled here, they cost no recursion.
-        parts: list[ast.expr] = []
-        left: ast.expr = node
+        parts: list[ast.expr] = [node.right]
+        left: ast.expr = node.left
         while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
+            if id(left) in self._read:
+                break
             parts.append(left.right)
             left = left.left
-            if len(parts) > MAX_STEPS:
-                return None
         return self._joined([left, *reversed(parts)], "", steps)
+
+    def _repeated(self, node: ast.BinOp, steps: int) -> str | None:
+        """``"_" * 2``: half of a name that no string of the program shows."""
+        times = 1
+        base: ast.expr = node
+        # 1 * 2 * ... * 200 is no recursion either.
+        while isinstance(base, ast.BinOp) and isinstance(base.op, ast.Mult):
+            count, other = self._integer(base.right), base.left
+            if count is None:
+                count, other = self._integer(base.left), base.right
+            if count is None:
+                return None
+            times, base = min(max(0, times * count), MAX_TEXT), other
+        text = self.text(base, steps - 1)
+        return text * min(times, MAX_TEXT // len(text) + 1) if text else text
+
+    def _integer(self, node: ast.expr) -> int | None:
+        """A literal integer, or a name that stands for one."""
+        value = self.known.get(node.id) if isinstance(node, ast.Name) else node
+        number = None if value is None else integer_of(value)
+        return None if number is None else max(-1, min(number, MAX_TEXT))
 
     def _filled(
         self, pattern: str | None, fields: re.Pattern[str], values: list[ast.expr], steps: int
@@ -77,26 +120,34 @@ class Folder:
         if pattern is None:
             return None
         pieces = fields.split(pattern)
-        if len(pieces) != len(values) + 1 or len(pieces) > MAX_STEPS:
+        if len(pieces) != len(values) + 1:
             return None
         texts = [pieces[0]]
+        size = 0
         for piece, value in zip(pieces[1:], values, strict=True):
             code = integer_of(value)
             number = code is not None and 0 <= code < 0x110000
-            text = chr(code) if code and number else self.text(value, steps // 4)
+            text = chr(code) if code and number else self.text(value, steps - 1)
             if text is None:
                 return None
             texts += [text, piece]
-        return "".join(texts)[:MAX_TEXT]
+            size += len(text)
+            if size > MAX_TEXT:
+                break
+        return "".join(texts)
 
     def _joined(self, parts: list[ast.expr], between: str, steps: int) -> str | None:
         texts: list[str] = []
-        for part in parts[: MAX_STEPS + 1]:
-            text = self.text(part, steps // 4)
+        size = 0
+        for part in parts:
+            text = self.text(part, steps - 1)
             if text is None:
                 return None
             texts.append(text)
-        return between.join(texts)[:MAX_TEXT]
+            size += len(text) + len(between)
+            if size > MAX_TEXT:
+                break
+        return between.join(texts)
 
     def _sliced(self, node: ast.Subscript, steps: int) -> str | None:
         text = self.text(node.value, steps - 1)
@@ -152,8 +203,7 @@ class Folder:
             return swapped(text, args[0])
         if name == "replace" and len(args) == 2:
             old, new = self.text(args[0], steps - 1), self.text(args[1], steps - 1)
-            empty = old is None or new is None or not old
-            return None if empty else text.replace(old or "", new or "")[:MAX_TEXT]
+            return None if new is None or not old else _replaced(text, old, new)
         return None
 
     def _joined_by(self, between: str, parts: ast.expr, steps: int) -> str | None:
@@ -167,9 +217,28 @@ class Folder:
             mark = self.text(parts.args[0], steps - 1) if parts.args else None
             if whole is None or (parts.args and not mark):
                 return None
-            return between.join(whole.split(mark))[:MAX_TEXT]
+            return between.join(whole.split(mark, _enough(between)))
         inner = shifted(parts, self.text) or self.text(parts, steps - 1)
-        return None if inner is None else between.join(inner)[:MAX_TEXT]
+        return None if inner is None else between.join(inner[: _enough(between)])
+
+
+_READ: Final[dict[type[ast.expr], Callable[..., str | None]]] = {
+    ast.BinOp: Folder._operated,
+    ast.Subscript: Folder._sliced,
+    ast.Call: Folder._called,
+    ast.JoinedStr: Folder._interpolated,
+    ast.FormattedValue: Folder._value,
+}
+
+
+def _enough(between: str) -> int:
+    """How many pieces with this text between them are longer than any text that is read."""
+    return MAX_TEXT // max(1, len(between)) + 1
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    """``text.replace(old, new)`` as far as it is read."""
+    return text.replace(old, new, _enough(new) if new else -1)
 
 
 def integer_of(node: ast.expr) -> int | None:

@@ -6,7 +6,6 @@ import ast
 from collections import Counter
 from typing import Final
 
-from grpo_guard.content.code.fold import Folder
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note, Weight
@@ -24,7 +23,7 @@ class _Looks:
     def __init__(self, program: Program, modules: Modules, reaching: frozenset[str]) -> None:
         self.modules = modules
         self.reaching = reaching
-        self.folder = Folder(program.constants)
+        self.folder = program.folder
         self.listed = _listed(program)
         self.fields = _over_fields(program)
 

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from typing import Final
 
 from grpo_guard.content.code.character_codes import check_character_codes
-from grpo_guard.content.code.fold import METHODS, Folder, integers_of
+from grpo_guard.content.code.fold import integers_of
 from grpo_guard.content.code.modules import REACHING, Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note
@@ -49,7 +49,6 @@ _QUIET: Final = (frozenset(sys.stdlib_module_names) - REACHING) | words(
     "scipy pandas matplotlib networkx mpmath statsmodels sklearn seaborn xarray numba pytest tqdm"
 )
 MIN_ARRAY: Final = 64
-MAX_CANDIDATES: Final = 2000
 _FULL_WIDTH: Final = ("\uff01", "\U0001d7ff")
 
 
@@ -131,37 +130,15 @@ def _random_looking(text: str) -> bool:
     return len(set(kinds)) >= 2 and changes >= len(text) * 0.25
 
 
-_BUILDERS: Final = words("chr str reversed bytes bytearray")
-
-
-def _candidates(program: Program) -> list[ast.expr]:
-    """Expressions that may spell a string: most calls, sums and subscripts cannot."""
-    found: list[ast.expr] = []
-    quiet = METHODS.isdisjoint(program.read_attributes) and _BUILDERS.isdisjoint(program.read_names)
-    for call, _ in () if quiet else program.calls:
-        function = call.func
-        if isinstance(function, ast.Attribute):
-            if function.attr in METHODS:
-                found.append(call)
-        elif isinstance(function, ast.Name) and function.id in _BUILDERS:
-            found.append(call)
-    if program.texts or found:
-        found += [op for op in program.operations if isinstance(op.op, ast.Add | ast.Mod)]
-        found += [joined for joined in program.formatted if len(joined.values) > 1]
-        found += program.subscripts
-    return found[:MAX_CANDIDATES]
-
-
 def _built(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
-    """Strings put together so that they cannot be read: chr(), joins, reversal, bytes.
-
-    The innermost expression that spells something is enough; those around it repeat it.
-    """
+    """Strings put together so that they cannot be read: chr(), joins, reversal, bytes."""
     notes: list[Note] = []
-    candidates = _candidates(program)
-    folder = Folder(program.constants if candidates else None)
-    for node in candidates:
-        text = folder.text(node)
+    folder = program.folder
+    covered: set[int] = set()
+    for node in reversed(program.spelling):
+        text = None if id(node) in covered else folder.text(node)
+        if isinstance(node, ast.BinOp) and (text is not None or id(node) in covered):
+            covered.add(id(node.left))  # "a" + "b" + "c" says what its beginning says
         if text is None or len(text) < 3:
             continue
         # What stands in the program as it is was not put together: status = "open"; f"{status}!".
@@ -176,6 +153,10 @@ def _built(program: Program, source: Source, modules: Modules, shift: int) -> li
         ):
             message = f"puts together the name {text[:40]!r}"
             notes.append(Note("built_string", message, *source.span(node, shift)))
+    if folder.spent:
+        # What is left unread may spell anything.
+        message = "puts strings together in more steps than can be followed"
+        notes.append(Note("built_string", message, 0, len(source.text)))
     return notes
 
 

@@ -6,12 +6,17 @@ import ast
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from grpo_guard.content.code.fold import METHODS, Folder
+from grpo_guard.content.code.names import words
 from grpo_guard.content.code.scope import Scope
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+_BUILDERS: Final = words("chr str reversed bytes bytearray")
+_SPELLING: Final = (ast.Add, ast.Mod, ast.Mult)
 
 
 @dataclass
@@ -67,15 +72,40 @@ class Program:
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:
-        """Names that the whole program gives one value, a literal: it can be read in their place.
-
-        Only literals count, so that looking one up never leads to another name.
-        """
+        """Names that the whole program gives one value: it can be read in their place."""
         if not self.literals:
             return {}
         times = Counter(name.id for name, _ in self.stores)
         bound = Counter(name for scope in self.scopes for name in scope.bound)
         return {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
+
+    @cached_property
+    def spelling(self) -> list[ast.expr]:
+        """Expressions that may spell a string, the innermost and the earlier ones first: most
+        calls, sums and subscripts cannot."""
+        found: list[ast.expr] = []
+        quiet = METHODS.isdisjoint(self.read_attributes) and _BUILDERS.isdisjoint(self.read_names)
+        for call, _ in () if quiet else self.calls:
+            function = call.func
+            if isinstance(function, ast.Attribute):
+                if function.attr in METHODS:
+                    found.append(call)
+            elif isinstance(function, ast.Name) and function.id in _BUILDERS:
+                found.append(call)
+        if self.texts or found:
+            found += [op for op in self.operations if isinstance(op.op, _SPELLING)]
+            found += [joined for joined in self.formatted if len(joined.values) > 1]
+            found += self.subscripts
+        return sorted(found, key=_ending)
+
+    @cached_property
+    def folder(self) -> Folder:
+        """What its expressions spell. All of them are read here once, in an order in which none is
+        deeper than its own parts."""
+        folder = Folder(self.constants if self.spelling else None)
+        for node in self.spelling:
+            folder.text(node)
+        return folder
 
     @cached_property
     def certain(self) -> dict[str, int]:
@@ -85,6 +115,11 @@ class Program:
             for name in _bound_by(statement):
                 found.setdefault(name, statement.lineno)
         return found
+
+
+def _ending(node: ast.expr) -> tuple[int, int, int, int]:
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    return (*end, -node.lineno, -node.col_offset)
 
 
 def _bound_by(statement: ast.stmt) -> list[str]:

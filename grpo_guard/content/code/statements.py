@@ -9,6 +9,9 @@ from grpo_guard.content.code.program import Function, Program, base_of
 from grpo_guard.content.code.reader import Handler, Place, Reader, anything, body_of
 from grpo_guard.content.code.scope import Scope
 
+# What the value of a name can be read from.
+_LITERALS: Final = (ast.Constant, ast.BinOp, ast.Call, ast.Subscript, ast.JoinedStr)
+
 
 def _expression(reader: Reader, node: ast.Expr, place: Place) -> None:
     reader.stack.append((node.value, place))
@@ -60,9 +63,10 @@ def _assigned(
     kind = type(value)
     if kind is ast.Name:
         program.copies += [(name, value) for name in names]  # type: ignore[misc]
-    elif kind is ast.Constant or kind is ast.BinOp:
+        return
+    if kind in _LITERALS:
         program.literals += [(name, value) for name in names]
-    elif names:
+    if names:
         _named_lambda(program, names[0], value)
 
 

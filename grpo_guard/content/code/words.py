@@ -6,7 +6,6 @@ import re
 import unicodedata
 from typing import Final
 
-from grpo_guard.content.code.fold import Folder
 from grpo_guard.content.code.instructions import SKELETON, address, instruction
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.note import Note, Weight
@@ -66,9 +65,8 @@ def _strings(program: Program, texts: Texts, source: Source, shift: int) -> list
             notes.append(Note("address", link, *span, Weight.DECORATION))
     if texts.may_instruct and not notes:
         # "Please ignore " + "the previous instructions"
-        folder = Folder(program.constants)
         for operation in program.operations[:500]:
-            spelled = folder.text(operation)
+            spelled = program.folder.text(operation)
             if spelled and len(spelled) > 12 and (said := instruction(spelled)):
                 notes.append(Note("instruction", said, *source.span(operation, shift)))
                 break
