@@ -10,10 +10,13 @@ import ast
 from itertools import pairwise
 from typing import Final
 
+from grpo_guard.content.code.algebra import check_algebra
+from grpo_guard.content.code.annotations import check_annotations
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.names import words
 from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.patterns import check_patterns
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
@@ -60,6 +63,8 @@ _SYSTEM: Final = words(
 _LOOKUPS: Final = (
     _LOOKED_UP | (_INTERNALS - {"__call__"}) | _FRAMES | _MODULES | _SYSTEM | _DYNAMIC | {"open"}
 )
+# What a class pattern must not read: case object(__class__=c).
+_MATCHED: Final = _LOOKED_UP | (_INTERNALS - {"__call__"}) | _FRAMES | _MODULES | {"__init__"}
 _HOOKS: Final = words(
     "__getattr__ __getattribute__ __del__ __init_subclass__ __set_name__ __class_getitem__ "
     "__reduce__ __reduce_ex__ __prepare__"
@@ -78,6 +83,8 @@ def check_calls(
     notes = _names(program, source, stdin, shift) + _attributes(program, source, shift)
     notes += _calls(program, source, shift) + _classes(program, source, shift)
     notes += check_lookups(program, source, modules, _LOOKUPS, shift)
+    notes += check_patterns(program, source, _MATCHED, shift)
+    notes += check_algebra(program, source, shift) + check_annotations(program, source, shift)
     return notes + _shadows(program, source, shift) + _named_in_text(program, source, shift)
 
 

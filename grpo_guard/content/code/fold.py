@@ -16,7 +16,7 @@ from grpo_guard.content.code.names import words
 
 MAX_TEXT: Final = 10_000
 MAX_STEPS: Final = 80  # of about five frames each
-MAX_BUILT: Final = 8_000_000
+MAX_BUILT: Final = 4_000_000
 METHODS: Final = words(
     "fromhex decode encode strip lower upper swapcase casefold format join replace translate"
 )

@@ -13,6 +13,8 @@ from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
+# getattr, and a call of what it gives, as functions that are made first: operator's.
+GETTERS: Final = words("attrgetter methodcaller itemgetter")
 
 _COMPUTED: Final = "a computed name"
 
@@ -40,11 +42,11 @@ def check_lookups(
         reaching: Names of attributes that a program must not use.
         shift: Lines that were put before the text.
     """
-    if BY_NAME.isdisjoint(program.read_names):
-        return []
-    notes = []
-    direct: set[int] = set()
     looks = _Looks(program, modules, reaching)
+    notes = _getters(program, source, looks, shift)
+    if BY_NAME.isdisjoint(program.read_names):
+        return notes
+    direct: set[int] = set()
     for call, _ in program.calls:
         function = call.func
         if not isinstance(function, ast.Name) or function.id not in BY_NAME:
@@ -73,6 +75,67 @@ def check_lookups(
             message = f"passes {node.id} on as a value"
             notes.append(Note("computed_attribute", message, *source.span(node, shift)))
     return notes
+
+
+def _getters(program: Program, source: Source, looks: _Looks, shift: int) -> list[Note]:
+    """``attrgetter("__cl" + "ass__")(x)``, and the makers of such functions passed on unseen."""
+    named = {n for n, (module, member) in program.members.items() if _getter(module, member)}
+    if any(member == ("operator", "*") for member in program.members.values()):
+        named |= GETTERS
+    whole = {name for name, module in program.aliases.items() if module == "operator"}
+    if not named and (not whole or GETTERS.isdisjoint(program.read_attributes)):
+        return []
+    makers: dict[int, str] = {}
+    for name, _ in program.loads:
+        if name.id in named:
+            makers[id(name)] = program.members.get(name.id, ("", name.id))[1]
+    for attribute, _ in program.attributes:
+        base = attribute.value
+        if attribute.attr in GETTERS and isinstance(base, ast.Name) and base.id in whole:
+            makers[id(attribute)] = attribute.attr
+    notes = []
+    calls = {id(call.func): call for call, _ in program.calls}
+    for node in [*(name for name, _ in program.loads), *(a for a, _ in program.attributes)]:
+        maker = makers.get(id(node))
+        if maker is None:
+            continue
+        problem = _made(calls[id(node)], maker, looks) if id(node) in calls else ""
+        if problem is None or (problem == "" and maker == "itemgetter"):
+            continue
+        message = f"{maker} with {problem} can reach any attribute"
+        message = message if problem else f"passes {maker} on as a value"
+        notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+    return notes
+
+
+def _getter(module: str, member: str) -> bool:
+    return module == "operator" and member in GETTERS
+
+
+def _made(call: ast.Call, maker: str, looks: _Looks) -> str | None:
+    """What is wrong with the names that a getter is made for; None where they are plain."""
+    names = call.args[:1] if maker == "methodcaller" else call.args
+    for name in names:
+        text = looks.folder.text(name)
+        hidden = not isinstance(name, ast.Constant | ast.Name)
+        if maker == "itemgetter":
+            # A key is looked up in what the program has: only one that is put together hides.
+            if text is not None and hidden and "_" in text:
+                return repr(text[:40])
+        elif isinstance(name, ast.Name) and name.id in looks.listed:
+            bad = [value for value in looks.listed[name.id] if _reaches(value, looks)]
+            if bad:
+                return repr(bad[0][:40])
+        elif text is None:
+            return _COMPUTED
+        elif hidden or _reaches(text, looks):
+            return repr(text[:40])
+    return None
+
+
+def _reaches(path: str, looks: _Looks) -> bool:
+    """Whether a dotted name leads where a program must not."""
+    return not looks.reaching.isdisjoint(path.split("."))
 
 
 def _problem(call: ast.Call, module: str | None, looks: _Looks) -> str | None:

@@ -133,14 +133,18 @@ def _random_looking(text: str) -> bool:
 def _built(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
     """Strings put together so that they cannot be read: chr(), joins, reversal, bytes."""
     notes: list[Note] = []
+    if not program.spelling:
+        return notes
     folder = program.folder
     covered: set[int] = set()
+    seen: set[str] = set()
     for node in reversed(program.spelling):
         text = None if id(node) in covered else folder.text(node)
         if isinstance(node, ast.BinOp) and (text is not None or id(node) in covered):
             covered.add(id(node.left))  # "a" + "b" + "c" says what its beginning says
-        if text is None or len(text) < 3:
+        if text is None or len(text) < 3 or text in seen:
             continue
+        seen.add(text)
         # What stands in the program as it is was not put together: status = "open"; f"{status}!".
         code = hidden_code(text, modules) or text.strip("_ ") in _WORDS
         if (code or (len(text) >= 24 and encoded_text(text))) and text not in source.text:

@@ -38,6 +38,7 @@ class Program:
     integers: list[ast.Constant] = field(default_factory=list)
     loops: list[tuple[ast.While | ast.For, bool]] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
+    patterns: list[ast.MatchClass] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
     bodies: list[list[ast.stmt]] = field(default_factory=list)
     called: set[int] = field(default_factory=set)
@@ -102,7 +103,7 @@ class Program:
     def folder(self) -> Folder:
         """What its expressions spell. All of them are read here once, in an order in which none is
         deeper than its own parts."""
-        folder = Folder(self.constants if self.spelling else None)
+        folder = Folder(self.constants)
         for node in self.spelling:
             folder.text(node)
         return folder

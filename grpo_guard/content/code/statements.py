@@ -136,6 +136,11 @@ def _mapping(reader: Reader, node: ast.MatchMapping, place: Place) -> None:
     anything(reader, node, place)
 
 
+def _pattern(reader: Reader, node: ast.MatchClass, place: Place) -> None:
+    reader.program.patterns.append(node)
+    anything(reader, node, place)
+
+
 def _function(reader: Reader, node: Function, place: Place) -> None:
     """Decorators, defaults and annotations run outside, the body inside."""
     program, scope = reader.program, place.scope
@@ -205,6 +210,7 @@ STATEMENTS: Final[dict[type[ast.AST], Handler]] = {
     ast.MatchAs: _capture,
     ast.MatchStar: _capture,
     ast.MatchMapping: _mapping,
+    ast.MatchClass: _pattern,
     ast.FunctionDef: _function,
     ast.AsyncFunctionDef: _function,
     ast.Lambda: _function,
