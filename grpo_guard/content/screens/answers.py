@@ -1,7 +1,8 @@
 """Text after the answer, and several answers that differ.
 
 A reward reads the answer and nothing else: what follows it is trained all the same, and of two
-answers one may be for the reward and one for the reader.
+answers one may be for the reward and one for the reader. To give the answer once more does not make
+what stands between the two a part of the work.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import TypeVar
+from itertools import pairwise
 
 from grpo_guard.content.length.redundancy import Subject, share_on_subject
-from grpo_guard.content.screens.view import View, shown
+from grpo_guard.content.screens.view import View, shown, word_set
 from grpo_guard.verdict import Finding
 
-_T = TypeVar("_T")
 _ON_SUBJECT = 0.6
 # A question in parts has an answer to each.
 _PART = re.compile(r"\([a-hivx]{1,3}\)|(?:^|\s)[a-h]\)|\bparts?\b", re.IGNORECASE)
-# A text with more answers than this is flagged by the first of them.
-_MOST = 32
+# What leads to an answer that is given again, and says nothing by itself.
+_LEADING = word_set(
+    "a again all also an and answer answers are as be calculation check checked checking clearly "
+    "conclude conclusion confirm confirmed confirms correct correctly double final finally format "
+    "formatted gives have hence here i in is it let lets m me my now of okay ok once or re recheck "
+    "reply required result right s short since so solution summarize summary sure that the "
+    "therefore these this thus to us verified verify wait we which yes"
+)
+# Joints of answers, and what leads to one, are short.
+_JOINT, _ROOM = 80, 200
 _WORD = re.compile(r"\w+")
 _LOOSE = re.compile(r"[\s,$€£%\\{}.]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s{1,8}|[\r\n]{1,8}")
+_LINES = re.compile(r"[\r\n]+")
 _JOINED = re.compile(r"[\s$\\()\[\].,;]*(?:and|or|und|et|y|,|;)?[\s$\\()\[\].,;]*", re.IGNORECASE)
 
 
@@ -97,6 +106,7 @@ class AnswerScreen:
         """Text behind the last answer, beyond a unit or a sentence that repeats it."""
         for form, answers in self._found(view):
             last = answers[-1]
+            yield from _between(form, answers, view)
             tail = view.text[last.end :]
             if tail.isspace() or not tail or _excused(form, last, tail):
                 continue
@@ -108,15 +118,16 @@ class AnswerScreen:
 
     def several_answers(self, view: View) -> Iterator[Finding]:
         """Answers of one format that are not the same."""
+        in_parts: bool | None = None
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
                 if _same(before.content, after.content):
                     continue
                 between = view.text[before.end : after.start]
-                if form.joined and (
-                    _JOINED.fullmatch(between[:40])
-                    or (_PART.search(between[-200:]) and _PART.search(view.prompt))
-                ):
+                if form.joined and len(between) <= _JOINT and _JOINED.fullmatch(between):
+                    continue
+                in_parts = bool(_PART.search(view.prompt)) if in_parts is None else in_parts
+                if form.joined and in_parts and _PART.search(between[-200:]):
                     continue
                 message = (
                     f"answers that differ ({form.name}): {shown(before.content)} and "
@@ -132,21 +143,51 @@ class AnswerScreen:
             known = view.notes[self] = [
                 (form, answers)
                 for form in self.formats
-                if form.gate in view.text and (answers := _answers(form, view.text))
+                if form.gate in view.text and (answers := list(form.find(view.text)))
             ]
         found: list[tuple[AnswerFormat, list[Answer]]] = known
         return found
 
 
-def _answers(form: AnswerFormat, text: str) -> list[Answer]:
-    # The last one counts for what follows; more than the first few never matter otherwise.
-    return list(_ends(form.find(text), _MOST))
+def _between(form: AnswerFormat, answers: list[Answer], view: View) -> Iterator[Finding]:
+    """What stands between equal answers, unless it is on the subject or leads to the next.
+
+    The rest has the room that a unit has, and all of it together: else thirty answers would make
+    room for thirty slogans. What a model in a loop says again counts once.
+    """
+    gaps = dict[str, int]()
+    for before, after in pairwise(answers):
+        if after.start > before.end and _same(before.content, after.content):
+            gaps.setdefault(view.text[before.end : after.start].strip(), before.end)
+    subject: Subject | None = None
+    rest = ""
+    for gap, start in gaps.items():
+        # An answer that is tried in a thought is a draft, as boxes there are.
+        said = _without_leads(gap.rpartition("</think>")[2])
+        if not said:
+            continue
+        if form.goes_on:
+            subject = subject or Subject(view.prompt)
+            if share_on_subject(said, subject) >= _ON_SUBJECT:
+                continue
+        rest = f"{rest} {said}" if rest else said
+        if not _excused(form, answers[0], _LINES.sub(" ", rest[:2002])):
+            message = f"text between equal answers ({form.name}): {shown(gap[:80])}"
+            at = view.text.index(gap, start)
+            yield Finding("after_answer", message, char_span=(at, at + len(gap)))
+            return
 
 
-def _ends(items: Iterator[_T], most: int) -> Iterator[_T]:
-    """The first ones and the last one."""
-    yield from islice(items, most)
-    yield from deque(items, maxlen=1)
+def _without_leads(gap: str) -> str:
+    """Its sentences but for those that only lead to an answer ("So the final answer is")."""
+    return " ".join(
+        sentence.strip()
+        for sentence in _SENTENCE_END.split(gap)
+        if not (
+            _LEADING.issuperset(words := _WORD.findall(sentence[:_ROOM].lower()))
+            and len(sentence) <= min(_ROOM, 16 * (len(words) + 1))
+        )
+    )
 
 
 def _excused(form: AnswerFormat, answer: Answer, tail: str) -> bool:
@@ -172,8 +213,7 @@ def _same(one: str, other: str) -> bool:
 # Readers of tags forgive case and blanks, and what they take for an answer is one.
 _TAG_OPEN = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _TAG_CLOSE = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
-_BOXED = re.compile(r"\\boxed\s{0,4}\{")
-_BRACE = re.compile(r"[{}]")
+_BOX_OR_BRACE = re.compile(r"\\boxed\s{0,4}\{|[{}]")
 _BOX_LIMIT = 2000
 _HASHES = re.compile(
     r"####[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{0,40}(?:\.[0-9]{1,20})?)(?![0-9])"
@@ -201,16 +241,19 @@ def _tagged(text: str) -> Iterator[Answer]:
 def _boxes(text: str) -> Iterator[Answer]:
     # What a reasoning model boxes while it thinks is a draft.
     thought = text.rfind("</think>")
-    # Unclosed ones yield nothing, and each is walked to its limit: only so many are tried, and the
-    # last of all, since a model in a loop boxes its answer a hundred times.
-    boxes = _BOXED.finditer(text, max(thought, 0))
-    for match in _ends(boxes, 2 * _MOST):
-        depth = 1
-        for brace in _BRACE.finditer(text, match.end(), match.end() + _BOX_LIMIT):
-            depth += 1 if brace[0] == "{" else -1
-            if depth == 0:
-                yield Answer(text[match.end() : brace.start()], match.start(), brace.end())
-                break
+    # One pass over all braces, since a box may hide among any number that are never closed. What
+    # is open for longer than the limit is no answer, so no more braces need be remembered.
+    opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
+    inner = -1
+    for mark in _BOX_OR_BRACE.finditer(text, max(thought, 0)):
+        if mark[0] != "}":
+            opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
+        elif opened:
+            start, begin = opened.pop()
+            # Of boxes within boxes the inner one is read; all of them would be long to hold.
+            if start > inner and mark.start() - begin < _BOX_LIMIT:
+                inner = start
+                yield Answer(text[begin : mark.start()], start, mark.end())
 
 
 def _hashed(text: str) -> Iterator[Answer]:
@@ -220,7 +263,7 @@ def _hashed(text: str) -> Iterator[Answer]:
     first = found.start()
     if text.find("####", 0, first) >= 0 and _HEADING.search(text, 0, first):
         return  # headings of the fourth level before it: Markdown, not GSM8K's mark
-    answers = [Answer(m[1], *m.span()) for m in islice(_HASHES.finditer(text, first), _MOST)]
+    answers = [Answer(m[1], *m.span()) for m in _HASHES.finditer(text, first)]
     if len(answers) > 1 and [a.content for a in answers[:2]] == ["1", "2"]:
         return  # numbered headings
     yield from answers
