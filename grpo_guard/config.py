@@ -72,9 +72,10 @@ class FrequentConfig(_EvidenceConfig):
     """See `FrequentFindings`; the ledger's file is one of its own."""
 
     kinds: list[str]
+    batch_alpha: float = 0.01
 
     def build(self, member: CompletionVerifier) -> CompletionVerifier:
-        return FrequentFindings(member, self.open(), kinds=self.kinds)
+        return FrequentFindings(member, self.open(), kinds=self.kinds, batch_alpha=self.batch_alpha)
 
 
 class LedgerConfig(_EvidenceConfig):

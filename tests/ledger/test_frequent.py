@@ -1,9 +1,13 @@
 """Findings that are forgiven once and not always, with the real arithmetic verifier."""
 
+import math
 import random
+from fractions import Fraction
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_guard import (
     AllOf,
@@ -15,6 +19,7 @@ from grpo_guard import (
 )
 from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.ledger.frequent import fisher
 from grpo_guard.ledger.standing import State
 from grpo_guard.verdict import Cause
 
@@ -69,6 +74,41 @@ def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier,
     assert finding.char_span is not None
 
 
+def test_threat_poison_of_the_first_batches_before_a_ledger_can_know(verifier):
+    # What is learnt in a few rounds is not unlearnt where nobody asks for it again.
+    batch = batch_of(0, {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}, random.Random(0))
+    verdicts = verifier.verify(batch)
+    for c, verdict in zip(batch, verdicts, strict=True):
+        assert verdict.rejected == (c.node == "mal" and not c.text.startswith("2 + 2 = 4"))
+
+
+def test_the_test_within_a_batch_keeps_its_level(tmp_path):
+    rng, lost, having = random.Random(0), 0, 0
+    verifier = FrequentFindings(
+        ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite"), kinds=KINDS
+    )
+    for round in range(100):
+        batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), 0.2), rng, each=6)
+        verdicts = verifier.verify(batch)
+        having += sum(not c.text.startswith("2 + 2 = 4") for c in batch)
+        lost += len({c.node for c, v in zip(batch, verdicts, strict=True) if v.rejected})
+    assert having > 400
+    # 400 tests at 0.01, discrete and so below it.
+    assert lost <= 10
+
+
+@given(st.integers(0, 12), st.integers(1, 12), st.integers(0, 40), st.integers(1, 40))
+def test_fisher_is_the_hypergeometric_tail(k, n, others, of_others):
+    k, others = min(k, n), min(others, of_others)
+    having, total = k + others, n + of_others
+    exact = sum(
+        Fraction(math.comb(n, x) * math.comb(of_others, having - x), math.comb(total, having))
+        for x in range(k, n + 1)
+        if 0 <= having - x <= of_others
+    )
+    assert fisher(k, n, others, of_others) == pytest.approx(float(exact), rel=1e-9)
+
+
 def test_who_stops_is_forgiven_again(tmp_path):
     verifier = FrequentFindings(
         ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite", half_life=5), kinds=KINDS
@@ -88,7 +128,10 @@ def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
     found = 0
     for swarm in range(5):
         verifier = FrequentFindings(
-            ArithmeticVerifier(), EvidenceLedger(tmp_path / f"{swarm}.sqlite"), kinds=KINDS
+            ArithmeticVerifier(),
+            EvidenceLedger(tmp_path / f"{swarm}.sqlite"),
+            kinds=KINDS,
+            batch_alpha=0,
         )
         rng = random.Random(swarm)
         for round in range(25):
