@@ -75,6 +75,10 @@ class Seats:
             del self._pooled[next(iter(self._pooled))]
         return count > SETTLED
 
+    def draw(self, digest: bytes) -> int:
+        """The lot of a completion: the same at each sight, and not for its sender to choose."""
+        return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
+
     def convicted(self, node: str) -> dict[str, Conviction]:
         """What a completion of this node is rejected for."""
         record = self.records.get(node)

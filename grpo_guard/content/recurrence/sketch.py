@@ -8,8 +8,9 @@ counts are read through `most` and a node's own through `count`, and errors acqu
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 WINDOW: Final = 64
@@ -20,6 +21,8 @@ MOST_OF_PROMPT: Final = 8_000
 """Features of one prompt from which on only those count that other prompts have shown as well."""
 SETTLED: Final = 8
 """Prompts from which a rate is one."""
+MOST_ANSWERS: Final = 64
+"""Answers to one prompt that are told apart."""
 _SEEN: Final = 4_096
 # Older evidence fades, so that a node which changes in mid-training is not shielded by its record.
 _FADE_AT: Final = 1_024
@@ -31,17 +34,23 @@ class Sketch:
     """Counts of features over the distinct prompts of one node."""
 
     def __init__(self) -> None:
-        self.window: dict[bytes, set[str]] = {}
+        # Per prompt, each feature with the lowest draw among the answers that show it; and the
+        # draws of its answers in order, the lowest ones where there are many.
+        self.window: dict[bytes, dict[str, int]] = {}
+        self.draws: dict[bytes, list[int]] = {}
         self.recent: Counter[str] = Counter()
         # The window before this one, without what it showed once.
         self.before: dict[str, int] = {}
         self.before_prompts = 0
+        # How many answers to each of its prompts were counted, the fewest first.
+        self.before_answers: list[int] = []
         self.past: Counter[str] = Counter()
         self.past_prompts = 0
         self.lost = 0
         self.prompts = 0
         self.examples: deque[str] = deque(maxlen=_EXAMPLES)
         self._seen: dict[bytes, None] = {}
+        self._profiles: list[list[int]] | None = None
 
     @property
     def total(self) -> int:
@@ -62,20 +71,61 @@ class Sketch:
             del self._seen[next(iter(self._seen))]
         return True
 
-    def add(self, prompt: bytes, features: set[str], text: str) -> None:
-        """Count one completion; a further one of a prompt in the window adds what is new in it."""
+    def add(self, prompt: bytes, features: set[str], text: str, draw: int = 0) -> None:
+        """Count one completion; a further one of a prompt in the window adds what is new in it.
+
+        Args:
+            prompt: Key of the prompt.
+            features: What the completion shows.
+            text: The completion.
+            draw: Its lot. Where not all answers of a prompt may count, those with the lowest do.
+        """
         known = self.window.get(prompt)
         if known is None:
-            self.window[prompt] = features
+            self.window[prompt] = dict.fromkeys(features, draw)
+            self.draws[prompt] = [draw]
             self.prompts += 1
             self.recent.update(features)
+            self._profiles = None
         else:
-            fresh = features - known
+            fresh = features - known.keys()
+            for feature in features & known.keys():
+                known[feature] = min(draw, known[feature])
             if len(known) >= MOST_OF_PROMPT:
                 fresh &= self.recent.keys()
-            self.window[prompt] = known | fresh
+            known.update(dict.fromkeys(fresh, draw))
             self.recent.update(fresh)
+            draws = self.draws[prompt]
+            if draw not in draws:
+                insort(draws, draw)
+                del draws[MOST_ANSWERS:]
+                self._profiles = None
         self.examples.append(text[:_EXAMPLE])
+
+    def answers(self) -> list[int]:
+        """Answers of each prompt in the window, the fewest first."""
+        return sorted(map(len, self.draws.values()))
+
+    def profiles(self) -> list[list[int]]:
+        """Answers per prompt, the fewest first, of each stretch that `lately` may choose."""
+        if self._profiles is None:
+            window = self.answers()
+            both = [sorted(window + self.before_answers)] if self.before_answers else []
+            self._profiles = both if both and len(window) < SETTLED else [window, *both]
+        return self._profiles
+
+    def drawn(self, answers: Sequence[int]) -> Counter[str]:
+        """`recent`, of so many answers per prompt only; in the order of `answers`."""
+        counts = Counter[str]()
+        prompts = sorted(self.window, key=lambda prompt: len(self.draws[prompt]))
+        for prompt, most in zip(prompts, answers, strict=True):
+            shown, draws = self.window[prompt], self.draws[prompt]
+            if most >= len(draws):
+                counts.update(shown.keys())
+            else:
+                last = draws[most - 1]
+                counts.update(feature for feature, draw in shown.items() if draw <= last)
+        return counts
 
     def company(self, features: Iterable[str]) -> dict[str, list[str]]:
         """For each, the others that stand in most of the window's prompts that show it."""
@@ -90,20 +140,34 @@ class Sketch:
         """Features of the window's last prompts: what is in most prompts is in one of these."""
         return set().union(*list(self.window.values())[-_LATEST:])
 
-    def repeated(self) -> dict[str, int]:
-        """Counts of what the window shows more than once."""
-        return {f: n for f, n in self.recent.items() if n > 1}
+    def repeated(self, counts: Counter[str] | None = None) -> dict[str, int]:
+        """Counts of what the window shows more than once; ``counts`` is `recent` or `drawn`."""
+        return {f: n for f, n in (self.recent if counts is None else counts).items() if n > 1}
 
-    def roll(self, repeated: dict[str, int]) -> None:
-        """Move the window into the past; ``repeated`` is what `repeated` says of it."""
+    def roll(
+        self,
+        repeated: dict[str, int],
+        counts: Counter[str] | None = None,
+        answers: list[int] | None = None,
+    ) -> None:
+        """Move the window into the past.
+
+        Args:
+            repeated: What `repeated` says of it.
+            counts: What `drawn` says of it, where not all its answers are to count.
+            answers: How many do.
+        """
         past = self.past
-        once = [f for f in past.keys() & self.recent.keys() if f not in repeated]
+        shown = self.recent if counts is None else counts
+        once = [f for f in past.keys() & shown.keys() if f not in repeated]
         past.update(repeated)
         past.update(once)
         self.past_prompts += len(self.window)
         self.lost += 1
         self.before, self.before_prompts = repeated, len(self.window)
-        self.window, self.recent = {}, Counter()
+        self.before_answers = answers or self.answers()
+        self.window, self.draws, self.recent = {}, {}, Counter()
+        self._profiles = None
         if self.past_prompts >= _FADE_AT:
             self.past = Counter({f: n // 2 for f, n in past.items() if n > 1})
             # Halving rounds down, by at most one.

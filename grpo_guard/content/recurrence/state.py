@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from grpo_guard.content.recurrence.features import kind_of
 from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
-from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
+from grpo_guard.content.recurrence.sketch import MOST_ANSWERS, WINDOW, Sketch
 from grpo_guard.content.recurrence.swarm import Swarm
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
 _LOOKS: Final = ("looks", "next_look", "next_long", "opened", "seen")
 _COUNTS: Final = ("hits", "total", "other_hits", "other_total")
@@ -69,7 +69,8 @@ def _record(record: Record) -> dict[str, Any]:
     return {
         **{name: getattr(sketch, name) for name in _NUMBERS},
         **{name: getattr(record, name) for name in _LOOKS},
-        "window": [[key.hex(), sorted(fs)] for key, fs in sketch.window.items()],
+        "window": [[key.hex(), sketch.draws[key], fs] for key, fs in sketch.window.items()],
+        "before_answers": sketch.before_answers,
         "before": dict(sketch.before),
         "past": dict(sketch.past),
         "convicted": [asdict(c) for c in record.convicted.values()],
@@ -82,14 +83,20 @@ def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
         setattr(sketch, name, _whole(plain[name]))
     for name in _LOOKS:
         setattr(record, name, _whole(plain[name]))
-    for key, features in plain["window"]:
-        kept = set(map(_text, features))
-        sketch.window[bytes.fromhex(key)] = kept
-        sketch.recent.update(kept)
+    for key, draws, features in plain["window"]:
+        prompt = bytes.fromhex(key)
+        sketch.window[prompt] = {_text(f): _whole(draw) for f, draw in features.items()}
+        sketch.draws[prompt] = sorted({_whole(draw) for draw in draws})
+        sketch.recent.update(features.keys())
+        if not 0 < len(sketch.draws[prompt]) <= MOST_ANSWERS:
+            raise ValueError("a prompt without answers, or with too many")
+    sketch.before_answers = sorted(map(_whole, plain["before_answers"]))
     sketch.before = {_text(f): _whole(n) for f, n in plain["before"].items()}
     sketch.past = Counter({_text(f): _whole(n) for f, n in plain["past"].items()})
     if max(len(sketch.window), sketch.before_prompts) > WINDOW:
         raise ValueError(f"more than {WINDOW} prompts in a window")
+    if len(sketch.before_answers) != sketch.before_prompts or 0 in sketch.before_answers:
+        raise ValueError("prompts without answers")
     if sketch.past_prompts and not sketch.before_prompts:
         raise ValueError("a past without a last window")
     _at_most(sketch.before, sketch.before_prompts)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final
 
+from grpo_guard.content.recurrence.evenness import even
 from grpo_guard.content.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.content.recurrence.phrases import Examples
 from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
@@ -63,18 +64,19 @@ class Swarm:
         self.seats = Seats(max_nodes)
         self._lots = random.Random()
 
-    def add(self, node: str, prompt: bytes, features: set[str], text: str) -> None:
-        """Count one completion that has not been counted before."""
+    def add(self, node: str, prompt: bytes, features: set[str], text: str, digest: bytes) -> None:
+        """Count one completion that has not been counted before; ``digest`` is its own."""
         seats = self.seats
+        draw = seats.draw(digest)
         record = seats.take(node)
         seats.clock += 1
         record.seen = seats.clock
         own = node.encode("utf-8", "surrogatepass") + prompt
-        self._put(record, prompt if node in seats.records else own, features, text)
+        self._put(record, prompt if node in seats.records else own, features, text, draw)
         if not seats.settled(node):
-            self._put(seats.newcomers, own, features, text)
+            self._put(seats.newcomers, own, features, text, draw)
 
-    def _put(self, record: Record, prompt: bytes, features: set[str], text: str) -> None:
+    def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
         sketch, clock = record.sketch, self.seats.clock
         if sketch.window and prompt not in sketch.window:
             # A slow node's window is put away unread once the others' latest words are no longer
@@ -85,14 +87,14 @@ class Swarm:
                 self._roll(record)
         if not sketch.window:
             record.opened = clock
-        sketch.add(prompt, features, text)
+        sketch.add(prompt, features, text, draw)
 
     def look(self) -> None:
         """Test every node that has grown enough since it was last tested."""
         for record in self.seats.all():
             size = len(record.sketch.window)
             if size >= _LOOKS[0] and size >= record.next_look:
-                recent = record.sketch.recent
+                recent, _ = self._counted(record)
                 # All of the window would take longer to look through than to read.
                 latest = [(f, recent[f]) for f in record.sketch.latest()]
                 if self._test(record, latest, size):
@@ -110,15 +112,27 @@ class Swarm:
                     shares[node] = max(share, shares.get(node, 0.0))
         return {phrase: shares for phrase, shares in found.items() if len(shares) > 1}
 
+    def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
+        """What the window shows in as many answers as count against the node, and their numbers."""
+        sketch, others = record.sketch, self.seats.compared(record)
+        mine = sketch.answers()
+        # While nobody is there to compare with, one is what any peer will have.
+        kept = even(mine, (r.sketch for r in others)) if others else [1] * len(mine)
+        return (sketch.recent, mine) if kept in (None, mine) else (sketch.drawn(kept), kept)
+
     def _roll(self, record: Record, *, test: bool = True) -> None:
         sketch = record.sketch
-        repeated = sketch.repeated()
+        counts, answers = self._counted(record)
+        repeated = sketch.repeated(counts)
         if test:
             # Both windows together, which show what is said less often.
-            joint = Counter(repeated)
-            joint.update(sketch.before)
-            self._test(record, joint.items(), len(sketch.window) + sketch.before_prompts)
-        sketch.roll(repeated)
+            joint, total = Counter(repeated), len(sketch.window)
+            others = (r.sketch for r in self.seats.compared(record))
+            if even(sketch.before_answers, others) is None:
+                joint.update(sketch.before)
+                total += sketch.before_prompts
+            self._test(record, joint.items(), total)
+        sketch.roll(repeated, counts, answers)
         record.next_look = 0
         if sketch.prompts >= record.next_long:
             record.next_long = int(sketch.prompts * _LONG_GROWTH)

@@ -201,7 +201,7 @@ class RecurrenceVerifier(CompletionVerifier):
         digest = _digest(key, f"{node}\0{completion.text}")
         if self._swarm.seats.take(node).sketch.is_new(digest):
             features = self._reader.read(completion.text, words)
-            self._swarm.add(node, key, features, completion.text)
+            self._swarm.add(node, key, features, completion.text, digest)
 
     def _judged(
         self,
