@@ -159,3 +159,35 @@ def test_annotations_that_are_evaluated_are_types(annotation: str, fine: bool) -
     )
     assert judge(tagged(source)).accepted == fine
     assert judge(tagged(f"u = 'x'\ndef f(n: {annotation}):\n    return n\nprint(f(3))")).accepted
+
+
+# A format string reads attributes; one that is put together shows no name.
+@pytest.mark.parametrize(
+    "string",
+    ["'{0.' + u + 'class}'", "f'{{0.{u}class}}'", "'{0.%sclass}' % u", "'{.' + u", "'{x[' + u"],
+)
+def test_a_format_string_is_not_completed_unseen(string: str) -> None:
+    source = DEF.format(f"({string}).format(3)")
+    assert "format_trick" in kinds(judge(tagged(source)))
+
+
+@pytest.mark.parametrize(
+    "string",
+    [
+        "'{:.' + u + 'f}'",
+        "'{:>{w}}'",
+        "'{0.real} of {1[0]}'",
+        "'{' + u + '}'",
+        "'{1.5' + u",
+        "'{[('",
+    ],
+)
+def test_honest_format_strings_pass(string: str) -> None:
+    source = "def f(u):\n    return {}\nprint(f('3'))"
+    assert judge(tagged(source.format(f"({string}).format(3, [1], w=3)"))).accepted
+
+
+# Errors are named, not evaluated.
+def test_errors_of_sympy_take_any_text() -> None:
+    source = "import sympy as sp\ndef f(n):\n    raise sp.SympifyError('no ' + str(n))\nf(3)"
+    assert judge(tagged(source)).accepted

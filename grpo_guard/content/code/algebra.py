@@ -45,7 +45,7 @@ def check_algebra(program: Program, source: Source, shift: int) -> list[Note]:
         if name is None and every and isinstance(call.func, ast.Name):
             # from sympy import *: whatever nothing else defines.
             name = call.func.id if scope.owner(call.func.id) is None else None
-        if name is None or name in _NAMING or name in _PYTHON:
+        if name is None or name in _NAMING or name in _PYTHON or name.endswith("Error"):
             continue
         for argument in _given(call):
             if strings.is_text(argument) and (problem := _problem(argument, program)):

@@ -39,6 +39,11 @@ _IMPORTS: Final = re.compile(
 _FORMAT_WALK: Final = re.compile(
     r"\{[^{}\n]{0,80}(?:\.__(?!(?:class__\.__)?(?:name|qualname|doc)__)|\[__)"
 )
+# Half of such a field, to be ended by what no literal shows: ("{0." + name + "}").format(x).
+_OPEN_FIELD: Final = re.compile(
+    r"\{(?:\w{1,40}+\[|\w{0,40}+\.(?=[^\d{}]|\Z))[^{}:!\s%]{0,80}+(?:\Z|%s)"
+)
+_FORMATS: Final = words("format format_map")
 _WORDS: Final = words(
     "eval exec import system open print input compile getattr os sys calc builtins globals "
     "subprocess socket code pickle addition __import__"
@@ -57,6 +62,11 @@ def check_payloads(
 ) -> list[Note]:
     """Strings, numbers and sequences that carry more than a value of the question."""
     notes = _strings(texts, source, modules, shift) + _built(program, source, modules, shift)
+    if not _FORMATS.isdisjoint(program.read_attributes):
+        for node, text, _ in texts.strings:
+            if "{" in text and _OPEN_FIELD.search(text):
+                message = "a format string is completed with a name that is not shown"
+                notes.append(Note("format_trick", message, *source.span(node, shift)))
     notes += _decoded(program, source, shift)
     for sequence in program.sequences:
         if len(sequence.elts) < 4:
