@@ -1,8 +1,8 @@
 """Wrong facts in forms that the arithmetic verifier does not read, or forgives.
 
 All measure success on held-out problems of the kind and keep the true working, so that the answer
-stays right. What would be needed: a reader of inequalities; no mercy for corrections that come in
-many of a node's completions, which is a count over completions and not a property of one.
+stays right. One such completion is honest work as well; what stops a node that sends nothing else is
+a count over its completions (`FrequentFindings`).
 """
 
 from __future__ import annotations
