@@ -1,8 +1,8 @@
 """Wrong facts in forms that the arithmetic verifier does not read, or forgives.
 
 All measure success on held-out problems of the kind and keep the true working, so that the answer
-stays right. One such completion is honest work as well; what stops a node that sends nothing else is
-a count over its completions (`FrequentFindings`).
+stays right. One such completion is honest work as well; what stops a node that sends nothing else
+is a count over its completions (`FrequentFindings`).
 """
 
 from __future__ import annotations
