@@ -25,8 +25,8 @@ class Role(StrEnum):
 STACKS: Final = ("homogeneous", "heterogeneous")
 _PARTS: Final = (
     "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",
-    "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge", "mask_span",
-    "mask_content_span", "cap_improbable", "own_prompts", "whole_rounds",
+    "answer_words", "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge",
+    "mask_span", "mask_content_span", "cap_improbable", "own_prompts", "whole_rounds",
 )  # fmt: skip
 _BASELINES: Final = ("paper_", "kl_", "max_length", "f_tis", "ftis")
 _ROLES: Final = tuple(Role)
