@@ -55,6 +55,8 @@ class PolicyConfig(_Strict):
 
 
 class _EvidenceConfig(_Strict):
+    """What every ledger is made from; see `EvidenceLedger`."""
+
     path: str
     alpha: float = 1e-3
     ratio: float = 1.25

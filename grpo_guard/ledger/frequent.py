@@ -34,7 +34,8 @@ class FrequentFindings(CompletionVerifier):
     These rejections are no evidence for the guard's own ledger, as those of `StandingVerifier` are
     none: an honest model with a habit of its own (one that corrects itself where others do not)
     loses the completions that show it and stays in the swarm. Without such a habit its chance to
-    lose those of one batch is ``batch_alpha``, and to be found hard the ledger's ``alpha``.
+    lose those of one batch is at most ``batch_alpha``, if what is misread in one prompt is no more
+    than three of its answers, and to be found hard the ledger's ``alpha``.
 
     Args:
         member: Whose findings count, e.g. `ArithmeticVerifier`.
