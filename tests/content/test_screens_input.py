@@ -94,8 +94,8 @@ def test_a_megabyte_is_one_pass(name: str) -> None:
     found = verdict(text)
     seconds = time.process_time() - started
     assert len(found.findings) <= 8 * 16
-    # A second on a machine of its own; more only where others run beside it.
-    assert seconds < 3, f"{name}: {seconds:.1f} s"
+    # A second on a machine of its own; minutes where a text is read again from each character.
+    assert seconds < 10, f"{name}: {seconds:.1f} s"
 
 
 def test_sizes_that_no_solution_has() -> None:
