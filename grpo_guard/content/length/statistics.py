@@ -18,9 +18,11 @@ _FEW = 4
 # to say it itself; and how many observations this stands for.
 PRIOR_SPREAD = 0.3
 PRIOR_WEIGHT = 4.0
-# Bounds for what the data may make of it: a group of equal lengths must not convict a word more,
-# and a batch half of padding must not declare padding normal.
-LEAST_SPREAD, MOST_SPREAD = 0.12, 0.45
+# Bounds for what the data may make of it: a group of equal lengths must not convict a sentence
+# more, and a batch half of padding must not declare padding normal. A policy late in its training
+# writes nearly all answers by one pattern and now and then a check behind it: with a lower bound
+# the pattern's own spread would reject those checks several times as often as ``alpha`` says.
+LEAST_SPREAD, MOST_SPREAD = 0.2, 0.45
 # A median of n observations varies by this over n, in units of the variance.
 _MEDIAN_VARIANCE = math.pi / 2
 
