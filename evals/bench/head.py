@@ -12,6 +12,7 @@ from torch import Tensor
 from grpo_guard.evals.bench.measure import Timing, interleaved
 from grpo_guard.logprob.kernels.epilogue import has_compiler
 from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.product import onednn_is_faster, product
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.tiled import TILE, row_stats
 
@@ -44,8 +45,11 @@ class HeadCase:
         return hidden.to(self.dtype), weight.to(self.dtype), targets
 
 
-def product_only(hidden: Tensor, weight: Tensor) -> None:
-    """The floor: the product by tiles, a bf16 tile upcast first, no statistics."""
+def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
+    """The floor: the product by tiles, a bf16 tile upcast first, no statistics.
+
+    With ``faster`` by the library that ours takes, otherwise by PyTorch's own choice.
+    """
     states = hidden.float()
     out = torch.empty(len(states) * TILE)
     upcast = torch.empty(TILE, weight.shape[1]) if weight.dtype != torch.float32 else None
@@ -53,7 +57,11 @@ def product_only(hidden: Tensor, weight: Tensor) -> None:
         w = weight[start : start + TILE]
         if upcast is not None:
             w = upcast[: len(w)].copy_(w)
-        torch.mm(states, w.T, out=out[: len(states) * len(w)].view(len(states), -1))
+        tile = out[: len(states) * len(w)].view(len(states), -1)
+        if faster:
+            product(states, w, out=tile)
+        else:
+            torch.mm(states, w.T, out=tile)
 
 
 def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,6 +96,10 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
     variants: dict[str, Callable[[], object]] = {
         "product only, by tiles (floor)": lambda: product_only(hidden, weight)
     }
+    if onednn_is_faster():
+        variants["product only, by PyTorch's default"] = lambda: product_only(
+            hidden, weight, faster=False
+        )
     if has_compiler():
         variants["grpo-guard tiled, compiled"] = tiled("compiled")
     variants["grpo-guard tiled, eager"] = tiled("eager")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.kernels.product import product
 
 
 class Scores(Protocol):
@@ -60,7 +61,7 @@ class HeadScores:
         return self.head.vocab_size
 
     def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
-        z = torch.mm(self._scaled, self._weight(start, stop).T, out=out)
+        z = product(self._scaled, self._weight(start, stop), out=out)
         z = self._transformed(z, self._bias(slice(start, stop)))
         return z if self.penalty is None else self.penalty.apply(z, start, stop)
 

@@ -13,6 +13,7 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.kernels.product import faster_linear
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
@@ -137,7 +138,9 @@ class TransformersScorer:
         """
         with eval_mode(self.model):
             self._check_model()
-            return row_states(body_of(self.model), [sequence], self.device)
+            body = body_of(self.model)
+            with faster_linear(body):
+                return row_states(body, [sequence], self.device)
 
     def _run(
         self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
@@ -169,7 +172,8 @@ class TransformersScorer:
         if self.unscaled_length is not None:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
-        hidden = states_of(body, sequences, device)
+        with faster_linear(body):
+            hidden = states_of(body, sequences, device)
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
 
     def stats_of(

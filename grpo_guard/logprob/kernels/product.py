@@ -1,0 +1,130 @@
+"""Products in float32 on the CPU, by the faster of the two libraries that PyTorch ships with.
+
+PyTorch multiplies float32 matrices with MKL. On AMD's processors MKL leaves AVX-512 unused, where
+oneDNN, which PyTorch has for other dtypes, is about twice as fast. Which one is taken depends on
+the machine and the shapes, never on a measurement: equal runs on equal machines give equal bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+# Below these the two are about equal, or MKL is faster.
+FEWEST_ROWS: Final = 16
+FEWEST_COLUMNS: Final = 64
+_CPU: Final = Path("/proc/cpuinfo")
+
+
+def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V].
+
+    Args:
+        x: Any float dtype.
+        weight: Of the same dtype.
+        out: May be written into.
+    """
+    if _suits(x, weight):
+        return _onednn(x, weight, None)
+    return torch.mm(x, weight.T, out=out)
+
+
+@contextmanager
+def faster_linear(module: nn.Module) -> Iterator[None]:
+    """For this thread: linear layers of a forward without gradients take the faster library.
+
+    A compiled module is left as it is: a compiler chooses for itself.
+    """
+    if not onednn_is_faster() or _is_compiled(module):
+        yield
+        return
+    with _FasterLinear():
+        yield
+
+
+class _FasterLinear(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is nn.functional.linear and not kwargs and _suits(*args):
+            x, weight, bias = (*args, None)[:3]
+            return _onednn(x, weight, bias)
+        return func(*args, **(kwargs or {}))
+
+
+def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether oneDNN gives the same product as PyTorch, and sooner."""
+    tensors = [t for t in (x, weight, bias) if t is not None]
+    return (
+        onednn_is_faster()
+        # A quantised or distributed weight has a product of its own.
+        and all(type(t) is Tensor or type(t) is nn.Parameter for t in tensors)
+        and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        and x.ndim >= 2
+        and x.numel() >= FEWEST_ROWS * x.shape[-1]
+        and weight.ndim == 2
+        and weight.shape[0] >= FEWEST_COLUMNS
+        and weight.shape[1] == x.shape[-1] > 0
+        and weight.is_contiguous()
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        # Otherwise oneDNN may round the factors to fewer bits.
+        and torch.get_float32_matmul_precision() == "highest"
+    )
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(
+        rows, weight.detach(), bias if bias is None else bias.detach(), "none", [], ""
+    )
+    return result.view(*x.shape[:-1], -1)
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """AMD with AVX-512, and a PyTorch that has both libraries."""
+    mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
+    mkldnn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    if not (mkl and mkldnn):
+        return False
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not _is_amd():
+        return False
+    return _works()
+
+
+def _is_amd() -> bool:
+    try:
+        with _CPU.open() as file:
+            return "AuthenticAMD" in file.read(4096)
+    except OSError:
+        return False
+
+
+def _works() -> bool:
+    """The operator is one of PyTorch's inner ones: a version may change or lose it."""
+    x = torch.arange(6.0).view(2, 3)
+    weight = torch.arange(12.0).view(4, 3)
+    try:
+        with torch.no_grad():
+            return torch.equal(_onednn(x, weight, None), x @ weight.T)
+    except Exception:
+        return False
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return any(
+        hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None
+        for m in module.modules()
+    )
