@@ -35,6 +35,7 @@ from grpo_guard.adapters.trl_versions import require_trl
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+from grpo_guard.losses import may_lose
 from grpo_guard.verdict import accept
 
 
@@ -153,8 +154,8 @@ class GuardedTrainer(ReusesForward):
     ) -> tuple[Tensor, Tensor]:
         """This rank's rewards after the veto, [B, functions], and two marks of each row, [B, 2].
 
-        The marks: it has the reward of "zero"; it was rejected for what was sent. Notes what is to
-        leave the loss.
+        The marks: it has the reward of "zero"; it was rejected for what was sent, so that it may
+        lose. Notes what is to leave the loss.
         """
         lengths = [len(c.completion_ids or ()) for c in batch]
         spans: list[tuple[Span, ...]] = [()] * len(batch)
@@ -179,7 +180,7 @@ class GuardedTrainer(ReusesForward):
             for out, of_row, length in zip(whole, spans, lengths, strict=True)
         ]
         marks = [
-            [self.guard.policy.zeroes(verdict), verdict.rejected and MALFORMED not in c.metadata]
+            [self.guard.policy.zeroes(verdict), may_lose(verdict) and MALFORMED not in c.metadata]
             for verdict, c in zip(verdicts, batch, strict=True)
         ]
         return settled, torch.tensor(marks, device=settled.device)

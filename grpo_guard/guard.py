@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo_guard.completion import Completion
 from grpo_guard.floors import Floors
 from grpo_guard.framework import adapter_for
-from grpo_guard.losses import with_losses
+from grpo_guard.losses import may_lose, with_losses
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.supervise import supervised
@@ -142,7 +142,8 @@ class Guard:
                 for reward, factor in zip(kept, review.length_factors, strict=True)
             ]
         if policy.on_reject == "no_gain":
-            kept = with_losses(kept, rewards, [v.rejected for v in review.verdicts], review.groups)
+            losing = [may_lose(verdict) for verdict in review.verdicts]
+            kept = with_losses(kept, rewards, losing, review.groups)
         return kept
 
     async def areview(self, batch: Sequence[Completion]) -> Review:

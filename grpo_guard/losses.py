@@ -4,12 +4,23 @@ A veto that leaves out whatever it rejects also takes away what training would h
 a guard rejects honest work that is wrong as well, nothing pushes against it any more, its share
 grows, and a policy can end in a habit that is rejected throughout. So under ``"no_gain"`` what is
 rejected is left out only where it would gain.
+
+An excluded node's completions are left out all the same: what loses steers as well, away from what
+it says, and who is excluded has no say.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+
+from grpo_guard.ledger.intake import standing_rejects
+from grpo_guard.verdict import Verdict
+
+
+def may_lose(verdict: Verdict) -> bool:
+    """Whether ``"no_gain"`` may leave a completion with this verdict in its group."""
+    return verdict.rejected and not standing_rejects(verdict)
 
 
 def with_losses(
@@ -27,7 +38,7 @@ def with_losses(
     Args:
         kept: What the veto and the factors of length left; None = not in the group.
         rewards: Before the veto.
-        rejected: Which of them.
+        rejected: Which of them `may_lose`.
         groups: Of each completion; None = they are one.
 
     Returns:

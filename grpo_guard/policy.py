@@ -29,7 +29,8 @@ class Policy:
             ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
             reward). ``"no_gain"``: it does so where its reward is above the mean of its group, and
             keeps its reward where it loses anyway (`with_losses`): for guards that also reject
-            honest work. It needs whole groups. A number: that reward instead.
+            honest work. A node that `StandingVerifier` rejects does not even lose. It needs whole
+            groups. A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
             task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that

@@ -21,7 +21,7 @@ from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
-from grpo_guard.losses import with_losses
+from grpo_guard.losses import may_lose, with_losses
 from grpo_guard.verdict import Verdict
 
 Spans = tuple[tuple[int, int], ...]
@@ -158,7 +158,8 @@ class Member:
             if config.on_reject == "drop":
                 kept &= ~rejected
             elif config.on_reject == "no_gain":
-                kept = self._without_gains(rewards, kept, rejected)
+                losing = torch.tensor([may_lose(verdict) for verdict in review.verdicts])
+                kept = self._without_gains(rewards, kept & (~rejected | losing), rejected)
         shape = (config.prompts, config.group_size)
         scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
         batch = []

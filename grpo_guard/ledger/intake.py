@@ -127,6 +127,13 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     return None
 
 
+def standing_rejects(verdict: Verdict) -> bool:
+    """Whether the sender's standing alone would reject it, whatever the completion is."""
+    if verdict.verifier == STANDING_VERIFIER:
+        return verdict.rejected
+    return any(map(standing_rejects, verdict.members))
+
+
 def name_bytes(name: str) -> bytes:
     """A node's name as it is stored: cut, and then told apart by a digest."""
     data = name.encode("utf-8", "surrogatepass")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from grpo_guard import Guard, Policy
 from grpo_guard.completion import Completion
+from grpo_guard.ensemble import AllOf, Cascade
+from grpo_guard.ledger.intake import STANDING_VERIFIER
 from grpo_guard.losses import with_losses
 from grpo_guard.verdict import accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -38,6 +40,24 @@ def test_what_would_gain_is_left_out_and_what_loses_stays():
 def test_bad_rejected_ones_do_not_lift_a_better_one_above_the_mean():
     """An attack: wrong rubbish lowers the mean under a poisoned answer of middling reward."""
     assert settled([1.0, 0.0, 0.5, 0.0, 0.0], ["a", "a", "x", "x", "x"]) == [1.0, 0.0, None, 0, 0]
+
+
+def test_an_excluded_node_has_no_say_not_even_by_losing(tmp_path):
+    """An attack: an excluded node sends right working before wrong answers, and it is unlearnt."""
+
+    class Excluded(CompletionVerifier):
+        name = STANDING_VERIFIER
+
+        def verify(self, batch):
+            return [(reject if c.node == "bad" else accept)(self.name) for c in batch]
+
+    batch = [
+        Completion(prompt="p", text=text, node=node)
+        for text, node in [("a", "good"), ("x", "good"), ("a", "bad"), ("x", "bad")]
+    ]
+    for verifier in (AllOf(Excluded(), NoX()), Cascade(Excluded(), NoX()), NoX() & Excluded()):
+        found = Guard(verifier, policy=Policy(on_reject="no_gain")).apply([1.0, 0, 0, 0], batch)
+        assert found == [1.0, 0.0, None, None]
 
 
 def test_groups_are_compared_each_by_itself():

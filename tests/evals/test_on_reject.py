@@ -16,13 +16,14 @@ from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.guard import Review  # noqa: E402
+from grpo_guard.ledger.intake import STANDING_VERIFIER  # noqa: E402
 from grpo_guard.verdict import accept, reject  # noqa: E402
 
 SMALL = SwarmConfig(iterations=1, prompts=6, group_size=8, max_new_tokens=60)
 
 
 def updated(
-    folder: Path, rule: Any, rejected: Callable[[Submitted], bool] | None
+    folder: Path, rule: Any, rejected: Callable[[Submitted], bool] | None, by: str = "a"
 ) -> list[torch.Tensor]:
     """The weights after one update; None: without a guard."""
     torch.set_num_threads(1)
@@ -35,7 +36,7 @@ def updated(
     if rejected is not None:
         # Only where somebody right is left to be compared with.
         said = [rejected(s) and right[i // size] > 0 for i, s in enumerate(submitted)]
-        review = Review([reject("a") if out else accept("a") for out in said], {})
+        review = Review([reject(by) if out else accept(by) for out in said], {})
         assert any(said)
     swarm.members[0].update(0, submitted, review)
     return list(swarm.model.parameters())
@@ -64,3 +65,10 @@ def test_no_gain_leaves_out_poison_that_is_right_as_drop_does(tmp_path: Path) ->
     dropped = updated(tmp_path, "drop", poison)
     assert same(updated(tmp_path, "no_gain", poison), dropped)
     assert not same(updated(tmp_path, "zero", poison), dropped)
+
+
+def test_no_gain_takes_an_excluded_nodes_losses_away_too(tmp_path: Path) -> None:
+    """An attack: right working before wrong answers, to have it unlearnt."""
+    dropped = updated(tmp_path, "drop", wrong, STANDING_VERIFIER)
+    assert same(updated(tmp_path, "no_gain", wrong, STANDING_VERIFIER), dropped)
+    assert not same(updated(tmp_path, "no_gain", wrong), dropped)
