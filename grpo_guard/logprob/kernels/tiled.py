@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.epilogue import Mode, epilogue, tile_sums
 from grpo_guard.logprob.kernels.partial import Partial, merge
+from grpo_guard.logprob.kernels.product import onednn_is_faster
 from grpo_guard.logprob.kernels.rows import RowStats, finish
 from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.stats import (
@@ -23,6 +24,8 @@ from grpo_guard.logprob.stats import (
 # so it has to stay in a CPU's cache beside the rows.
 TILE = 4096
 EAGER_CPU_TILE = 1024
+# oneDNN takes memory of its own for each tile, and as much again to work in.
+ONEDNN_TILE = 2048
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
 """Called with the scores of each tile, [N, W], and the id of its first token."""
@@ -54,7 +57,7 @@ def row_stats(
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
     sums_of = epilogue(mode, n * vocab_size, vocab_size, device)
     small = sums_of is tile_sums and device.type == "cpu"
-    tile = _whole_blocks(tile or (EAGER_CPU_TILE if small else TILE), vocab_size)
+    tile = _whole_blocks(tile or _usual_tile(device, small), vocab_size)
     block = leader_block(vocab_size)
     # The target first, for its own column below: a token must not outrank itself by rounding.
     z_target = scores.of(targets)
@@ -76,6 +79,7 @@ def row_stats(
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
+        del z  # or two tiles would be held while the next one is made
     assert sums is not None
     return finish(
         sums,
@@ -88,6 +92,12 @@ def row_stats(
         top_k=top_k,
         score_of=lambda rows, tokens: scores.rows(rows).of(tokens),
     )
+
+
+def _usual_tile(device: torch.device, small: bool) -> int:
+    if small:
+        return EAGER_CPU_TILE
+    return ONEDNN_TILE if device.type == "cpu" and onednn_is_faster() else TILE
 
 
 def _whole_blocks(tile: int, vocab_size: int) -> int:
