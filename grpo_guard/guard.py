@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo_guard.completion import Completion
 from grpo_guard.floors import Floors
 from grpo_guard.framework import adapter_for
-from grpo_guard.losses import may_lose, with_losses
+from grpo_guard.losses import may_lose, require_standing_asked, with_losses
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.supervise import supervised
@@ -57,6 +57,10 @@ class Guard:
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
 
+    Raises:
+        TypeError: ``verifier`` is none.
+        ValueError: a cascade that "no_gain" cannot use; see `require_standing_asked`.
+
     Example:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
         >>> rewards = guard.apply(rewards, completions)
@@ -74,6 +78,8 @@ class Guard:
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
+        if self.policy.on_reject == "no_gain":
+            require_standing_asked(verifier)
         self.ledger = ledger
         if length_scaling is None and self.policy.on_long == "scale":
             from grpo_guard.content.length.scaling import LengthScaling

@@ -14,13 +14,39 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
-from grpo_guard.ledger.intake import standing_rejects
+from grpo_guard.ensemble import Cascade, Ensemble
+from grpo_guard.ledger.intake import STANDING_VERIFIER, standing_bars
 from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+
+def require_standing_asked(verifier: CompletionVerifier) -> None:
+    """Refuse a cascade whose later members know who is excluded: what is rejected before them is
+    not shown to them, and an excluded node would get its say back by tripping a screen.
+
+    Raises:
+        ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
+    """
+    if not isinstance(verifier, Ensemble):
+        return
+    if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
+        raise ValueError(
+            'Policy.on_reject="no_gain": expected StandingVerifier as the first member of its '
+            f"Cascade, or in an AllOf; got it later in {verifier.name!r}"
+        )
+    for member in verifier.members:
+        require_standing_asked(member)
+
+
+def _has_standing(verifier: CompletionVerifier) -> bool:
+    if isinstance(verifier, Ensemble):
+        return any(map(_has_standing, verifier.members))
+    return verifier.name == STANDING_VERIFIER
 
 
 def may_lose(verdict: Verdict) -> bool:
     """Whether ``"no_gain"`` may leave a completion with this verdict in its group."""
-    return verdict.rejected and not standing_rejects(verdict)
+    return verdict.rejected and not standing_bars(verdict)
 
 
 def with_losses(

@@ -9,6 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
 from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.kernels.product import faster_linear
 from grpo_guard.logprob.scorers.forward import body_of, row_states, shared_states
 
 PROMPT, GROUP, COMPLETION = 512, 8, 128
@@ -42,7 +43,7 @@ def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
     body, group = group_of_one_prompt(device)
     where = torch.device(device)
     clock: Clock = "cuda" if device == "cuda" else "cpu"
-    with torch.no_grad():
+    with torch.no_grad(), faster_linear(body):
         return interleaved(
             {
                 "prompt run once (ours)": lambda: shared_states(body, group, where),

@@ -127,11 +127,11 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     return None
 
 
-def standing_rejects(verdict: Verdict) -> bool:
-    """Whether the sender's standing alone would reject it, whatever the completion is."""
+def standing_bars(verdict: Verdict) -> bool:
+    """Whether its sender is excluded, or nobody can say: whatever the completion is."""
     if verdict.verifier == STANDING_VERIFIER:
-        return verdict.rejected
-    return any(map(standing_rejects, verdict.members))
+        return verdict.rejected or verdict.cause is Cause.FAULT
+    return any(map(standing_bars, verdict.members))
 
 
 def name_bytes(name: str) -> bytes:

@@ -12,7 +12,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.ensemble import AllOf, Cascade
 from grpo_guard.ledger.intake import STANDING_VERIFIER
 from grpo_guard.losses import with_losses
-from grpo_guard.verdict import accept, reject
+from grpo_guard.verdict import Cause, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 
@@ -58,6 +58,32 @@ def test_an_excluded_node_has_no_say_not_even_by_losing(tmp_path):
     for verifier in (AllOf(Excluded(), NoX()), Cascade(Excluded(), NoX()), NoX() & Excluded()):
         found = Guard(verifier, policy=Policy(on_reject="no_gain")).apply([1.0, 0, 0, 0], batch)
         assert found == [1.0, 0.0, None, None]
+
+
+class Standing(CompletionVerifier):
+    name = STANDING_VERIFIER
+
+    def __init__(self, verdict):
+        self.verdict = verdict
+
+    def verify(self, batch):
+        return [self.verdict for _ in batch]
+
+
+def test_while_nobody_knows_who_is_excluded_nothing_rejected_loses():
+    unknown = Standing(abstain(STANDING_VERIFIER, Cause.FAULT, "the ledger cannot be read"))
+    batch = [Completion(prompt="p", text=text) for text in "ax"]
+    found = Guard(AllOf(unknown, NoX()), policy=Policy(on_reject="no_gain")).apply([1.0, 0], batch)
+    assert found[1] is None
+
+
+def test_a_screen_before_the_standing_would_hide_who_is_excluded():
+    """An attack: an excluded node trips a cheap screen, and is never asked after."""
+    standing = Standing(reject(STANDING_VERIFIER))
+    for verifier in (Cascade(NoX(), standing), AllOf(NoX(), Cascade(NoX(), AllOf(standing)))):
+        with pytest.raises(ValueError, match="StandingVerifier as the first member"):
+            Guard(verifier, policy=Policy(on_reject="no_gain"))
+        Guard(verifier, policy=Policy(on_reject="drop"))
 
 
 def test_groups_are_compared_each_by_itself():

@@ -100,6 +100,65 @@ def test_gradients_autocast_and_lower_precision_are_pytorchs_own(calls):
     assert not calls
 
 
+@pytest.mark.parametrize("setting", ["tf32", "bf16"])
+def test_the_newer_interface_of_precision_is_no_error(setting, calls):
+    """Reading the older one then raises: a GPU trainer with TF32 beside a scorer on the CPU."""
+    backend = torch.backends.mkldnn.matmul
+    before = backend.fp32_precision
+    backend.fp32_precision = setting
+    try:
+        with torch.no_grad():
+            assert product(X, W).shape == (32, 128)
+    finally:
+        backend.fp32_precision = before
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [torch.randn(256)[::2], torch.zeros(1).expand(128), torch.tensor(2.0), torch.randn(1, 128)],
+    ids=["stride", "expanded", "a number", "two dimensions"],
+)
+def test_an_unusual_bias_is_pytorchs_own(bias, calls):
+    with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
+        got = torch.nn.functional.linear(X, W, bias)
+    assert torch.equal(got, torch.nn.functional.linear(X, W, bias))
+    assert not calls
+
+
+def test_sparse_factors_are_pytorchs_own(calls):
+    with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
+        got = torch.nn.functional.linear(X, W.to_sparse_csr())
+    torch.testing.assert_close(got, X @ W.T)
+    assert not calls
+
+
+@given(rows=st.integers(0, 5000))
+def test_rows_are_taken_in_pieces_of_few_sizes(rows):
+    """An attack on memory: oneDNN keeps a kernel for each number of rows that it has seen."""
+    pieces = module._pieces(rows)
+    assert sum(pieces) == rows
+    assert all(size in (16, 32, 64, 128, 256, 512) for size in pieces[:-1])
+    assert not pieces or pieces[-1] < 16 or pieces[-1] in (16, 32, 64, 128, 256, 512)
+
+
+@pytest.mark.parametrize("rows", [16, 511, 512, 513, 1000, 1039])
+def test_pieces_make_the_whole(rows, calls):
+    x, bias = torch.randn(rows, 64), torch.randn(128)
+    with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
+        got = torch.nn.functional.linear(x, W, bias)
+    assert calls
+    torch.testing.assert_close(got, x @ W.T + bias, rtol=1e-5, atol=1e-4)
+
+
+def test_a_compiled_function_within_a_forward_is_left_alone():
+    layer = torch.nn.Linear(64, 128)
+    layer.forward = torch.compile(layer.forward, backend="eager", fullgraph=True)
+    with torch.no_grad(), faster_linear(layer):
+        got = layer(X)
+    torch.testing.assert_close(got, X @ layer.weight.T + layer.bias)
+
+
 def test_a_linear_layer_keeps_its_bias_and_shape(calls):
     layer = torch.nn.Linear(64, 128)
     x = torch.randn(2, 3, 16, 64)

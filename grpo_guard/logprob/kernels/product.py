@@ -20,6 +20,9 @@ from torch.overrides import TorchFunctionMode
 # Below these the two are about equal, or MKL is faster.
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
+# oneDNN keeps a kernel for each shape that it has seen, about a megabyte each and for ever. Rows
+# come in any number, so they are taken in pieces of a few sizes.
+PIECE: Final = 512
 _CPU: Final = Path("/proc/cpuinfo")
 
 
@@ -42,7 +45,8 @@ def faster_linear(module: nn.Module) -> Iterator[None]:
 
     A compiled module is left as it is: a compiler chooses for itself.
     """
-    if not onednn_is_faster() or _is_compiled(module):
+    here = any(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    if not here or not onednn_is_faster() or _is_compiled(module):
         yield
         return
     with _FasterLinear():
@@ -57,6 +61,8 @@ class _FasterLinear(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if torch.compiler.is_compiling():
+            return func(*args, **(kwargs or {}))
         if func is nn.functional.linear and not kwargs and _suits(*args):
             x, weight, bias = (*args, None)[:3]
             return _onednn(x, weight, bias)
@@ -71,25 +77,57 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
         # A quantised or distributed weight has a product of its own.
         and all(type(t) is Tensor or type(t) is nn.Parameter for t in tensors)
         and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        and all(t.layout == torch.strided for t in tensors)
         and x.ndim >= 2
         and x.numel() >= FEWEST_ROWS * x.shape[-1]
         and weight.ndim == 2
         and weight.shape[0] >= FEWEST_COLUMNS
         and weight.shape[1] == x.shape[-1] > 0
         and weight.is_contiguous()
+        # It is read as so many numbers in a row, whatever its shape and strides are.
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        # Otherwise oneDNN may round the factors to fewer bits.
-        and torch.get_float32_matmul_precision() == "highest"
+        and _exact()
     )
+
+
+def _exact() -> bool:
+    """Whether the user wants all bits: otherwise oneDNN may round the factors."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set through the newer interface, for some backend
+        return False
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.reshape(-1, x.shape[-1]).contiguous()
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(
-        rows, weight.detach(), bias if bias is None else bias.detach(), "none", [], ""
-    )
+    weight, bias = weight.detach(), bias if bias is None else bias.detach()
+    pieces = []
+    start = 0
+    for size in _pieces(len(rows)):
+        piece = rows[start : start + size]
+        if size < FEWEST_ROWS:
+            pieces.append(
+                torch.addmm(bias, piece, weight.T) if bias is not None else piece @ weight.T
+            )
+        else:
+            pieces.append(torch.ops.mkldnn._linear_pointwise(piece, weight, bias, "none", [], ""))
+        start += size
+    result = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return result.view(*x.shape[:-1], -1)
+
+
+def _pieces(rows: int) -> list[int]:
+    """Sizes that add up to ``rows``: whole pieces, powers of two, and the few that are left."""
+    sizes = [PIECE] * (rows // PIECE)
+    left, size = rows % PIECE, PIECE // 2
+    while size >= FEWEST_ROWS:
+        if left >= size:
+            sizes.append(size)
+            left -= size
+        size //= 2
+    return [*sizes, left] if left else sizes
 
 
 @functools.cache
@@ -114,8 +152,9 @@ def _is_amd() -> bool:
 
 def _works() -> bool:
     """The operator is one of PyTorch's inner ones: a version may change or lose it."""
-    x = torch.arange(6.0).view(2, 3)
-    weight = torch.arange(12.0).view(4, 3)
+    cpu32: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
+    x = torch.arange(FEWEST_ROWS * 3, **cpu32).view(-1, 3)
+    weight = torch.arange(12, **cpu32).view(4, 3)
     try:
         with torch.no_grad():
             return torch.equal(_onednn(x, weight, None), x @ weight.T)
