@@ -133,16 +133,16 @@ def test_sparse_factors_are_pytorchs_own(calls):
     assert not calls
 
 
-@given(rows=st.integers(0, 5000))
-def test_rows_are_taken_in_pieces_of_few_sizes(rows):
+def test_rows_come_in_few_sizes():
     """An attack on memory: oneDNN keeps a kernel for each number of rows that it has seen."""
-    pieces = module._pieces(rows)
-    assert sum(pieces) == rows
-    assert all(size in (16, 32, 64, 128, 256, 512) for size in pieces[:-1])
-    assert not pieces or pieces[-1] < 16 or pieces[-1] in (16, 32, 64, 128, 256, 512)
+    sizes = {rows: module.size_of(rows) for rows in range(1, module.LARGEST + 1)}
+    assert len(set(sizes.values())) == 17
+    assert all(size >= rows for rows, size in sizes.items())
+    assert all(size < 2 * rows for rows, size in sizes.items() if rows >= module.FEWEST_ROWS)
+    assert all(size <= 1.25 * rows for rows, size in sizes.items() if rows > 256)
 
 
-@pytest.mark.parametrize("rows", [16, 511, 512, 513, 1000, 1039])
+@pytest.mark.parametrize("rows", [16, 17, 511, 512, 2048, 2049, 4097, 5000])
 def test_pieces_make_the_whole(rows, calls):
     x, bias = torch.randn(rows, 64), torch.randn(128)
     with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):

@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
 # oneDNN keeps a kernel for each shape that it has seen, about a megabyte each and for ever. Rows
-# come in any number, so they are taken in pieces of a few sizes.
-PIECE: Final = 512
+# come in any number, so they are filled up to one of a few sizes.
+LARGEST: Final = 2048
 _CPU: Final = Path("/proc/cpuinfo")
 
 
@@ -101,33 +101,22 @@ def _exact() -> bool:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
     weight, bias = weight.detach(), bias if bias is None else bias.detach()
     pieces = []
-    start = 0
-    for size in _pieces(len(rows)):
-        piece = rows[start : start + size]
-        if size < FEWEST_ROWS:
-            pieces.append(
-                torch.addmm(bias, piece, weight.T) if bias is not None else piece @ weight.T
-            )
-        else:
-            pieces.append(torch.ops.mkldnn._linear_pointwise(piece, weight, bias, "none", [], ""))
-        start += size
+    for rows in torch.split(x.reshape(-1, x.shape[-1]), LARGEST):
+        missing = size_of(len(rows)) - len(rows)
+        filled = nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows.contiguous()
+        made = torch.ops.mkldnn._linear_pointwise(filled, weight, bias, "none", [], "")
+        pieces.append(made[: len(rows)])
     result = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return result.view(*x.shape[:-1], -1)
 
 
-def _pieces(rows: int) -> list[int]:
-    """Sizes that add up to ``rows``: whole pieces, powers of two, and the few that are left."""
-    sizes = [PIECE] * (rows // PIECE)
-    left, size = rows % PIECE, PIECE // 2
-    while size >= FEWEST_ROWS:
-        if left >= size:
-            sizes.append(size)
-            left -= size
-        size //= 2
-    return [*sizes, left] if left else sizes
+def size_of(rows: int) -> int:
+    """The next of 17 sizes up to `LARGEST`: powers of two, beyond 256 quarters between them, too."""
+    whole = 1 << (rows - 1).bit_length()
+    step = whole if whole <= 256 else whole // 8
+    return max(FEWEST_ROWS, -(-rows // step) * step)
 
 
 @functools.cache
