@@ -113,7 +113,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def size_of(rows: int) -> int:
-    """The next of 17 sizes up to `LARGEST`: powers of two, beyond 256 quarters between them, too."""
+    """The next of 17 sizes up to `LARGEST`: powers of two, and from 256 on quarters between."""
     whole = 1 << (rows - 1).bit_length()
     step = whole if whole <= 256 else whole // 8
     return max(FEWEST_ROWS, -(-rows // step) * step)
