@@ -56,8 +56,7 @@ def row_stats(
     """
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
     sums_of = epilogue(mode, n * vocab_size, vocab_size, device)
-    small = sums_of is tile_sums and device.type == "cpu"
-    tile = _whole_blocks(tile or _usual_tile(device, small), vocab_size)
+    tile = _whole_blocks(tile or _usual_tile(device, sums_of is tile_sums), vocab_size)
     block = leader_block(vocab_size)
     # The target first, for its own column below: a token must not outrank itself by rounding.
     z_target = scores.of(targets)
@@ -94,10 +93,12 @@ def row_stats(
     )
 
 
-def _usual_tile(device: torch.device, small: bool) -> int:
-    if small:
+def _usual_tile(device: torch.device, eager: bool) -> int:
+    if device.type != "cpu":
+        return TILE
+    if eager:
         return EAGER_CPU_TILE
-    return ONEDNN_TILE if device.type == "cpu" and onednn_is_faster() else TILE
+    return ONEDNN_TILE if onednn_is_faster() else TILE
 
 
 def _whole_blocks(tile: int, vocab_size: int) -> int:
