@@ -1,4 +1,4 @@
-"""Sums over part of the vocabulary, and how two of them make one.
+"""Sums over part of the vocabulary, and how several make one.
 
 As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867), each is relative to the largest
 score of its own part.
@@ -30,11 +30,11 @@ class Partial(NamedTuple):
         return self.above + self.below
 
 
-def merge(a: Partial, b: Partial) -> Partial:
-    """The sums over both parts."""
-    m = torch.maximum(a.m, b.m)
-    x, y = _relative_to(m, a), _relative_to(m, b)
-    return Partial(m, *(u + v for u, v in zip(x[1:], y[1:], strict=True)))
+def merge(*parts: Partial) -> Partial:
+    """The sums over all parts."""
+    stacked = Partial(*map(torch.stack, zip(*parts, strict=True)))
+    m = stacked.m.amax(0)
+    return Partial(m, *(column.sum(0) for column in _relative_to(m, stacked)[1:]))
 
 
 def _relative_to(m: Tensor, p: Partial) -> Partial:

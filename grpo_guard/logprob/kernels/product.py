@@ -20,9 +20,12 @@ from torch.overrides import TorchFunctionMode
 # Below these the two are about equal, or MKL is faster.
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
-# oneDNN keeps a kernel for each shape that it has seen, about a megabyte each and for ever. Rows
-# come in any number, so they are filled up to one of a few sizes.
-LARGEST: Final = 2048
+# oneDNN keeps a kernel for each shape that it has seen, half a megabyte each. Rows come in any
+# number, so they are filled up to one of a few sizes.
+LARGEST: Final = 4096
+# Filled up for all layers at once, a batch saves each layer a copy of its input. Beyond this ratio
+# the tokens that it adds cost more than that.
+MOST_FILL: Final = 1.125
 _CPU: Final = Path("/proc/cpuinfo")
 
 
@@ -45,12 +48,35 @@ def faster_linear(module: nn.Module) -> Iterator[None]:
 
     A compiled module is left as it is: a compiler chooses for itself.
     """
-    here = any(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
-    if not here or not onednn_is_faster() or _is_compiled(module):
+    if not _gains(module):
         yield
         return
     with _FasterLinear():
         yield
+
+
+def filled_length(module: nn.Module, batch: int, length: int, most: int) -> int:
+    """Tokens per row of a batch with which no product within `faster_linear` has to be filled up.
+
+    Args:
+        module: What the batch goes through.
+        batch: Rows.
+        length: Tokens per row, of which no fewer are returned.
+        most: Longest row that the module takes.
+    """
+    tokens = batch * length
+    if tokens < FEWEST_ROWS or not _gains(module):
+        return length
+    whole, rest = divmod(tokens, LARGEST)
+    filled = whole * LARGEST + (size_of(rest) if rest else 0)
+    longer, left = divmod(filled, batch)
+    return length if left or longer > most or filled > MOST_FILL * tokens else longer
+
+
+def _gains(module: nn.Module) -> bool:
+    """Whether linear layers of this module may take oneDNN."""
+    here = any(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    return here and onednn_is_faster() and not _is_compiled(module)
 
 
 class _FasterLinear(TorchFunctionMode):
@@ -113,9 +139,9 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def size_of(rows: int) -> int:
-    """The next of 17 sizes up to `LARGEST`: powers of two, and from 256 on quarters between."""
+    """The next of 37 sizes up to `LARGEST`: powers of two, and from 256 on seven between two."""
     whole = 1 << (rows - 1).bit_length()
-    step = whole if whole <= 256 else whole // 8
+    step = whole if whole <= 256 else whole // 16
     return max(FEWEST_ROWS, -(-rows // step) * step)
 
 

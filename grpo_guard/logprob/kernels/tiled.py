@@ -25,7 +25,9 @@ from grpo_guard.logprob.stats import (
 TILE = 4096
 EAGER_CPU_TILE = 1024
 # oneDNN takes memory of its own for each tile, and as much again to work in.
-ONEDNN_TILE = 2048
+ONEDNN_TILE = 3072
+# Sums of so many tiles are kept, and merged at one time.
+MOST_PARTS = 32
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
 """Called with the scores of each tile, [N, W], and the id of its first token."""
@@ -65,7 +67,7 @@ def row_stats(
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
     order, bounds = _by_tile(targets, tile, vocab_size)
     buffer = z_target.new_empty(n, tile)
-    sums: Partial | None = None
+    parts: list[Partial] = []
     for i, start in enumerate(range(0, vocab_size, tile)):
         stop = min(start + tile, vocab_size)
         z = scores.tile(start, stop, out=buffer[:, : stop - start])
@@ -74,14 +76,13 @@ def row_stats(
         if observer is not None:
             observer(z, start)
         part, best = sums_of(_padded(z, buffer), z_target, margin, block, not ranks)
-        sums = part if sums is None else merge(sums, part)
+        parts = [*parts, part] if len(parts) < MOST_PARTS else [merge(*parts), part]
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
         del z  # or two tiles would be held while the next one is made
-    assert sums is not None
     return finish(
-        sums,
+        merge(*parts),
         z_target=z_target,
         z_eos=_eos_scores(scores, targets, eos_ids),
         targets=targets,

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
+from grpo_guard.logprob.kernels.product import filled_length
+from grpo_guard.logprob.scorers.jobs import unscaled_length
 
 # Eval mode is a property of the model, not of a scorer: with a lock each, one of two scorers would
 # put the model back into training mode under the other, and dropout would reject honest work.
@@ -50,7 +52,7 @@ def body_of(model: Any) -> Any:
 def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
     """Each completion behind a copy of its prompt; [N, H], one completion after the other."""
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
-    states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
+    states = body(input_ids=_padded(rows, body, device), use_cache=False).last_hidden_state
     return torch.cat(
         [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
     )
@@ -81,7 +83,8 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
-    output = body(input_ids=_padded(rows, device), past_key_values=cache, use_cache=True)
+    ids = _padded(rows, body, device, before=prompt.shape[1])
+    output = body(input_ids=ids, past_key_values=cache, use_cache=True)
     states = output.last_hidden_state
     return torch.cat(
         [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
@@ -105,8 +108,18 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
             layer.reorder_cache(zeros)
 
 
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+def _padded(
+    rows: Sequence[Sequence[int]], body: Any, device: torch.device, *, before: int = 0
+) -> Tensor:
+    """Rows of one length, [N, L]; ``before`` tokens precede each in the cache."""
+    longest = max(map(len, rows))
+    config = body.config.get_text_config()
+    # Positions that a model does not have are errors, and a longer batch would change the numbers
+    # of a model whose rotary frequencies depend on the length.
+    window = getattr(config, "max_position_embeddings", None)
+    if window and unscaled_length(config) is None:
+        longest = filled_length(body, len(rows), longest, int(window) - before)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device)
