@@ -21,9 +21,9 @@ Written by `python -m grpo_guard.evals.bench.page` from the JSON files in this f
 a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
 within single rounds. Seconds are CPU seconds where one thread is named, otherwise wall time; they
 belong to that machine on that day, the ratios travel better. Extra memory is the peak beyond what
-the process held before; of a server, only the client's. End to end, the sums of the head are compiled
-before the first round, as they are in a run after its first billion scores. Nothing is written here that was not
-measured.
+the process held before; of a server, only the client's. In the tables called end to end the sums of
+the head are compiled before the first round (where there is a C++ compiler), as they are in a run
+after its first billion scores. Nothing is written here that was not measured.
 """
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_transformers_scorer import (
     ARCHITECTURES,
+    SIZES,
     SPEC,
     assert_full_logits_agree,
     group,
     model_of,
-    own_warnings,
 )
 
 from grpo_guard.logprob.kernels import product as module
 from grpo_guard.logprob.kernels.product import faster_linear, filled_length, product
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.logprob.scorers.forward import body_of, eval_mode
+from grpo_guard.logprob.scorers.jobs import Job
+from grpo_guard.logprob.scorers.memory import MemoryPlan
+from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
 
 pytestmark = pytest.mark.skipif(not module._works(), reason="this PyTorch has no such operator")
 
@@ -169,16 +173,75 @@ def test_a_batch_is_filled_up_once_and_not_in_every_layer(calls):
     assert not [shape for shape in calls if shape[:-1] == (8, 127)]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_a_batch_is_not_filled_beyond_the_window(name, caplog):
-    """GPT-2 has no position 512: sharing the prompt would fail."""
-    sequences = group(np.random.default_rng(0), 312, (200,) * 8)  # 8 x 199, next size 1664
-    model = model_of(name, ARCHITECTURES[name])
-    assert filled_length(model, 8, 199, 10**6) == 208
-    with caplog.at_level("WARNING", "grpo_guard"):
-        stats = TransformersScorer(model).score(sequences, SPEC)
-    assert not own_warnings(caplog)
+@pytest.fixture
+def widths():
+    """Shapes of all batches of tokens that went through `watched`."""
+    return set()
+
+
+def watched(model, widths):
+    body = body_of(model)
+    body.register_forward_pre_hook(
+        lambda _module, _arguments, inputs: widths.add(tuple(inputs["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    return model
+
+
+def test_a_batch_is_not_filled_beyond_the_window(widths):
+    """OPT has no position 512 (beside its two for padding), and would raise."""
+    opt = {**SIZES, "ffn_dim": 128, "word_embed_proj_dim": 64}
+    model = watched(model_of("opt", opt), widths)
+    assert filled_length(model, 8, 199, 10**6) == 208  # the size after 8 x 199 is 1664
+    sequences = group(np.random.default_rng(0), 304, (200,) * 8)
+    TransformersScorer(model).score(sequences, SPEC)
+    assert (8, 208) in widths
+    widths.clear()
+    sequences = group(np.random.default_rng(0), 312, (200,) * 8)
+    stats = TransformersScorer(model).score(sequences, SPEC)
+    assert (8, 199) in widths
+    assert (8, 208) not in widths
     assert_full_logits_agree(model, sequences[:1], stats[:1])
+
+
+def test_a_batch_is_not_filled_beyond_the_memory_plan(widths):
+    model = watched(model_of("llama", {}), widths)
+    sequences = group(np.random.default_rng(0), 20, (200,) * 8)
+    room = 8 * 220
+    plan = MemoryPlan.of(model, None)
+    tight = replace(plan, forward_tokens=room, cache_tokens=room)
+    for given_plan, width in ((plan, 208), (tight, 199)):
+        widths.clear()
+        scorer = TransformersScorer(model)
+        with eval_mode(model):
+            scorer._run(Job(tuple(range(8)), True), sequences, Asked(SPEC, 0.0, None), given_plan)
+        assert (8, width) in widths
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are no linear ones of PyTorch's
+        model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # most of its work neither
+        model_of("llama", {}).bfloat16(),
+        torch.nn.ModuleList([torch.nn.Linear(64, 64).bfloat16(), torch.nn.Linear(8, 8)]),
+    ],
+    ids=["no linear layers", "experts", "bfloat16", "float32 adapter"],
+)
+def test_a_batch_is_not_filled_where_little_is_gained(model):
+    assert filled_length(torch.nn.Linear(64, 64), 8, 199, 10**6) == 208
+    assert filled_length(model, 8, 199, 10**6) == 199
+
+
+def test_a_batch_is_not_filled_under_autocast_and_lower_precision():
+    layer = torch.nn.Linear(64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert filled_length(layer, 8, 199, 10**6) == 199
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert filled_length(layer, 8, 199, 10**6) == 199
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("rows", [16, 17, 511, 512, 4096, 4097, 8193, 9000])

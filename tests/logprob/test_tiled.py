@@ -334,6 +334,27 @@ def test_masked_tokens_are_the_same_to_the_reference(top_k):
     assert_matches(stats, reference_stats(logits, targets.numpy(), spec_of(top_k=top_k)))
 
 
+@pytest.mark.parametrize("closed", [-torch.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_more_tiles_than_are_merged_at_once(closed, top_k):
+    """94 tiles, forty in a row of nothing but closed tokens, the likeliest token in the last."""
+    generator = torch.Generator().manual_seed(0)
+    bias = torch.zeros(3000)
+    bias[320 : 320 + 40 * 32] = closed
+    bias[2999] = 5.0
+    head = Head(torch.randn(3000, 8, generator=generator), bias)
+    hidden = torch.randn(6, 8, generator=generator)
+    targets = torch.tensor([1, 319, 1600, 2000, 2998, 2999])
+    stats = tiled(hidden, head, targets, temperature=1.0, top_k=top_k, tile=32)
+    logits = hidden.double() @ head.weight.double().T + bias
+    logits = torch.where(bias == closed, -torch.inf, logits).numpy()
+    open_ones = [0, 1, 3, 4, 5]
+    expected = reference_stats(logits[open_ones], targets[open_ones].numpy(), spec_of(top_k=top_k))
+    for column in stats:
+        assert not column.isnan().any()
+    assert_matches(type(stats)(*(column[open_ones] for column in stats)), expected)
+
+
 @pytest.mark.parametrize("vocab", [300, 8193, 9000, 20_000])
 def test_the_set_k_counts_each_of_its_members_once(vocab):
     """Fairness of the bets: the tokens that belong to K weigh what the normaliser says, no more.

@@ -114,12 +114,36 @@ def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog)
     assert_full_logits_agree(model, sequences, stats)
 
 
+class BodyWithoutConfig(torch.nn.Module):
+    """As a body that is no transformers model."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.embed_tokens = inner.embed_tokens
+
+    def forward(self, **inputs):
+        return self.inner(**inputs)
+
+
+def test_a_body_without_a_config_is_scored_by_plain_rows(caplog):
+    model = model_of("llama", {})
+    sequences = group(np.random.default_rng(0))
+    expected = TransformersScorer(model).score(sequences, SPEC)
+    model.model = BodyWithoutConfig(model.model)
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        stats = TransformersScorer(model).score(sequences, SPEC)
+    assert "prompts are run once per completion" in caplog.text
+    for one, other in zip(stats, expected, strict=True):
+        np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-5)
+
+
 def test_a_cache_that_gives_other_numbers_is_not_believed(monkeypatch, caplog):
     """Negative control of the self-check: sharing that forgets the prompt."""
     model = model_of("llama", {})
     from grpo_guard.logprob.scorers import shared_prompt
 
-    def forgetful(body, sequences, device):
+    def forgetful(body, sequences, device, **_options):
         return shared_prompt.row_states(
             body, [Encoded((1,), s.completion_ids, False) for s in sequences], device
         )
@@ -139,7 +163,7 @@ def test_a_much_longer_group_is_checked_again(monkeypatch, caplog):
 
     right = shared_prompt.shared_states
 
-    def windowed(body, sequences, device):
+    def windowed(body, sequences, device, **_options):
         states = right(body, sequences, device)
         return states if len(sequences[0].prompt_ids) < 50 else states + 1.0
 

@@ -6,10 +6,13 @@ score of its own part.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+MOST_PARTS: Final = 16
+COUNTS: Final = ("rank", "ties")
 
 
 class Partial(NamedTuple):
@@ -30,17 +33,59 @@ class Partial(NamedTuple):
         return self.above + self.below
 
 
-def merge(*parts: Partial) -> Partial:
-    """The sums over all parts."""
-    stacked = Partial(*map(torch.stack, zip(*parts, strict=True)))
-    m = stacked.m.amax(0)
-    return Partial(m, *(column.sum(0) for column in _relative_to(m, stacked)[1:]))
+class PartialSums:
+    """Sums of one part after the other, merged a few at a time.
+
+    They are written into tensors that exist from the beginning: small results that outlive large
+    temporaries would break up the heap, which then grows by hundreds of megabytes.
+
+    Args:
+        like: A column of the parts to come, fp32, shape [N].
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._count = 0
+        self._columns = Partial(
+            *(
+                like.new_empty(
+                    MOST_PARTS, len(like), dtype=torch.int64 if name in COUNTS else like.dtype
+                )
+                for name in Partial._fields
+            )
+        )
+
+    def add(self, part: Partial) -> None:
+        """One more part."""
+        if self._count == MOST_PARTS:
+            whole, self._count = self.total(), 0
+            self.add(whole)
+        for column, values in zip(self._columns, part, strict=True):
+            column[self._count] = values
+        self._count += 1
+
+    def total(self) -> Partial:
+        """The sums over all parts, of which there is one at least."""
+        return _merged(Partial(*(column[: self._count] for column in self._columns)))
+
+
+def merge(a: Partial, b: Partial) -> Partial:
+    """The sums over both parts."""
+    return _merged(Partial(*map(torch.stack, zip(a, b, strict=True))))
+
+
+def _merged(parts: Partial) -> Partial:
+    """[P, N] -> [N]."""
+    m = parts.m.amax(0)
+    return Partial(m, *(column.sum(0) for column in _relative_to(m, parts)[1:]))
 
 
 def _relative_to(m: Tensor, p: Partial) -> Partial:
     empty = p.m == -torch.inf  # nothing but -inf so far: there is nothing to move
     d = torch.where(empty, 0.0, p.m - m)
     f = torch.where(empty, 0.0, d.exp())
+    d = torch.where(
+        f > 0, d, 0.0
+    )  # of a part that no longer counts: its square is inf, and * 0 NaN
     return Partial(
         m,
         p.above * f,

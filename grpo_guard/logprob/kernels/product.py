@@ -65,7 +65,7 @@ def filled_length(module: nn.Module, batch: int, length: int, most: int) -> int:
         most: Longest row that the module takes.
     """
     tokens = batch * length
-    if tokens < FEWEST_ROWS or not _gains(module):
+    if tokens < FEWEST_ROWS or length >= most or not _gains_throughout(module):
         return length
     whole, rest = divmod(tokens, LARGEST)
     filled = whole * LARGEST + (size_of(rest) if rest else 0)
@@ -75,8 +75,22 @@ def filled_length(module: nn.Module, batch: int, length: int, most: int) -> int:
 
 def _gains(module: nn.Module) -> bool:
     """Whether linear layers of this module may take oneDNN."""
-    here = any(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    here = any(map(_is_float32_here, module.parameters()))
     return here and onednn_is_faster() and not _is_compiled(module)
+
+
+def _gains_throughout(module: nn.Module) -> bool:
+    """Whether most of the module's work would: tokens that are added cost all of it."""
+    if not _gains(module) or torch.is_autocast_enabled("cpu") or not _exact():
+        return False
+    layers = [m.weight for m in module.modules() if isinstance(m, nn.Linear)]
+    tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding)]
+    work = sum(p.numel() for p in module.parameters()) - sum(t.numel() for t in tables)
+    return 2 * sum(w.numel() for w in layers if _is_float32_here(w)) > work
+
+
+def _is_float32_here(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 class _FasterLinear(TorchFunctionMode):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grpo_guard.logprob.kernels.epilogue import Mode, epilogue, tile_sums
-from grpo_guard.logprob.kernels.partial import Partial, merge
+from grpo_guard.logprob.kernels.partial import PartialSums
 from grpo_guard.logprob.kernels.product import onednn_is_faster
 from grpo_guard.logprob.kernels.rows import RowStats, finish
 from grpo_guard.logprob.kernels.scores import Scores
@@ -25,9 +25,7 @@ from grpo_guard.logprob.stats import (
 TILE = 4096
 EAGER_CPU_TILE = 1024
 # oneDNN takes memory of its own for each tile, and as much again to work in.
-ONEDNN_TILE = 3072
-# Sums of so many tiles are kept, and merged at one time.
-MOST_PARTS = 32
+ONEDNN_TILE = 2048
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
 """Called with the scores of each tile, [N, W], and the id of its first token."""
@@ -53,7 +51,8 @@ def row_stats(
         tie_margin: In raw logits, a number or one per row, shape [N].
         eos_ids: Tokens that end a completion.
         observer: Sees every tile of scores that passes, for statistics of its own.
-        tile: Tokens per tile, rounded up to whole blocks; None = by device and mode.
+        tile: Tokens per tile, rounded down to whole blocks, at least one; None = by device and
+            mode.
         mode: How the sums of a tile are computed; see `epilogue.py`.
     """
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
@@ -67,7 +66,7 @@ def row_stats(
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
     order, bounds = _by_tile(targets, tile, vocab_size)
     buffer = z_target.new_empty(n, tile)
-    parts: list[Partial] = []
+    sums = PartialSums(z_target)
     for i, start in enumerate(range(0, vocab_size, tile)):
         stop = min(start + tile, vocab_size)
         z = scores.tile(start, stop, out=buffer[:, : stop - start])
@@ -76,13 +75,13 @@ def row_stats(
         if observer is not None:
             observer(z, start)
         part, best = sums_of(_padded(z, buffer), z_target, margin, block, not ranks)
-        parts = [*parts, part] if len(parts) < MOST_PARTS else [merge(*parts), part]
+        sums.add(part)
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
         del z  # or two tiles would be held while the next one is made
     return finish(
-        merge(*parts),
+        sums.total(),
         z_target=z_target,
         z_eos=_eos_scores(scores, targets, eos_ids),
         targets=targets,
@@ -105,7 +104,7 @@ def _usual_tile(device: torch.device, eager: bool) -> int:
 def _whole_blocks(tile: int, vocab_size: int) -> int:
     """Tokens per tile, so that no block of leaders is cut."""
     span = leader_block(vocab_size) * LEADER_STRIDE
-    return -(-min(tile, vocab_size) // span) * span
+    return min(max(1, tile // span), -(-vocab_size // span)) * span
 
 
 def _per_row(value: Tensor | float, like: Tensor) -> Tensor:

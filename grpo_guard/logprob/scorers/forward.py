@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
 from grpo_guard.logprob.kernels.product import filled_length
-from grpo_guard.logprob.scorers.jobs import unscaled_length
 
 # Eval mode is a property of the model, not of a scorer: with a lock each, one of two scorers would
 # put the model back into training mode under the other, and dropout would reject honest work.
@@ -49,10 +48,19 @@ def body_of(model: Any) -> Any:
     return body
 
 
-def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Each completion behind a copy of its prompt; [N, H], one completion after the other."""
+def row_states(
+    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
+) -> Tensor:
+    """Each completion behind a copy of its prompt; [N, H], one completion after the other.
+
+    Args:
+        body: Of the model.
+        sequences: The completions and their prompts.
+        device: Of the model.
+        most: Tokens up to which the padding may be longer where products gain by it.
+    """
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
-    states = body(input_ids=_padded(rows, body, device), use_cache=False).last_hidden_state
+    states = body(input_ids=_padded(rows, body, device, most), use_cache=False).last_hidden_state
     return torch.cat(
         [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
     )
@@ -67,7 +75,9 @@ def forget_lengths(body: Any, device: torch.device) -> None:
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
 
-def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
+def shared_states(
+    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
+) -> Tensor:
     """The same for completions of one prompt, which is run once and its cache shared.
 
     Raises whatever a model without a cache that can be shared raises.
@@ -83,7 +93,7 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
-    ids = _padded(rows, body, device, before=prompt.shape[1])
+    ids = _padded(rows, body, device, most - prompt.shape[1])
     output = body(input_ids=ids, past_key_values=cache, use_cache=True)
     states = output.last_hidden_state
     return torch.cat(
@@ -108,17 +118,9 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
             layer.reorder_cache(zeros)
 
 
-def _padded(
-    rows: Sequence[Sequence[int]], body: Any, device: torch.device, *, before: int = 0
-) -> Tensor:
-    """Rows of one length, [N, L]; ``before`` tokens precede each in the cache."""
-    longest = max(map(len, rows))
-    config = body.config.get_text_config()
-    # Positions that a model does not have are errors, and a longer batch would change the numbers
-    # of a model whose rotary frequencies depend on the length.
-    window = getattr(config, "max_position_embeddings", None)
-    if window and unscaled_length(config) is None:
-        longest = filled_length(body, len(rows), longest, int(window) - before)
+def _padded(rows: Sequence[Sequence[int]], body: Any, device: torch.device, most: int) -> Tensor:
+    """Rows of one length, [N, L], and of no more than ``most`` if they are filled up."""
+    longest = filled_length(body, len(rows), max(map(len, rows)), most)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)

@@ -56,12 +56,14 @@ class SharedPrompts:
         self.enabled = enabled
         self._checked_length = 0
 
-    def states(self, body: Any, group: Sequence[Encoded], device: torch.device) -> Tensor:
-        """Hidden states that predict the group's tokens, [N, H]."""
+    def states(
+        self, body: Any, group: Sequence[Encoded], device: torch.device, *, most: int = 0
+    ) -> Tensor:
+        """Hidden states that predict the group's tokens, [N, H]; ``most`` as in `row_states`."""
         if not self.enabled:
-            return row_states(body, group, device)
+            return row_states(body, group, device, most=most)
         try:
-            states = shared_states(body, group, device)
+            states = shared_states(body, group, device, most=most)
         except Exception as error:
             if ran_out_of_memory(error):
                 raise

@@ -173,8 +173,15 @@ class TransformersScorer:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
         with faster_linear(body):
-            hidden = states_of(body, sequences, device)
+            hidden = states_of(body, sequences, device, most=self._most(len(sequences), plan))
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
+
+    def _most(self, rows: int, plan: MemoryPlan) -> int:
+        """Longest row that a batch may be filled up to: no position that the model does not have,
+        no tokens beyond the plan, no other length where that would change the numbers."""
+        if self.window is None or self.unscaled_length is not None:
+            return 0
+        return min(self.window, plan.forward_tokens // rows, plan.cache_tokens // rows)
 
     def stats_of(
         self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
