@@ -83,9 +83,8 @@ def _relative_to(m: Tensor, p: Partial) -> Partial:
     empty = p.m == -torch.inf  # nothing but -inf so far: there is nothing to move
     d = torch.where(empty, 0.0, p.m - m)
     f = torch.where(empty, 0.0, d.exp())
-    d = torch.where(
-        f > 0, d, 0.0
-    )  # of a part that no longer counts: its square is inf, and * 0 NaN
+    # Far below, a part has nothing left to move: d squared is inf, and times 0 NaN.
+    d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,
         p.above * f,
