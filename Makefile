@@ -58,9 +58,9 @@ replay: $(READY) models
 bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
 
-#: make bench-docs  what scoring costs on this CPU, into docs/benchmarks (about ten minutes)
+#: make bench-docs  what scoring costs on this CPU, into docs/benchmarks (about half an hour)
 bench-docs: $(READY) models $(VLLM)/.ready
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 3 --model models/SmolLM2-135M-Instruct \
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 5 --model models/SmolLM2-135M-Instruct \
 	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
 	$(BIN)/python -m grpo_guard.evals.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 
