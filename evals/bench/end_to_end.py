@@ -14,11 +14,11 @@ from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.evals.bench.head import compiled_from_now_on
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
 from grpo_guard.evals.bench.vllm_server import vllm_server
 from grpo_guard.evals.sample import generation_config
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.epilogue import WORTH_COMPILING, epilogue
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.sampling import SamplingSpec
 
@@ -135,7 +135,7 @@ def long_completions(model: Path, device: str, *, rounds: int) -> list[Timing]:
 
 def _settle(scorer: TransformersScorer, sequences: Sequence[Encoded]) -> None:
     """As after a run's first rounds: sums of the head compiled, shared prompts checked."""
-    epilogue("auto", WORTH_COMPILING + 1, scorer.vocab_size, scorer.device)
+    compiled_from_now_on(scorer.vocab_size, scorer.device)
     scorer.score(sequences, SPEC)
 
 

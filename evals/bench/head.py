@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from grpo_guard.evals.bench.measure import Timing, interleaved
-from grpo_guard.logprob.kernels.epilogue import has_compiler
+from grpo_guard.logprob.kernels.epilogue import WORTH_COMPILING, epilogue, has_compiler
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.product import onednn_is_faster, product
 from grpo_guard.logprob.kernels.scores import HeadScores
-from grpo_guard.logprob.kernels.tiled import TILE, row_stats
+from grpo_guard.logprob.kernels.tiled import ONEDNN_TILE, TILE, row_stats
+from grpo_guard.logprob.scorers.memory import MOST_HEAD_ROWS
 
 TEMPERATURE = 0.7
 NAIVE_ROWS = 256
+ROWS_AT_ONCE = MOST_HEAD_ROWS["cpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +47,33 @@ class HeadCase:
         return hidden.to(self.dtype), weight.to(self.dtype), targets
 
 
+def compiled_from_now_on(vocab_size: int, device: torch.device) -> None:
+    """As after a run's first rounds: the next pass compiles the sums, where that can be done."""
+    epilogue("auto", WORTH_COMPILING + 1, vocab_size, device)
+
+
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
     """The floor: the product by tiles, a bf16 tile upcast first, no statistics.
 
-    With ``faster`` by the library that ours takes, otherwise by PyTorch's own choice.
+    With ``faster`` by the library, the rows and the tiles that ours takes; otherwise PyTorch's own
+    choice of library, all rows at once, by tiles of 4096.
     """
-    states = hidden.float()
-    out = torch.empty(len(states) * TILE)
-    upcast = torch.empty(TILE, weight.shape[1]) if weight.dtype != torch.float32 else None
-    for start in range(0, len(weight), TILE):
-        w = weight[start : start + TILE]
-        if upcast is not None:
-            w = upcast[: len(w)].copy_(w)
-        tile = out[: len(states) * len(w)].view(len(states), -1)
-        if faster:
-            product(states, w, out=tile)
-        else:
-            torch.mm(states, w.T, out=tile)
+    if faster and onednn_is_faster():
+        blocks, tile = torch.split(hidden.float(), ROWS_AT_ONCE), ONEDNN_TILE
+    else:
+        blocks, tile = (hidden.float(),), TILE
+    for states in blocks:
+        out = torch.empty(len(states) * tile)
+        upcast = torch.empty(tile, weight.shape[1]) if weight.dtype != torch.float32 else None
+        for start in range(0, len(weight), tile):
+            w = weight[start : start + tile]
+            if upcast is not None:
+                w = upcast[: len(w)].copy_(w)
+            z = out[: len(states) * len(w)].view(len(states), -1)
+            if faster:
+                product(states, w, out=z)
+            else:
+                torch.mm(states, w.T, out=z)
 
 
 def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,7 +124,8 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
 
 def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
     """As the scorer does it: 512 rows share a tile of scores."""
-    for h, y in zip(torch.split(hidden, 512), torch.split(targets, 512), strict=True):
+    blocks = (torch.split(tensor, ROWS_AT_ONCE) for tensor in (hidden, targets))
+    for h, y in zip(*blocks, strict=True):
         row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]
 
 

@@ -21,8 +21,8 @@ Written by `python -m grpo_guard.evals.bench.page` from the JSON files in this f
 a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
 within single rounds. Seconds are CPU seconds where one thread is named, otherwise wall time; they
 belong to that machine on that day, the ratios travel better. Extra memory is the peak beyond what
-the process held before; of a server, only the client's. In the tables called end to end the sums of
-the head are compiled before the first round (where there is a C++ compiler), as they are in a run
+the process held before; of a server, only the client's. Where nothing else is said, the sums of
+the head are compiled before the first round (if there is a C++ compiler), as they are in a run
 after its first billion scores. Nothing is written here that was not measured.
 """
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
@@ -36,7 +36,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items() if k != "machine")
         parts.append(
             f"## {results['device'].upper()}\n\n{results['machine']}; {versions}; "
-            f"{results['date']}; {results['rounds']} rounds; `{file.name}`.\n"
+            f"{results['date']}; `{file.name}`.\n"
         )
         for i, table in enumerate(results["tables"]):
             name = f"{file.stem}-{i}.svg"
@@ -48,10 +48,11 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
 def section(table: Mapping[str, Any], plot_name: str) -> str:
     """One comparison."""
     threads = table.get("threads")
+    rounds = table["rows"][0]["rounds"]
     lines = [
         f"### {table['name']}",
         "",
-        f"{threads} thread{'s' if threads != 1 else ''}.\n" if threads else "",
+        f"{threads} thread{'s' if threads != 1 else ''}, {rounds} rounds.\n" if threads else "",
         "| | seconds | ratio | range | extra memory |",
         "|---|---:|---:|---:|---:|",
     ]

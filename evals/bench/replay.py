@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from grpo_guard.evals.bench.end_to_end import generate, load
-from grpo_guard.evals.bench.head import HeadCase
+from grpo_guard.evals.bench.head import HeadCase, compiled_from_now_on
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
 from grpo_guard.evals.sample import generation_config
 from grpo_guard.logprob.kernels.head import Head
@@ -52,6 +52,7 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
         )
 
     clock: Clock = "cuda" if device == "cuda" else "cpu"
+    compiled_from_now_on(case.vocab, hidden.device)
     with torch.no_grad():
         return interleaved(
             {"statistics alone": run(None), "grpo-guard, with the coin's replay": run(replay)},
@@ -67,6 +68,7 @@ def scoring_pass(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -
     drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
     sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]
     scorer = TransformersScorer(loaded.model)
+    compiled_from_now_on(scorer.vocab_size, scorer.device)
     return interleaved(
         {
             "scoring": lambda: scorer.score(sequences, spec),

@@ -218,15 +218,24 @@ def test_a_batch_is_not_filled_beyond_the_memory_plan(widths):
         assert (8, width) in widths
 
 
+def packed_linear():
+    """As a layer of quantised weights: what it multiplies is not called weight."""
+    layer = torch.nn.Linear(64, 64)
+    del layer.weight
+    layer.weight_packed = torch.nn.Parameter(torch.zeros(64, 8, dtype=torch.int32), False)
+    return layer
+
+
 @pytest.mark.parametrize(
     "model",
     [
+        packed_linear(),
         model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are no linear ones of PyTorch's
         model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # most of its work neither
         model_of("llama", {}).bfloat16(),
         torch.nn.ModuleList([torch.nn.Linear(64, 64).bfloat16(), torch.nn.Linear(8, 8)]),
     ],
-    ids=["no linear layers", "experts", "bfloat16", "float32 adapter"],
+    ids=["packed", "no linear layers", "experts", "bfloat16", "float32 adapter"],
 )
 def test_a_batch_is_not_filled_where_little_is_gained(model):
     assert filled_length(torch.nn.Linear(64, 64), 8, 199, 10**6) == 208

@@ -83,10 +83,15 @@ def _gains_throughout(module: nn.Module) -> bool:
     """Whether most of the module's work would: tokens that are added cost all of it."""
     if not _gains(module) or torch.is_autocast_enabled("cpu") or not _exact():
         return False
-    layers = [m.weight for m in module.modules() if isinstance(m, nn.Linear)]
-    tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding)]
-    work = sum(p.numel() for p in module.parameters()) - sum(t.numel() for t in tables)
-    return 2 * sum(w.numel() for w in layers if _is_float32_here(w)) > work
+    own = {id(p): p.numel() for m in module.modules() for p in m.parameters(recurse=False)}
+    layers, tables = (
+        [p for m in module.modules() if isinstance(m, kind) for p in m.parameters(recurse=False)]
+        for kind in (nn.Linear, nn.Embedding)
+    )
+    for table in tables:  # looked up, not multiplied
+        own.pop(id(table), None)
+    gaining = [p for p in layers if type(p) is nn.Parameter and _is_float32_here(p)]
+    return 2 * sum(p.numel() for p in gaining) > sum(own.values())
 
 
 def _is_float32_here(tensor: Tensor) -> bool:

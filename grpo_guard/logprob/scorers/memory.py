@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from grpo_guard.logprob.kernels.head_stats import WORKSPACE_PER_ROW
-from grpo_guard.logprob.kernels.product import onednn_is_faster
-from grpo_guard.logprob.kernels.tiled import ONEDNN_TILE, TILE
+from grpo_guard.logprob.kernels.tiled import EAGER_CPU_TILE, TILE
 from grpo_guard.logprob.stats import MOST_LEADERS
 
 LARGEST_DEFAULT = 4 * 2**30
@@ -49,9 +48,10 @@ class MemoryPlan:
         inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
         # Input, residual, normalised, attention's four projections and its result; the MLP's three.
         activations = size * (8 * hidden + 3 * inner)
-        # oneDNN makes a tile of its own and needs as much again to work in.
-        tiles = max(TILE, 3 * ONEDNN_TILE) if onednn_is_faster() else TILE
-        row = 4 * (tiles + MOST_LEADERS + 2 * hidden)
+        # Eager sums keep a dozen tiles; compiled, oneDNN's products need three, which are smaller.
+        vocab_size = len(weight)
+        tiles = min(TILE, vocab_size) if weight.is_cuda else 12 * min(EAGER_CPU_TILE, vocab_size)
+        row = 4 * (tiles + min(MOST_LEADERS, vocab_size) + 2 * hidden)
         if weight.is_cuda:
             row += WORKSPACE_PER_ROW
         most_rows = MOST_HEAD_ROWS.get(weight.device.type, MOST_HEAD_ROWS["cpu"])

@@ -173,15 +173,17 @@ class TransformersScorer:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
         with faster_linear(body):
-            hidden = states_of(body, sequences, device, most=self._most(len(sequences), plan))
+            hidden = states_of(body, sequences, device, most=self._most(sequences, shared, plan))
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
 
-    def _most(self, rows: int, plan: MemoryPlan) -> int:
+    def _most(self, sequences: Sequence[Encoded], shared: bool, plan: MemoryPlan) -> int:
         """Longest row that a batch may be filled up to: no position that the model does not have,
         no tokens beyond the plan, no other length where that would change the numbers."""
         if self.window is None or self.unscaled_length is not None:
             return 0
-        return min(self.window, plan.forward_tokens // rows, plan.cache_tokens // rows)
+        rows, before = len(sequences), len(sequences[0].prompt_ids) if shared else 0
+        # A shared prompt has a pass of its own, but its keys stay beside every row.
+        return min(self.window, before + plan.forward_tokens // rows, plan.cache_tokens // rows)
 
     def stats_of(
         self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
