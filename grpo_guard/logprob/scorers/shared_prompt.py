@@ -59,9 +59,9 @@ class SharedPrompts:
     def states(
         self, body: Any, group: Sequence[Encoded], device: torch.device, *, most: int = 0
     ) -> Tensor:
-        """Hidden states that predict the group's tokens, [N, H]; ``most`` as in `row_states`."""
+        """Hidden states that predict the group's tokens, [N, H]; ``most`` as in `shared_states`."""
         if not self.enabled:
-            return row_states(body, group, device, most=most)
+            return row_states(body, group, device)
         try:
             states = shared_states(body, group, device, most=most)
         except Exception as error:
