@@ -80,7 +80,9 @@ def shared_states(
 ) -> Tensor:
     """The same for completions of one prompt, which is run once and its cache shared.
 
-    ``most`` counts the prompt too. Raises whatever a model without a cache that can be shared raises.
+    ``most`` counts the prompt too.
+
+    Raises whatever a model without a cache that can be shared raises.
     """
     from transformers import DynamicCache
 
