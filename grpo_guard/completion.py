@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,8 @@ class Completion:
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
         node: Who sent it.
-        group: The GRPO group it belongs to (completions of one prompt).
+        group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
+            completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
         slot: Its place within the group.
         reference: Reference answer, for verifiers that use one.
@@ -125,6 +127,53 @@ def content_text(content: Any) -> str:
         return ""
     texts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
     return "".join(text for text in texts if isinstance(text, str))
+
+
+MOST_PROMPT_PARTS = 100_000
+"""Parts of a chat prompt that `prompt_key` reads; a cyclic one has no end."""
+
+
+def prompt_key(prompt: str | Sequence[Message]) -> str:
+    """What completions of one prompt have in common: the prompt if it is text, else a digest.
+
+    Parts that are no text count by what they hold (images, arrays) or by their `repr`. Never
+    raises: in some swarms peers send the prompt, and one that is nested too deeply, refers to
+    itself or holds a number too long to print must not cost a batch its verdicts. Nothing recurses,
+    and what comes after `MOST_PROMPT_PARTS` parts does not count.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    digest = hashlib.sha256()
+    pending: list[Any] = [prompt]
+    for _ in range(MOST_PROMPT_PARTS):
+        if not pending:
+            break
+        part = pending.pop()
+        if isinstance(part, Mapping):
+            items = [piece for item in part.items() for piece in item]
+            pending += reversed(items)
+            said = f"{{{len(items)}".encode()
+        elif isinstance(part, list | tuple):
+            pending += reversed(part)
+            said = f"[{len(part)}".encode()
+        else:
+            said = _said_by(part)
+        digest.update(b"%d:" % len(said) + said)
+    return f"messages {digest.hexdigest()}"
+
+
+def _said_by(part: Any) -> bytes:
+    """A part of a prompt that holds no others, as bytes that tell its kind."""
+    if isinstance(part, str):
+        return b"s" + part.encode("utf-8", "surrogatepass")
+    if isinstance(part, int) and not isinstance(part, bool):
+        return b"i" + hex(part).encode()  # unlike decimals, of any length
+    try:
+        held = part.tobytes() if callable(getattr(part, "tobytes", None)) else repr(part).encode()
+        size = getattr(part, "size", "")  # two images of other shapes may hold the same bytes
+        return f"{type(part).__name__} {size!s:.80} ".encode() + bytes(held)
+    except Exception:  # a foreign object: what it raises is not ours to know
+        return type(part).__name__.encode()
 
 
 def _messages(value: Any) -> tuple[Message, ...]:

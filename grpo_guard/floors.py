@@ -3,7 +3,8 @@
 Where wrong answers get -1, a veto that leaves 0 is a gain: in its group the vetoed completion is
 better than honest work, and GRPO reinforces it. One low reward is enough, and a sender can bring it
 along in a second completion. So what is vetoed gets at most the lowest reward of its group, vetoed
-ones included; where none is negative that is 0, as in the paper.
+ones included; where none is negative that is 0, as in the paper. The group is all that answers the
+prompt: under a label of its own a vetoed completion would be measured by what its sender chose.
 """
 
 from __future__ import annotations

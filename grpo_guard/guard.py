@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.floors import Floors
 from grpo_guard.framework import adapter_for
 from grpo_guard.losses import may_lose, require_standing_asked, with_losses
@@ -39,13 +39,16 @@ class Review:
         metrics: Figures to log.
         length_factors: What a positive reward is multiplied by, in (0, 1], one per completion; None
             where the policy keeps long completions' rewards.
-        groups: Which of them are samples of one prompt; None = all are.
+        groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
+            poison beside its own clean copy under a label "mine" would be measured by that alone.
+        labels: The senders' labels; None = there are none.
     """
 
     verdicts: list[Verdict]
     metrics: dict[str, float]
     length_factors: list[float] | None = None
     groups: list[Hashable] | None = None
+    labels: list[Hashable] | None = None
 
 
 class Guard:
@@ -99,8 +102,13 @@ class Guard:
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(verdicts)
-        groups = [_prompt_key(c) if c.group is None else (c.group,) for c in batch]
-        return self._with_factors(Review(verdicts, metrics(verdicts), groups=groups), batch)
+        review = Review(
+            verdicts,
+            metrics(verdicts),
+            groups=[prompt_key(c.prompt) for c in batch],
+            labels=[c.group for c in batch],
+        )
+        return self._with_factors(review, batch)
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
         if self.policy.on_long == "keep" or self.length_scaling is None:
@@ -149,7 +157,7 @@ class Guard:
             ]
         if policy.on_reject == "no_gain":
             losing = [may_lose(verdict) for verdict in review.verdicts]
-            kept = with_losses(kept, rewards, losing, review.groups)
+            kept = with_losses(kept, rewards, losing, review.groups, review.labels)
         return kept
 
     async def areview(self, batch: Sequence[Completion]) -> Review:
@@ -192,12 +200,6 @@ def guard(
         return the_guard(reward, framework=framework)
 
     return decorate
-
-
-def _prompt_key(completion: Completion) -> Hashable:
-    """What the samples of one prompt share; of a chat no copy of its text, which may be long."""
-    prompt = completion.prompt
-    return prompt if isinstance(prompt, str) else hash(completion.prompt_text)
 
 
 def _abstained_by(verdict: Verdict) -> str:

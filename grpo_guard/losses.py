@@ -12,7 +12,9 @@ it says, and who is excluded has no say.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.ledger.intake import STANDING_VERIFIER, standing_bars
@@ -54,6 +56,7 @@ def with_losses(
     rewards: Sequence[float | None],
     rejected: Sequence[bool],
     groups: Sequence[Hashable] | None = None,
+    labels: Sequence[Hashable] | None = None,
 ) -> list[float | None]:
     """The rewards of a group, with those of rejected completions that do not gain by them.
 
@@ -61,36 +64,59 @@ def with_losses(
     keeps it at most the mean of the group as it is in the end, so that no number of bad rejected
     completions can lift a better one of them above the mean.
 
+    A sender's label can only take the right to stay away, never give it: what stays is at most the
+    mean of its prompt's completions, and of those that share its label as well. So it loses whether
+    the trainer groups by prompt or by label.
+
     Args:
         kept: What the veto and the factors of length left; None = not in the group.
         rewards: Before the veto.
         rejected: Which of them `may_lose`.
-        groups: Of each completion; None = they are one.
+        groups: Of each completion, by its prompt; None = they are one.
+        labels: What each sender calls its group; None = nothing. One that no other completion of
+            the prompt bears says nothing.
 
     Returns:
         ``kept``, with rewards in place of None where they lose. Nothing is put back into a group of
         which nothing is accepted, nor what is not finite.
     """
     groups = [None] * len(kept) if groups is None else groups
+    labels = [None] * len(kept) if labels is None else labels
     found = list(kept)
-    members: dict[Hashable, list[int]] = {}
-    for i, group in enumerate(groups):
-        members.setdefault(group, []).append(i)
-    for of_group in members.values():
-        accepted = [
-            value
-            for i in of_group
-            if not rejected[i] and (value := kept[i]) is not None and math.isfinite(value)
-        ]
-        total, count = math.fsum(accepted), len(accepted)
-        losing = sorted(
-            (reward, i)
-            for i in of_group
-            if rejected[i] and (reward := rewards[i]) is not None and math.isfinite(reward)
-        )
-        for reward, i in losing:
-            if not count or reward * count > total:
-                break
+    sizes = Counter(zip(groups, labels, strict=True))
+    baselines: dict[tuple[Hashable, ...], _Mean] = {}
+
+    def means(i: int) -> list[_Mean]:
+        """Of its prompt, and of its label where that is a group of its own."""
+        keys: list[tuple[Hashable, ...]] = [(groups[i],)]
+        if sizes[groups[i], labels[i]] > 1:
+            keys.append((groups[i], labels[i]))
+        return [baselines.setdefault(key, _Mean()) for key in keys]
+
+    for i, value in enumerate(kept):
+        if not rejected[i] and value is not None and math.isfinite(value):
+            for mean in means(i):
+                mean.add(value)
+    losing = sorted(
+        (reward, i)
+        for i, reward in enumerate(rewards)
+        if rejected[i] and reward is not None and math.isfinite(reward)
+    )
+    for reward, i in losing:
+        if all(mean.count and reward <= mean.value for mean in means(i)):
             found[i] = float(reward)
-            total, count = total + reward, count + 1
+            for mean in means(i):
+                mean.add(reward)
     return found
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A running mean: of equal values exactly their value, and never beyond the largest."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += value / self.count - self.value / self.count

@@ -25,7 +25,8 @@ class Policy:
     Args:
         on_reject: ``"zero"``: the paper's r = r_task * r_guard; the completion gets a negative
             advantage where others in its group earn. A negative reward stays: 0 would be a gain.
-            For the same reason `Guard` lowers it to its group's lowest where that is negative.
+            For the same reason `Guard` lowers it to the lowest reward of its prompt where that is
+            negative.
             ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
             reward). ``"no_gain"``: it does so where its reward is above the mean of its group, and
             keeps its reward where it loses anyway (`with_losses`): for guards that also reject

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionError
+from grpo_guard.completion import prompt_key
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -106,3 +108,41 @@ def test_numbers_too_long_to_print_are_refused_in_words(field):
         Completion("p", "t", **{field: 10**5000})
     with pytest.raises(CompletionError, match="64 bits"):
         Completion("p", "t", completion_ids=[1, 10**5000])
+
+
+def deep(levels):
+    nested = "x"
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
+def endless():
+    loop = []
+    loop.append(loop)
+    return loop
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [deep(5_000), endless(), 10**5_001, float("nan"), b"\xff", "\ud800", None, Unprintable()],
+    ids=["deep", "endless", "huge", "nan", "bytes", "surrogate", "none", "unprintable"],
+)
+def test_a_prompt_key_never_raises_and_tells_contents_apart(content):
+    key = prompt_key([{"role": "user", "content": content}])
+    assert key == prompt_key([{"role": "user", "content": content}])
+    assert key != prompt_key([{"role": "user", "content": "else"}])
+
+
+@given(st.recursive(st.text() | st.integers() | st.none(), lambda c: st.lists(c, max_size=3)))
+def test_prompt_keys_are_equal_where_prompts_are(content):
+    other = copy.deepcopy(content)
+    key = prompt_key([{"role": "user", "content": content}])
+    assert key == prompt_key([{"role": "user", "content": other}])
+    assert key != prompt_key([{"role": "user", "content": [content]}])
+    assert prompt_key("p") == "p"

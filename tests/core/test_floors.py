@@ -47,13 +47,23 @@ def test_zero_is_at_most_the_lowest_of_the_group(rewards, verdicts, expected):
     assert settled(rewards, verdicts) == expected
 
 
-def test_groups_are_told_apart_by_name_or_by_prompt():
-    guard = Guard(ByText())
-    for groups, prompts in (((0, 1), ("x", "x")), ((None, None), ("x", "y"))):
-        one, two = (
-            batch_of("aar", group=g, prompt=p) for g, p in zip(groups, prompts, strict=True)
-        )
-        assert guard.apply([1, -1, 1, 1, 0, 1], [*one, *two]) == [1, -1, -1, 1, 0, 0]
+def test_groups_are_told_apart_by_prompt():
+    chats = ([{"role": "user", "content": "x"}], [{"role": "system", "content": "x"}])
+    for prompts in (("x", "y"), chats):
+        one, two = (batch_of("aar", prompt=p) for p in prompts)
+        found = Guard(ByText()).apply([1, -1, 1, 1, 0, 1], [*one, *two])
+        assert found == [1, -1, -1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_a_label_of_the_senders_own_is_no_group(size):
+    """An attack: rejected completions under a label "mine", away from the prompt's wrong answers;
+    or under the label of another prompt, where nobody is wrong."""
+    honest = batch_of("aa", group="real") + batch_of("aa", group="other", prompt="5+6?")
+    for label in ("mine", "other", 0, None):
+        batch = [*honest, *batch_of("r" * size, group=label)]
+        kept = Guard(ByText()).apply([1, -1, 1, 1, *[1] * size], batch)
+        assert kept == [1, -1, 1, 1, *[-1] * size]
 
 
 def test_what_is_left_out_or_named_sets_no_measure_or_its_own():
@@ -84,21 +94,20 @@ REWARDS = st.one_of(st.none(), st.floats(-5, 5), st.just(float("nan")), st.integ
 
 
 @given(st.lists(st.tuples(REWARDS, st.sampled_from("ars"), st.integers(0, 2)), max_size=12))
-def test_no_veto_beats_anything_of_its_group(rows):
+def test_no_veto_beats_anything_of_its_prompt(rows):
     policy = Policy("zero", "zero", max_abstain_rate=1.0)
     batch = [Completion("p", verdict, group=group) for _, verdict, group in rows]
     rewards = [reward for reward, _, _ in rows]
     kept = Guard(ByText(), policy=policy).apply(rewards, batch)
     assert len(kept) == len(rows)
-    for (reward, verdict, group), after in zip(rows, kept, strict=True):
-        beside = [k for k, row in zip(kept, rows, strict=True) if row[2] == group]
+    for (reward, verdict, _), after in zip(rows, kept, strict=True):
         if verdict == "a":
             assert repr(after) == repr(reward)
         elif reward is None:
             assert after is None
         else:
             assert after <= 0
-            assert all(after <= other for other in beside if other is not None and other == other)
+            assert all(after <= other for other in kept if other is not None and other == other)
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from("ars")), max_size=12))

@@ -93,6 +93,36 @@ def test_groups_are_compared_each_by_itself():
     assert found == [1.0, 0.5, 0.0, None]
 
 
+def advantages(rewards):
+    """Of one group, without the deviation; None takes no part."""
+    mean = fmean(r for r in rewards if r is not None)
+    return [0.0 if r is None else r - mean for r in rewards]
+
+
+@pytest.mark.parametrize("clean", [0, 1, 4])
+@pytest.mark.parametrize("label", ["mine", "other", "real", None])
+def test_no_label_lets_a_rejected_completion_gain(label, clean):
+    """An attack: poison beside its own clean copies under a label of the sender's choice was
+    compared with these alone, and kept the reward of a right answer."""
+    sent = [("p", "a", "real", 1.0), ("p", "a", "real", 0.0), ("p", "a", "real", 0.0)]
+    sent += [("q", "a", "other", 1.0), ("q", "a", "other", 1.0)]
+    sent += [("p", "a", label, 1.0)] * clean + [("p", "x", label, 1.0)] * 2
+    batch = [Completion(prompt, text, group=group) for prompt, text, group, _ in sent]
+    rewards = [reward for *_, reward in sent]
+    found = Guard(NoX(), policy=Policy(on_reject="no_gain")).apply(rewards, batch)
+    of_prompt = [f for f, (prompt, *_) in zip(found, sent, strict=True) if prompt == "p"]
+    assert found[-2:] == [None, None]
+    assert max(advantages(of_prompt)[-2:]) <= 0
+
+
+def test_what_loses_among_its_prompt_and_gains_among_its_label_is_left_out():
+    """A trainer may group by label: there the poison would be the best of its group."""
+    sent = [("a", 0, 1.0), ("a", 0, 1.0), ("a", 1, 0.0), ("x", 1, 0.5), ("x", 0, 0.5)]
+    batch = [Completion("p", text, group=group) for text, group, _ in sent]
+    found = Guard(NoX(), policy=Policy(on_reject="no_gain")).apply([r for *_, r in sent], batch)
+    assert found == [1.0, 1.0, 0.0, None, 0.5]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
 def test_what_is_no_reward_is_left_out(bad):
     assert settled([1.0, bad], ["a", "x"]) == [1.0, None]
@@ -103,6 +133,7 @@ ROWS = st.lists(
         st.none() | st.floats(-5, 5) | st.sampled_from([0.0, 1.0]),
         st.booleans(),
         st.sampled_from("pq"),
+        st.sampled_from("lm"),
     ),
     max_size=24,
 )
@@ -110,17 +141,21 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_no_rejected_completion_is_above_the_mean_of_its_group(rows):
-    rewards, rejected, groups = (
-        (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    rewards, rejected, groups, labels = (
+        (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
     )
     kept = [None if out else r for r, out in zip(rewards, rejected, strict=True)]
-    found = with_losses(kept, rewards, rejected, groups)
+    found = with_losses(kept, rewards, rejected, groups, labels)
     assert [f for f, out in zip(found, rejected, strict=True) if not out] == [
         k for k, out in zip(kept, rejected, strict=True) if not out
     ]
-    for group in set(groups):
-        of_group = [f for f, g in zip(found, groups, strict=True) if g == group and f is not None]
-        for i, value in enumerate(found):
-            if rejected[i] and groups[i] == group and value is not None:
-                assert value == rewards[i]
-                assert value <= fmean(of_group) + 1e-9
+    labelled = list(zip(groups, labels, strict=True))
+    for partition in (groups, labelled):  # whichever the trainer uses
+        for group in set(partition):
+            of_group = [
+                f for f, g in zip(found, partition, strict=True) if g == group and f is not None
+            ]
+            for i, value in enumerate(found):
+                if rejected[i] and partition[i] == group and value is not None:
+                    assert value == rewards[i]
+                    assert value <= fmean(of_group) + 1e-9
