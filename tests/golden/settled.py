@@ -1,0 +1,59 @@
+"""A grid of small groups, and what each policy makes of their rewards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grpo_guard import Completion, CompletionVerifier, Guard, Policy, Verdict
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Cause, abstain, accept, reject
+
+ON_REJECT = ("zero", "drop", "no_gain", -0.5)
+ON_ABSTAIN = ("skip", "pass", "zero")
+REWARDS = (0.0, 1.0, 0.5, -1.0, 0.25, None, math.nan, math.inf, -math.inf)
+CASES = 60
+
+
+class ByText(CompletionVerifier):
+    """The first letter of a text decides: r(ejected), s(kipped), or accepted."""
+
+    name = "by_text"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        by_letter = {
+            "r": lambda: reject(self.name),
+            "s": lambda: abstain(self.name, Cause.UNSUPPORTED),
+        }
+        return [by_letter.get(c.text, lambda: accept(self.name))() for c in batch]
+
+
+def settled_grid() -> Iterator[list[Any]]:
+    """[rewards, letters, prompts, factors or None, on_reject, on_abstain, what is earned]."""
+    rng = random.Random(0)
+    for case in range(CASES):
+        size = 1 + case % 9
+        pool = REWARDS if case % 3 == 0 else REWARDS[:5]
+        rewards = [rng.choice(pool) for _ in range(size)]
+        letters = "".join(rng.choice("aaarrs") for _ in range(size))
+        prompts = "".join(rng.choice("pq" if case % 2 else "p") for _ in range(size))
+        factors = [rng.choice((1.0, 0.5)) for _ in range(size)] if case % 4 == 1 else None
+        for on_reject, on_abstain in itertools.product(ON_REJECT, ON_ABSTAIN):
+            policy = Policy(on_reject=on_reject, on_abstain=on_abstain, max_abstain_rate=1.0)
+            guard = Guard(ByText(), policy=policy)
+            batch = [Completion(p, t) for p, t in zip(prompts, letters, strict=True)]
+            review = guard.review(batch)
+            review = Review(review.verdicts, {}, factors, review.groups, review.labels)
+            earned = guard.settle(rewards, review)
+            yield [
+                list(map(_plain, rewards)), letters, prompts, factors, on_reject, on_abstain,
+                list(map(_plain, earned)),
+            ]  # fmt: skip
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinities."""
+    return value if value is None or math.isfinite(value) else str(value)
