@@ -11,6 +11,7 @@ from grpo_guard.adapters.flagged_tokens import Span
 from grpo_guard.adapters.openrlhf_rollout import Rollout, number
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
+from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Outcome, Verdict, accept
 
 _GRAVEST_FIRST = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
@@ -94,7 +95,10 @@ def settle_group(
         reward is None or not rollout.turns or rollout.problem is not None
         for reward, rollout in zip(rewards, rollouts, strict=True)
     ]
-    reward_of_rest, score_of_rest = mean_of_rest(rewards, out), mean_of_rest(scores, out)
+    reward_of_rest, score_of_rest = (
+        mean_of_kept([v for v, left in zip(values, out, strict=True) if v is not None and not left])
+        for values in (rewards, scores)
+    )
     answers = []
     for i, rollout in enumerate(rollouts):
         score = score_of_rest if out[i] else scores[i]
@@ -109,10 +113,3 @@ def settle_group(
             answer["truncated"] = False
         answers.append((answer, out[i]))
     return answers
-
-
-def mean_of_rest(values: Sequence[float | None], out: Sequence[bool]) -> float:
-    """The mean of those that stay; 0 where nobody does."""
-    kept = [v for v, left in zip(values, out, strict=True) if v is not None and not left]
-    # Within their range, whatever rounding does: a group of equals must stay one.
-    return min(max(math.fsum(kept) / len(kept), min(kept)), max(kept)) if kept else 0.0

@@ -15,7 +15,6 @@ For another subclass put the mixin before it: ``class Mine(GuardedTrainer, Their
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -30,13 +29,11 @@ from grpo_guard.adapters.trl_forward import ReusesForward
 from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl_masks import keep_mask, take_out
 from grpo_guard.adapters.trl_review import BatchReviewer
-from grpo_guard.adapters.trl_settle import losing, lowered, settled_rewards
 from grpo_guard.adapters.trl_versions import require_trl
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
-from grpo_guard.losses import may_lose
-from grpo_guard.verdict import accept
+from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
 
 
 class GuardedTrainer(ReusesForward):
@@ -125,19 +122,7 @@ class GuardedTrainer(ReusesForward):
         batch = completions_from(given, tokenizer=tokenizer_of(self))
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
-        start = self.accelerator.process_index * len(prompts)  # type: ignore[attr-defined]
-        own, marks = self._vetoed(rewards[start : start + len(prompts)], review, batch)
-        gather = self.accelerator.gather  # type: ignore[attr-defined]
-        weights = self.reward_weights.to(own.device)  # type: ignore[attr-defined]
-        size: int = self.num_generations  # type: ignore[attr-defined]
-        kept, marks = gather(own), gather(marks)
-        if self.guard.policy.on_reject == "no_gain":
-            back = losing(kept, rewards, marks[:, 1:], weights, size)
-            for i, stays in enumerate(back[start : start + len(prompts)].tolist()):
-                if stays:
-                    self._taken_out[i] = ()
-            kept = torch.where(back[:, None], rewards, kept)
-        return lowered(kept, marks[:, :1], weights, size)
+        return self._settled(rewards, review, batch)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._taken_out = []
@@ -149,41 +134,58 @@ class GuardedTrainer(ReusesForward):
         )
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
-    def _vetoed(
-        self, rewards: Tensor, review: Review, batch: Sequence[Completion]
-    ) -> tuple[Tensor, Tensor]:
-        """This rank's rewards after the veto, [B, functions], and two marks of each row, [B, 2].
+    def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Completion]) -> Tensor:
+        """The rewards of all ranks after the veto, [rows, functions]; NaN = says nothing.
 
-        The marks: it has the reward of "zero"; it was rejected for what was sent, so that it may
-        lose. Notes what is to leave the loss.
+        Every rank settles all rows, from rulings that they exchange, and comes to the same rewards.
+        Notes what is to leave this rank's loss.
         """
-        lengths = [len(c.completion_ids or ()) for c in batch]
-        spans: list[tuple[Span, ...]] = [()] * len(batch)
-        if self.mask_spans:
-            spans = [flagged_tokens(v, n) for v, n in zip(review.verdicts, lengths, strict=True)]
-            flagged = sum(len({t for a, b in of_row for t in range(a, b)}) for of_row in spans)
-            share = flagged / max(1, sum(lengths))
-            self._log_metric("guard/masked_tokens", share)  # type: ignore[attr-defined]
-        verdicts = [
-            accept(verdict.verifier) if of_row else verdict
-            for verdict, of_row in zip(review.verdicts, spans, strict=True)
+        spans = self._masked(review, batch)
+        own = [
+            # What loses tokens keeps its reward. What an adapter put right is nobody's work.
+            Ruling.ACCEPTED
+            if of_row
+            else Ruling.BARRED
+            if MALFORMED in c.metadata and verdict.rejected
+            else ruling_of(verdict)
+            for verdict, c, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
-        weights = self.reward_weights.tolist()  # type: ignore[attr-defined]
-        settled = settled_rewards(self.guard, rewards, replace(review, verdicts=verdicts), weights)
-        left_out = settled.isnan().all(dim=1) & ~rewards.isnan().all(dim=1)
+        factors = review.length_factors or [1.0] * len(batch)
+        exchanged = torch.tensor([own, factors], dtype=torch.float32, device=rewards.device).T
+        gathered = self.accelerator.gather(exchanged.contiguous())  # type: ignore[attr-defined]
+        rulings, all_factors = gathered.T.tolist()
+        refuse_abstentions(self.guard.policy, review.verdicts)
+        group: int = self.num_generations  # type: ignore[attr-defined]
+        rows = [[None if v != v else v for v in row] for row in rewards.tolist()]
+        settled = settle(
+            rows,
+            [Ruling(int(ruling)) for ruling in rulings],
+            self.guard.policy,
+            weights=self.reward_weights.tolist(),  # type: ignore[attr-defined]
+            groups=[i // group for i in range(len(rows))],
+            length_factors=all_factors,
+        )
+        start = self.accelerator.process_index * len(batch)  # type: ignore[attr-defined]
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
-        whole = [
-            out or MALFORMED in c.metadata for out, c in zip(left_out.tolist(), batch, strict=True)
-        ]
         self._taken_out = [
-            ((0, length),) if out else of_row
-            for out, of_row, length in zip(whole, spans, lengths, strict=True)
+            ((0, len(c.completion_ids or ())),)
+            if not settled.kept[start + i] or MALFORMED in c.metadata
+            else spans[i]
+            for i, c in enumerate(batch)
         ]
-        marks = [
-            [self.guard.policy.zeroes(verdict), may_lose(verdict) and MALFORMED not in c.metadata]
-            for verdict, c in zip(verdicts, batch, strict=True)
-        ]
-        return settled, torch.tensor(marks, device=settled.device)
+        kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
+        return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
+
+    def _masked(self, review: Review, batch: Sequence[Completion]) -> list[tuple[Span, ...]]:
+        """The tokens that each rejection rests on and that leave the loss in its place, [B]."""
+        if not self.mask_spans:
+            return [()] * len(batch)
+        lengths = [len(c.completion_ids or ()) for c in batch]
+        spans = [flagged_tokens(v, n) for v, n in zip(review.verdicts, lengths, strict=True)]
+        flagged = sum(len({t for a, b in of_row for t in range(a, b)}) for of_row in spans)
+        share = flagged / max(1, sum(lengths))
+        self._log_metric("guard/masked_tokens", share)  # type: ignore[attr-defined]
+        return spans
 
 
 @cache

@@ -24,6 +24,7 @@ from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
+from grpo_guard.settlement import mean_of_kept
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -187,9 +188,10 @@ class SiblingCollector:
     def _settle_group(self, key: Key, group: _Group, review: Review) -> None:
         guard, rows = self._guard_ready(), [t for t, _ in group.members]
         self._scores.extend(t.score for t in rows if t.score is not None)
+        to_zero = guard.policy.on_abstain == "zero"
         given = [
             # A veto takes away a reward that nobody knows, too.
-            0.0 if t.score is None and (v.rejected or guard.policy.zeroes(v)) else t.score
+            0.0 if t.score is None and (v.rejected or (v.abstained and to_zero)) else t.score
             for t, v in zip(rows, review.verdicts, strict=True)
         ]
         try:
@@ -201,7 +203,7 @@ class SiblingCollector:
         earlier.kept += [x for x in scores if x is not None]
         # Where nobody stays, those who come late must not find it better than what they earn.
         nothing = min(0.0, *self._scores) if rows[0].siblings > 1 and self._scores else 0.0
-        mean = sum(earlier.kept) / len(earlier.kept) if earlier.kept else nothing
+        mean = mean_of_kept(earlier.kept, nothing)
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
             if not future.done():
                 out = score is None

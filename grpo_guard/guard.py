@@ -10,17 +10,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.completion import Completion, prompt_key
-from grpo_guard.floors import Floors
+from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
-from grpo_guard.losses import may_lose, require_standing_asked, with_losses
+from grpo_guard.ledger.intake import STANDING_VERIFIER
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
+
+
+# Groups whose lowest reward is remembered, for completions that come without theirs.
+REMEMBERED = 1024
 
 
 class Ledger(Protocol):
@@ -62,7 +67,7 @@ class Guard:
 
     Raises:
         TypeError: ``verifier`` is none.
-        ValueError: a cascade that "no_gain" cannot use; see `require_standing_asked`.
+        ValueError: a cascade that "no_gain" cannot use; see `_require_standing_asked`.
 
     Example:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
@@ -82,7 +87,7 @@ class Guard:
         self.verifier = verifier
         self.policy = policy or Policy()
         if self.policy.on_reject == "no_gain":
-            require_standing_asked(verifier)
+            _require_standing_asked(verifier)
         self.ledger = ledger
         if length_scaling is None and self.policy.on_long == "scale":
             from grpo_guard.content.length.scaling import LengthScaling
@@ -90,7 +95,7 @@ class Guard:
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
         self._recent = _AbstainWindow(self.policy)
-        self._floors = Floors()
+        self._lowest = _LowestSeen()
 
     def review(self, batch: Sequence[Completion]) -> Review:
         """Verdicts and metrics for one batch.
@@ -132,9 +137,9 @@ class Guard:
         *,
         policy: Policy | None = None,
     ) -> list[float | None]:
-        """Guarded rewards from a review: the veto, the factors of length, and what loses anyway.
+        """Guarded rewards from a review; `grpo_guard.settlement` says what each rule means.
 
-        "zero" leaves at most the lowest reward of the group: see `Floors`.
+        Accepted completions keep their reward object, also where it is None or NaN.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -146,19 +151,18 @@ class Guard:
             AbstainError: something abstained and the policy says to raise.
         """
         policy = policy or self.policy
-        vetoed = [policy.zeroes(verdict) for verdict in review.verdicts]
-        kept = policy.apply(rewards, review.verdicts)
-        kept = self._floors.lower(kept, vetoed, review.groups)
-        if review.length_factors is not None:
-            # Scaled towards 0, a penalty would shrink with every word.
-            kept = [
-                reward * factor if reward is not None and reward > 0 and factor < 1 else reward
-                for reward, factor in zip(kept, review.length_factors, strict=True)
-            ]
-        if policy.on_reject == "no_gain":
-            losing = [may_lose(verdict) for verdict in review.verdicts]
-            kept = with_losses(kept, rewards, losing, review.groups, review.labels)
-        return kept
+        refuse_abstentions(policy, review.verdicts)
+        settled = settle(
+            [[reward] for reward in rewards],
+            [ruling_of(verdict) for verdict in review.verdicts],
+            policy,
+            groups=review.groups,
+            labels=review.labels,
+            length_factors=review.length_factors,
+            lowest_seen=self._lowest.seen,
+        )
+        self._lowest.add(settled.lowest)
+        return [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion]) -> Review:
         """`review` without blocking the running loop."""
@@ -202,6 +206,30 @@ def guard(
     return decorate
 
 
+def _require_standing_asked(verifier: CompletionVerifier) -> None:
+    """Refuse a cascade whose later members know who is excluded: what is rejected before them is
+    not shown to them, and an excluded node would get its say back by tripping a screen.
+
+    Raises:
+        ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
+    """
+    if not isinstance(verifier, Ensemble):
+        return
+    if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
+        raise ValueError(
+            'Policy.on_reject="no_gain": expected StandingVerifier as the first member of its '
+            f"Cascade, or in an AllOf; got it later in {verifier.name!r}"
+        )
+    for member in verifier.members:
+        _require_standing_asked(member)
+
+
+def _has_standing(verifier: CompletionVerifier) -> bool:
+    if isinstance(verifier, Ensemble):
+        return any(map(_has_standing, verifier.members))
+    return verifier.name == STANDING_VERIFIER
+
+
 def _abstained_by(verdict: Verdict) -> str:
     """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
     for member in verdict.members:
@@ -210,8 +238,22 @@ def _abstained_by(verdict: Verdict) -> str:
     return f"{verdict.verifier}: {verdict.cause.value}"
 
 
+class _LowestSeen:
+    """The lowest reward of the last groups, for completions that come without their group."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def seen(self) -> float:
+        return min(tuple(self._last), default=0.0)
+
+    def add(self, lowest: Sequence[float]) -> None:
+        self._last.extend(lowest)
+
+
 class _AbstainWindow:
-    """Counts abstentions over the last batches; beside `Floors` the only state of a guard."""
+    """Counts abstentions over the last batches; beside `_LowestSeen` the only state of a guard."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -1,13 +1,10 @@
-"""What a verdict does to a reward."""
+"""What a guard is told to do with what it rejects and what it could not look at."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
-
-from grpo_guard.verdict import Outcome, Verdict
 
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
@@ -23,17 +20,11 @@ class Policy:
     """How verdicts become rewards.
 
     Args:
-        on_reject: ``"zero"``: the paper's r = r_task * r_guard; the completion gets a negative
-            advantage where others in its group earn. A negative reward stays: 0 would be a gain.
-            For the same reason `Guard` lowers it to the lowest reward of its prompt where that is
-            negative.
-            ``"drop"``: the completion leaves the group's baseline and gets advantage 0 (None as
-            reward). ``"no_gain"``: it does so where its reward is above the mean of its group, and
-            keeps its reward where it loses anyway (`with_losses`): for guards that also reject
-            honest work. A node that `StandingVerifier` rejects does not even lose. It needs whole
-            groups. A number: that reward instead.
-        on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
-            task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
+        on_reject: What is rejected: ``"drop"`` and ``"no_gain"`` leave it out of its group, the
+            second only where it would gain; ``"zero"`` is the paper's r = r_task * r_guard; a
+            number is that reward. `grpo_guard.settlement` has the formulas.
+        on_abstain: What could not be looked at: ``"skip"`` leaves it out, ``"pass"`` lets the
+            task's reward through unguarded, ``"zero"`` and ``"raise"`` say what they do.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
@@ -74,55 +65,10 @@ class Policy:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
 
-    def apply(
-        self, rewards: Sequence[float | None], verdicts: Sequence[Verdict]
-    ) -> list[float | None]:
-        """The rewards after the veto; None means: leave this completion out of the group.
-
-        Accepted completions keep their reward object untouched, also where it is None or NaN.
-        A reward that is already None stays None: there is nothing to take away.
-
-        Raises:
-            ValueError: not one reward per verdict.
-            AbstainError: something abstained and ``on_abstain`` is ``"raise"``.
-        """
-        if len(rewards) != len(verdicts):
-            raise ValueError(
-                f"rewards: expected {len(verdicts)}, one per completion, got {len(rewards)}"
-            )
-        return [self._reward(r, v) for r, v in zip(rewards, verdicts, strict=True)]
-
     @property
     def leaves_out(self) -> bool:
         """Whether a rejected completion may leave its group."""
         return self.on_reject in ("drop", "no_gain")
-
-    def zeroes(self, verdict: Verdict) -> bool:
-        """Whether a completion with this verdict gets the reward of "zero"."""
-        return (verdict.rejected and self.on_reject == "zero") or (
-            verdict.abstained and self.on_abstain == "zero"
-        )
-
-    def _reward(self, reward: float | None, verdict: Verdict) -> float | None:
-        if verdict.outcome is Outcome.ACCEPT or reward is None:
-            return reward
-        if verdict.outcome is Outcome.REJECT:
-            if self.leaves_out:
-                return None
-            return _at_most_zero(reward) if self.on_reject == "zero" else float(self.on_reject)
-        if self.on_abstain == "raise":
-            raise AbstainError(
-                f"{verdict.verifier} abstained ({verdict.cause.value}): {verdict.reason}"
-            )
-        return {"skip": None, "pass": reward, "zero": _at_most_zero(reward)}[self.on_abstain]
-
-
-def _at_most_zero(reward: float) -> float:
-    """With penalties among the rewards, 0 may be the best in a group: never lift to it.
-
-    What is not finite becomes 0: kept, an infinity would spoil the baseline of the others.
-    """
-    return min(0.0, float(reward)) if math.isfinite(reward) else 0.0
 
 
 def _finite_number(value: object) -> bool:

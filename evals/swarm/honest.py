@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
@@ -21,7 +20,8 @@ from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
-from grpo_guard.losses import may_lose, with_losses
+from grpo_guard.policy import Policy
+from grpo_guard.settlement import Ruling, ruling_of, settle
 from grpo_guard.verdict import Verdict
 
 Spans = tuple[tuple[int, int], ...]
@@ -140,26 +140,27 @@ class Member:
     def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
         """Everything that counts in the update, with its advantage."""
         config = self.terms.config
-        rewards = torch.tensor([item.reward for item in submitted])
-        kept = torch.tensor([not item.withheld for item in submitted])
         masked: list[Spans] = [()] * len(submitted)
+        rulings = [Ruling.ACCEPTED] * len(submitted)
         if review is not None:
             if config.mask_spans:
                 masked = [_spans(verdict) for verdict in review.verdicts]
-            rejected = torch.tensor(
-                [v.rejected and not m for v, m in zip(review.verdicts, masked, strict=True)]
-            )
-            if config.on_reject == "zero":
-                rewards[rejected] = 0.0
-            if review.length_factors is not None:
-                rewards *= torch.tensor(review.length_factors)
-            # No verdict is neither a reward nor a punishment: an abstention leaves the group.
-            kept &= ~torch.tensor([verdict.abstained for verdict in review.verdicts])
-            if config.on_reject == "drop":
-                kept &= ~rejected
-            elif config.on_reject == "no_gain":
-                losing = torch.tensor([may_lose(verdict) for verdict in review.verdicts])
-                kept = self._without_gains(rewards, kept & (~rejected | losing), rejected)
+            rulings = [
+                Ruling.ACCEPTED if spans else ruling_of(verdict)
+                for verdict, spans in zip(review.verdicts, masked, strict=True)
+            ]
+        settled = settle(
+            [[None if item.withheld else item.reward] for item in submitted],
+            rulings,
+            Policy(on_reject=config.on_reject, on_abstain="skip"),
+            groups=[place // config.group_size for place in range(len(submitted))],
+            length_factors=None if review is None else review.length_factors,
+        )
+        kept = torch.tensor([
+            stays and not item.withheld
+            for stays, item in zip(settled.kept, submitted, strict=True)
+        ])  # fmt: skip
+        rewards = torch.tensor([reward or 0.0 for (reward,) in settled.rewards])
         shape = (config.prompts, config.group_size)
         scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
         batch = []
@@ -172,18 +173,6 @@ class Member:
                     claimed = None  # what fits no token claims nothing
                 batch.append(Weighted(seen.prompt_ids or (), ids, score, spans, claimed))
         return batch
-
-    def _without_gains(self, rewards: Tensor, kept: Tensor, rejected: Tensor) -> Tensor:
-        """What stays of ``kept`` where a rejection leaves out only what would gain; all [B * G]."""
-        own = rewards.tolist()
-        accepted = (kept & ~rejected).tolist()
-        found = with_losses(
-            [reward if of_rest else None for reward, of_rest in zip(own, accepted, strict=True)],
-            own,
-            (kept & rejected).tolist(),
-            [place // self.terms.config.group_size for place in range(len(own))],
-        )
-        return torch.tensor([reward is not None for reward in found])
 
     def _as_seen(self, completion: Completion) -> Completion:
         """With the member's own token ids; nodes with other tokenizers exchange text."""

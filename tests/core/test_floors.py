@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy
-from grpo_guard.floors import REMEMBERED, Floors
+from grpo_guard.guard import REMEMBERED
 from grpo_guard.verdict import Cause, abstain, accept, reject
 
 
@@ -82,12 +82,11 @@ def test_one_at_a_time_the_last_rewards_are_the_measure():
     assert guard.apply([1], batch_of("r")) == [0]
 
 
-def test_a_worker_begins_with_a_memory_of_its_own():
-    floors = Floors()
-    floors.lower([-1.0], [False])
-    assert floors.lower([0.0], [True]) == [-1.0]
-    assert pickle.loads(pickle.dumps(floors)).lower([0.0], [True]) == [0.0]
-    assert copy.copy(Guard(ByText()))._floors is not None
+def test_a_worker_takes_along_what_was_the_lowest():
+    guard = Guard(ByText())
+    guard.apply([-1], batch_of("a"))
+    assert pickle.loads(pickle.dumps(guard)).apply([1], batch_of("r")) == [-1]
+    assert copy.copy(guard).apply([1], batch_of("r")) == [-1]
 
 
 REWARDS = st.one_of(st.none(), st.floats(-5, 5), st.just(float("nan")), st.integers(-1, 1))

@@ -11,7 +11,7 @@ from grpo_guard import Guard, Policy
 from grpo_guard.completion import Completion
 from grpo_guard.ensemble import AllOf, Cascade
 from grpo_guard.ledger.intake import STANDING_VERIFIER
-from grpo_guard.losses import with_losses
+from grpo_guard.settlement import Ruling, settle
 from grpo_guard.verdict import Cause, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -144,10 +144,16 @@ def test_no_rejected_completion_is_above_the_mean_of_its_group(rows):
     rewards, rejected, groups, labels = (
         (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
     )
-    kept = [None if out else r for r, out in zip(rewards, rejected, strict=True)]
-    found = with_losses(kept, rewards, rejected, groups, labels)
+    settled = settle(
+        [[reward] for reward in rewards],
+        [Ruling.REJECTED if out else Ruling.ACCEPTED for out in rejected],
+        Policy(on_reject="no_gain"),
+        groups=groups,
+        labels=labels,
+    )
+    found = [reward for (reward,) in settled.rewards]
     assert [f for f, out in zip(found, rejected, strict=True) if not out] == [
-        k for k, out in zip(kept, rejected, strict=True) if not out
+        r for r, out in zip(rewards, rejected, strict=True) if not out
     ]
     labelled = list(zip(groups, labels, strict=True))
     for partition in (groups, labelled):  # whichever the trainer uses
