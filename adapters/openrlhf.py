@@ -20,7 +20,11 @@ from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf_query import completion_text, reference_from
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    chosen_policy,
+    without_leaving_out,
+)
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
@@ -48,12 +52,11 @@ class OpenRLHFAdapter:
         require_openrlhf()
         if isinstance(reward, list | tuple):
             raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
-        forbid_leaving_out(guard.policy, "OpenRLHF")
-        if guard.policy.on_abstain == "raise":
-            raise FrameworkError(
-                'OpenRLHF swallows exceptions, so Policy(on_abstain="raise") cannot stop the run; '
-                'choose on_abstain="zero" or "pass".'
-            )
+        cannot = without_leaving_out("OpenRLHF") | {
+            ("on_abstain", "raise"): "OpenRLHF swallows exceptions, so "
+            'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'
+        }
+        guard = guard.under(chosen_policy(guard.policy, "OpenRLHF", cannot))
         function = RewardFunction.inspect(reward)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")

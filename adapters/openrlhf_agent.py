@@ -94,14 +94,15 @@ class GuardedAgent:
                 f"{cls.__name__}: expected a Guard as its attribute guard, "
                 f"got {getattr(cls, 'guard', None)!r:.80}"
             )
-        if cls.mask_spans and cls.guard.policy.on_long == "scale":
+        if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
             raise FrameworkError(
                 f'{cls.__name__}: on_long="scale" has no measure for what is rejected, and '
                 "mask_spans lets it keep its reward, at any length; choose one of the two"
             )
         made = super().__new__(cls)
         made._siblings = Siblings(made._answers)
-        made._judging = copy.copy(cls.guard)  # with the same ledger and count of abstentions
+        # With the same ledger and count of abstentions.
+        made._judging = copy.copy(cls.guard.under(cls.guard.policy.chosen()))
         made._judging.verifier = Received(cls.guard.verifier)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window
         return made

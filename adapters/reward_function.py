@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from grpo_guard.framework import FrameworkError
-from grpo_guard.policy import Policy
+from grpo_guard.guard import Guard
+from grpo_guard.policy import Policy, Rule
+
+logger = logging.getLogger("grpo_guard")
 
 
 @dataclass(frozen=True)
@@ -107,41 +111,57 @@ class RewardFunction:
         return wrapper
 
 
-def forbid_leaving_out(policy: Policy, trainer: str) -> None:
-    """For trainers whose reward is one number that always enters its group's baseline.
+Cannot: TypeAlias = dict[Rule, str]
+
+
+def without_leaving_out(trainer: str) -> Cannot:
+    """What a policy may not ask of a trainer whose reward is one number that always enters its
+    group's baseline, one completion at a time."""
+    out = f"{trainer} cannot leave one completion out of its group from a reward function, as "
+    return {
+        ("on_reject", "drop"): f'{out}Policy(on_reject="drop") asks; choose on_reject="zero" or a '
+        "number.",
+        ("on_reject", "no_gain"): f'{out}Policy(on_reject="no_gain") asks; choose on_reject="zero" '
+        "or a number.",
+        ("on_abstain", "skip"): f'{out}Policy(on_abstain="skip") asks; choose on_abstain="zero" '
+        "(no reward for what the guard could not look at).",
+        ("on_long", "scale"): f"{trainer} shows its reward function one completion at a time, and "
+        'Policy(on_long="scale") compares those of a group; choose on_long="keep".',
+    }
+
+
+def without_no_gain(place: str, instead: str) -> Cannot:
+    """What a policy may not ask of a place that sees less than a group's whole rewards."""
+    return {
+        ("on_reject", "no_gain"): f"{place} does not see the whole reward of a whole group, with "
+        f'which on_reject="no_gain" compares; {instead}'
+    }
+
+
+def rewards_only(guard: Guard, trainer: str) -> Guard:
+    """The guard under the rules that such a trainer can carry out; raises FrameworkError."""
+    return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
+
+
+def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
+    """The rules of a policy that this trainer can carry out; one line in the log says which.
 
     Raises:
-        FrameworkError: the policy may leave a completion out of its group, or scales by the group.
+        FrameworkError: the policy asks for something that the trainer cannot do.
     """
-    if policy.leaves_out:
-        raise FrameworkError(
-            f"{trainer} cannot leave one completion out of its group from a reward function, as "
-            f'Policy(on_reject="{policy.on_reject}") asks; choose on_reject="zero" or a number.'
-        )
-    if policy.on_abstain == "skip":
-        raise FrameworkError(
-            f"{trainer} cannot leave one completion out of its group from a reward function, as "
-            'Policy(on_abstain="skip") asks; choose on_abstain="zero" (no reward for what the '
-            'guard could not look at) or "pass" (its reward unguarded).'
-        )
-    if policy.on_long == "scale":
-        raise FrameworkError(
-            f"{trainer} shows its reward function one completion at a time, and "
-            'Policy(on_long="scale") compares those of a group; choose on_long="keep".'
-        )
-
-
-def forbid_no_gain(policy: Policy, place: str, instead: str) -> None:
-    """For places that see less than a group's whole rewards.
-
-    Raises:
-        FrameworkError: the policy compares a rejected completion with the mean of its group.
-    """
-    if policy.on_reject == "no_gain":
-        raise FrameworkError(
-            f"{place} does not see the whole reward of a whole group, with which "
-            f'on_reject="no_gain" compares; {instead}'
-        )
+    try:
+        chosen = policy.chosen(cannot)
+    except ValueError as error:
+        raise FrameworkError(str(error)) from None
+    names = ("on_reject", "on_abstain", "on_long")
+    rules = ", ".join(f"{name}={getattr(chosen, name)!r}" for name in names)
+    preferred = policy.chosen()
+    wanted = [getattr(preferred, name) for name in names]
+    lost = [repr(w) for w, n in zip(wanted, names, strict=True) if w != getattr(chosen, n)]
+    level = logging.WARNING if lost else logging.INFO
+    why = f"; {trainer} cannot carry out {', '.join(lost)} from here" if lost else ""
+    logger.log(level, "grpo-guard in %s: %s%s", trainer, rules, why)
+    return chosen
 
 
 def _keywords(reward: Callable[..., Any]) -> frozenset[str] | None:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import inspect
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    forbid_leaving_out,
-    forbid_no_gain,
+    chosen_policy,
+    without_leaving_out,
+    without_no_gain,
 )
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
@@ -58,11 +58,12 @@ class SlimeAdapter:
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("slime takes one reward function, got a list; guard that one")
-        forbid_no_gain(guard.policy, "slime's adapter", 'choose on_reject="drop"')
+        cannot = without_no_gain("slime's adapter", 'choose on_reject="drop"')
         if not self.leave_out:
-            by_group = _takes_groups(reward)
-            policy = replace(guard.policy, on_long="keep") if by_group else guard.policy
-            forbid_leaving_out(policy, "slime")
+            cannot = without_leaving_out("slime")
+            if _takes_groups(reward):
+                del cannot["on_long", "scale"]
+        guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
         function = RewardFunction.inspect(reward)
 
         def settle(args: Any, given: Any, review: Review, result: Any) -> Any:

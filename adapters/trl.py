@@ -33,7 +33,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_no_gain
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    chosen_policy,
+    without_no_gain,
+)
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
 from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_leaks import check_decorated
@@ -69,7 +73,8 @@ class TRLAdapter:
                 merge their metrics), or the installed trl is older than 1.6.
         """
         require_trl()
-        forbid_no_gain(guard.policy, "A reward function", "use the guarded trainer (docs/trl.md)")
+        cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
+        guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward])
         wrapped = [_wrap_one(function, guard) for function in functions]

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_guard.adapters.reward_function import RewardFunction
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    chosen_policy,
+    without_leaving_out,
+)
 from grpo_guard.adapters.trl import GuardedCalls, inspected
-from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
-from grpo_guard.policy import Policy
 
 
 class MsSwiftAdapter:
@@ -32,7 +34,9 @@ class MsSwiftAdapter:
             FrameworkError: something is no function, two have the same name, or the policy leaves
                 completions out of their group.
         """
-        _require_rewards(guard.policy)
+        cannot = without_leaving_out("ms-swift")
+        del cannot["on_long", "scale"]  # it shows whole groups
+        guard = guard.under(chosen_policy(guard.policy, "ms-swift", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward])
         wrapped = [_wrap_one(function, guard) for function in functions]
@@ -62,15 +66,3 @@ def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(messages, list | tuple):
         return {**own, "prompts": None}  # which the batch says is missing
     return {**own, "prompts": [list(conversation)[:-1] for conversation in messages]}
-
-
-def _require_rewards(policy: Policy) -> None:
-    for name, value, choice in (
-        ("on_reject", policy.on_reject, '"zero" or a number'),
-        ("on_abstain", policy.on_abstain, '"zero" or "pass"'),
-    ):
-        if value in ("drop", "no_gain", "skip"):
-            raise FrameworkError(
-                f"ms-swift counts a completion without reward as reward 0 in its group, so that "
-                f'Policy({name}="{value}") cannot leave it out; choose {name}={choice}.'
-            )

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
 from grpo_guard.adapters.received import MALFORMED
+from grpo_guard.adapters.reward_function import chosen_policy
 from grpo_guard.adapters.trl import log_review
 from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
 from grpo_guard.adapters.trl_forward import ReusesForward
@@ -62,6 +63,7 @@ class GuardedTrainer(ReusesForward):
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
+        guard = guard.under(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
         self.guard, self.mask_spans = guard, mask_spans
         self._prompt_ids: Sequence[Any] = ()
         self._taken_out: list[tuple[Span, ...]] = []

@@ -23,7 +23,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.adapters.traces import review_of
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
@@ -44,7 +44,7 @@ class VerifiersAdapter:
                 "verifiers takes one reward function, got a list; guard the Task class, and all "
                 "its rewards are vetoed together"
             )
-        forbid_leaving_out(guard.policy, "verifiers")
+        guard = rewards_only(guard, "verifiers")
         if inspect.isclass(reward) and callable(getattr(reward, "score", None)):
             return _guarded_task(reward, guard)
         return _guarded_reward(RewardFunction.inspect(reward), guard)

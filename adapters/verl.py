@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
@@ -41,12 +41,12 @@ class VerlAdapter:
         """The guarded form. In a dict result only ``"score"`` changes; the rest is the function's.
 
         Raises:
-            FrameworkError: a list (verl takes one function), no function, or a policy that leaves
-                completions out of their group.
+            FrameworkError: a list (verl takes one function), no function, or a policy that asks
+                for completions to be left out of their group.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("verl takes one reward function, got a list; guard that one")
-        forbid_leaving_out(guard.policy, "verl")
+        guard = rewards_only(guard, "verl")
         function = RewardFunction.inspect(reward)
 
         def arguments(given: Mapping[str, Any]) -> dict[str, Any]:

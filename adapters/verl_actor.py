@@ -26,7 +26,7 @@ class Collector(SiblingCollector):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
-            lambda: settings.guard_config().build(),
+            lambda: settings.guard_config().build().under(settings.policy()),
             most_waiting=500 * settings.num_workers,
             log=StepLog(settings.metrics),
         )
@@ -43,7 +43,7 @@ class CollectorHandle:
         self._settings = settings
         self._actor: Any = None
         # Counts what was heard and what was not, so that a run without a guard does not go on.
-        self.policy = settings.guard_config().policy.build()
+        self.policy = settings.policy()
         self._heard = Guard(_Heard(), policy=self.policy)
 
     async def settle(self, trajectory: Trajectory) -> Settled:

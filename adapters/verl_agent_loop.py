@@ -21,7 +21,6 @@ from functools import cache
 from typing import Any
 
 from grpo_guard.adapters.verl_actor import CollectorHandle
-from grpo_guard.adapters.verl_estimators import check_estimator
 from grpo_guard.adapters.verl_rows import TOLD, Told
 from grpo_guard.adapters.verl_settings import Settings, training_rollouts
 from grpo_guard.framework import FrameworkError
@@ -136,7 +135,7 @@ class GuardedManager:
     guarded_worker: str
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        check_estimator(config, Settings.of(config).guard_config().policy.build())
+        Settings.of(config).policy()
         manager = config.reward.reward_manager
         if manager.source == "register" and manager.name != "grpo_guard":
             raise FrameworkError(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_guard.adapters.verl_actor import CollectorHandle
-from grpo_guard.adapters.verl_estimators import check_estimator, hook_missing, needs_hook
+from grpo_guard.adapters.verl_estimators import hook_missing, needs_hook
 from grpo_guard.adapters.verl_rows import completions_from, last_row, told_of
 from grpo_guard.adapters.verl_settings import UNTOLD_TIMEOUT, Settings
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory, finite
@@ -61,22 +61,21 @@ class GuardedRewardManager:
         self.tokenizer = tokenizer
         self.max_tokens = int(config.actor_rollout_ref.rollout.response_length)
         self.collector = CollectorHandle(self.settings)
-        check_estimator(config, self.collector.policy)
-        self._needs_hook = needs_hook(config, self.collector.policy)
-        self._estimator = config.algorithm.adv_estimator
+        self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """Reward of one trajectory: ``{"reward_score", "reward_extra_info"}``.
 
         Raises:
             TypeError: the reward is no number.
-            FrameworkError: the hook is needed and not there, see `check_estimator`.
+            FrameworkError: the hook is needed and not there, see `policy_for`.
             AbstainError: as the policy has it.
             Exception: whatever the reward function raises, unchanged.
         """
         told = told_of(data.non_tensor_batch)
         if told is None and self._needs_hook:
-            raise hook_missing(self._estimator)  # some trainers ignore the manager that is named
+            # Some trainers ignore the manager that is named.
+            raise hook_missing(self.settings.estimator)
         try:
             # Read first: verl's managers write into the columns.
             completions = await asyncio.to_thread(

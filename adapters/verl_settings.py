@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from grpo_guard.adapters.verl_estimators import policy_for
 from grpo_guard.config import GuardConfig
 from grpo_guard.framework import FrameworkError
+from grpo_guard.policy import Policy
 
 # The collector waits no longer than this where nobody tells it how many siblings there are:
 # validation often samples one answer a prompt, training eight, and a reward worker sees no
@@ -36,6 +38,7 @@ class Settings:
         num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
             ``rollout.val_kwargs.n``.
         rollouts: See `training_rollouts`.
+        estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is named.
     """
 
     config: str
@@ -47,6 +50,8 @@ class Settings:
     num_workers: int = 8
     rollouts: int = 1
     validation_rollouts: int = 1
+    estimator: str = "grpo"
+    hooked: bool = False
 
     @classmethod
     def of(cls, config: Any) -> Settings:
@@ -75,7 +80,13 @@ class Settings:
             num_workers=int(config.reward.num_workers),
             rollouts=training_rollouts(config),
             validation_rollouts=int(rollout.val_kwargs.n),
+            estimator=str(config.algorithm.adv_estimator),
+            hooked=bool(rollout.agent.get("agent_loop_manager_class")),
         )
+
+    def policy(self) -> Policy:
+        """The guard's policy, as far as verl can carry it out; see `policy_for`."""
+        return policy_for(self.estimator, self.guard_config().policy.build(), hooked=self.hooked)
 
     def guard_config(self) -> GuardConfig:
         """Raises ConfigError: the file cannot be read, or a field of it is wrong."""

@@ -42,16 +42,16 @@ class _Strict(BaseModel):
 
 
 class PolicyConfig(_Strict):
-    """See `Policy`."""
+    """See `Policy`; what is not given is as there. A list is a choice in order of preference."""
 
-    on_reject: str | float = "zero"
-    on_abstain: OnAbstain = "skip"
-    on_long: OnLong = "keep"
+    on_reject: str | float | tuple[str | float, ...] = ()
+    on_abstain: OnAbstain | tuple[OnAbstain, ...] = ()
+    on_long: OnLong | tuple[OnLong, ...] = "keep"
     max_abstain_rate: float = 0.25
     abstain_window: int = 20
 
     def build(self) -> Policy:
-        return Policy(**self.model_dump())
+        return Policy(**self.model_dump(exclude_unset=True))
 
 
 class _EvidenceConfig(_Strict):

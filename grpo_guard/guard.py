@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -61,7 +62,8 @@ class Guard:
 
     Args:
         verifier: What decides.
-        policy: What a decision does to a reward.
+        policy: What a decision does to a reward. Of several rules in a place the first holds in a
+            loop of your own; adapters choose by what their trainer can carry out.
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
 
@@ -86,16 +88,27 @@ class Guard:
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
-        if self.policy.on_reject == "no_gain":
+        if "no_gain" in self.policy.rules("on_reject"):
             _require_standing_asked(verifier)
         self.ledger = ledger
-        if length_scaling is None and self.policy.on_long == "scale":
+        if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
         self._recent = _AbstainWindow(self.policy)
         self._lowest = _LowestSeen()
+        self._under: dict[Policy, Guard] = {}
+
+    def under(self, policy: Policy) -> Guard:
+        """This guard with another policy; verifier, ledger and all that it counts are shared."""
+        if policy == self.policy:
+            return self
+        if policy not in self._under:
+            other = copy.copy(self)
+            other.policy = policy
+            self._under[policy] = other
+        return self._under[policy]
 
     def review(self, batch: Sequence[Completion]) -> Review:
         """Verdicts and metrics for one batch.
@@ -116,7 +129,7 @@ class Guard:
         return self._with_factors(review, batch)
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
-        if self.policy.on_long == "keep" or self.length_scaling is None:
+        if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
             return review
         # What is rejected earns nothing and sets no measure: with a few words of refuse in a group,
         # an attacker would make everybody else's answers long.
@@ -150,7 +163,7 @@ class Guard:
             ValueError: not one reward per verdict.
             AbstainError: something abstained and the policy says to raise.
         """
-        policy = policy or self.policy
+        policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
         settled = settle(
             [[reward] for reward in rewards],

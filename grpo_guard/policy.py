@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
@@ -17,14 +18,19 @@ class AbstainError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How verdicts become rewards.
+    """How verdicts become rewards; `grpo_guard.settlement` has the formulas.
+
+    Several rules in a tuple mean: the first that the trainer can carry out. A rule given alone that
+    it cannot carry out is refused at decoration.
 
     Args:
         on_reject: What is rejected: ``"drop"`` and ``"no_gain"`` leave it out of its group, the
             second only where it would gain; ``"zero"`` is the paper's r = r_task * r_guard; a
-            number is that reward. `grpo_guard.settlement` has the formulas.
+            number is that reward. By default it is left out, and where a trainer cannot leave one
+            completion out of its group it gets the reward of ``"zero"``.
         on_abstain: What could not be looked at: ``"skip"`` leaves it out, ``"pass"`` lets the
-            task's reward through unguarded, ``"zero"`` and ``"raise"`` say what they do.
+            task's reward through unguarded, ``"zero"`` and ``"raise"`` say what they do. By default
+            as for what is rejected.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
@@ -37,25 +43,22 @@ class Policy:
         ValueError: an argument is out of range.
     """
 
-    on_reject: OnReject = "zero"
-    on_abstain: OnAbstain = "skip"
-    on_long: OnLong = "keep"
+    on_reject: OnReject | tuple[OnReject, ...] = ("drop", "zero")
+    on_abstain: OnAbstain | tuple[OnAbstain, ...] = ("skip", "zero")
+    on_long: OnLong | tuple[OnLong, ...] = "keep"
     max_abstain_rate: float = 0.25
     abstain_window: int = 20
 
     def __post_init__(self) -> None:
-        if self.on_reject not in ("zero", "drop", "no_gain") and not _finite_number(self.on_reject):
-            raise ValueError(
-                f"Policy.on_reject: expected 'zero', 'drop', 'no_gain' or a finite number, "
-                f"got {self.on_reject!r}"
-            )
-        if self.on_abstain not in ("skip", "pass", "zero", "raise"):
-            raise ValueError(
-                f"Policy.on_abstain: expected 'skip', 'pass', 'zero' or 'raise', "
-                f"got {self.on_abstain!r}"
-            )
-        if self.on_long not in ("keep", "scale"):
-            raise ValueError(f"Policy.on_long: expected 'keep' or 'scale', got {self.on_long!r}")
+        for name, expected, known in _RULES:
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list):
+                value = (value,)
+            number = name == "on_reject"
+            if not value or not all(r in known or (number and _finite_number(r)) for r in value):
+                got = getattr(self, name)
+                raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}")
+            object.__setattr__(self, name, value[0] if len(value) == 1 else tuple(value))
         if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
             raise ValueError(
                 f"Policy.max_abstain_rate: expected a number in [0, 1], "
@@ -65,10 +68,48 @@ class Policy:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
 
+    def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
+        """This policy with one rule in each place: the first that can be carried out.
+
+        Args:
+            cannot: (argument, rule) -> why not, and what to do about it.
+
+        Raises:
+            ValueError: none of an argument's rules can be carried out; with the reason.
+        """
+        cannot = cannot or {}
+        rules: dict[str, Any] = {}
+        for name, _, _ in _RULES:
+            asked = self.rules(name)
+            possible = [rule for rule in asked if (name, rule) not in cannot]
+            if not possible:
+                raise ValueError(cannot[name, asked[0]])
+            rules[name] = possible[0]
+        return replace(self, **rules)
+
+    def rules(self, name: str) -> tuple[Any, ...]:
+        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first."""
+        value = getattr(self, name)
+        return value if isinstance(value, tuple) else (value,)
+
     @property
     def leaves_out(self) -> bool:
         """Whether a rejected completion may leave its group."""
-        return self.on_reject in ("drop", "no_gain")
+        return self.rules("on_reject")[0] in ("drop", "no_gain")
+
+
+Rule: TypeAlias = tuple[str, Any]
+"""An argument of a policy and one of its rules, e.g. ``("on_reject", "drop")``."""
+
+_RULES: Final = (
+    (
+        "on_reject",
+        "'zero', 'drop', 'no_gain' or a finite number",
+        ("zero", "drop", "no_gain"),
+    ),
+    ("on_abstain", "'skip', 'pass', 'zero' or 'raise'", ("skip", "pass", "zero", "raise")),
+    ("on_long", "'keep' or 'scale'", ("keep", "scale")),
+)
 
 
 def _finite_number(value: object) -> bool:

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from grpo_guard.ledger.intake import standing_bars
 from grpo_guard.policy import AbstainError, Policy
@@ -115,7 +115,7 @@ def settle(
         ValueError: lengths differ.
         AbstainError: something abstained and the policy says to raise.
     """
-    n = len(rulings)
+    policy, n = policy.chosen(), len(rulings)
     if len(rewards) != n:
         raise ValueError(f"rewards: expected {n}, one per completion, got {len(rewards)}")
     weights = [1.0] * (len(rewards[0]) if rewards else 0) if weights is None else weights
@@ -170,7 +170,7 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
     if ruling == Ruling.ABSTAINED:
         if policy.on_abstain == "raise":
             raise AbstainError('the guard abstained, and Policy(on_abstain="raise") stops there')
-        by_rule: dict[str, Reason] = {"skip": "skipped", "zero": "zeroed", "pass": "passed"}
+        by_rule: dict[Any, Reason] = {"skip": "skipped", "zero": "zeroed", "pass": "passed"}
         return by_rule[policy.on_abstain]
     if policy.on_reject == "zero":
         return "zeroed"
@@ -198,6 +198,7 @@ def _vetoed(
 ) -> list[Row]:
     """What each completion has left by its own ruling, before groups are compared."""
     left: list[Row] = []
+    number = policy.on_reject if isinstance(policy.on_reject, int | float) else 0.0
     for row, why in zip(given, reasons, strict=True):
         if why in ("earned", "passed"):
             left.append(list(row))
@@ -207,7 +208,7 @@ def _vetoed(
             left.append([None if value is None else _at_most_zero(value) for value in row])
             heard = _heard(row, weights) if why == "replaced" else None
             if heard is not None:
-                left[-1][heard] = float(policy.on_reject)
+                left[-1][heard] = float(number)
     return left
 
 

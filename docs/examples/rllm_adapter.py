@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from grpo_guard import Completion, Guard
-from grpo_guard.adapters.reward_function import RewardFunction, forbid_leaving_out
+from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.framework import FrameworkError
 
 
@@ -13,7 +13,7 @@ class RLLMAdapter:
         """The guarded form; of a `RewardOutput` only ``reward`` changes."""
         if isinstance(reward, list | tuple):
             raise FrameworkError("rLLM takes one reward function, got a list; guard that one")
-        forbid_leaving_out(guard.policy, "rLLM")  # every reward enters its group's baseline
+        guard = rewards_only(guard, "rLLM")  # every reward enters its group's baseline
         function = RewardFunction.inspect(reward)
         if function.is_async:
             raise FrameworkError(f"{function.name}: rLLM does not await a reward function")

@@ -83,18 +83,17 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
     out of its group's baseline, nor stop the run, nor compare lengths. What would have been left
     out earns nothing, so that no failure becomes a reward.
     """
-    changes: dict[str, Any] = {}
-    if policy.leaves_out:
-        changes["on_reject"] = "zero"
-    if policy.on_abstain in ("skip", "raise"):
-        changes["on_abstain"] = "zero"
-    if policy.on_long == "scale":
-        changes["on_long"] = "keep"
-    notes = [
-        f"/get_reward cannot carry out {name}: {getattr(policy, name)}; it uses {value}"
-        for name, value in changes.items()
-    ]
-    return replace(policy, **changes), notes
+    instead = {"drop": "zero", "no_gain": "zero", "skip": "zero", "raise": "zero", "scale": "keep"}
+    rules: dict[str, Any] = {}
+    notes = []
+    for name in ("on_reject", "on_abstain", "on_long"):
+        asked = policy.rules(name)
+        possible = [rule for rule in asked if rule not in instead]
+        rules[name] = possible[0] if possible else instead[asked[0]]
+        if not possible:
+            said = f"/get_reward cannot carry out {name}: {asked[0]}; it uses {rules[name]}"
+            notes.append(said)
+    return replace(policy, **rules), notes
 
 
 def load_reward(spec: str) -> Any:

@@ -4,7 +4,7 @@ import pytest
 from rule_verifiers import NoWord
 
 from grpo_guard import FrameworkError, Policy, guard
-from grpo_guard.adapters.verl_estimators import check_estimator
+from grpo_guard.adapters.verl_estimators import policy_for
 
 
 def of_verl(data_source, solution_str, ground_truth, extra_info=None):
@@ -25,7 +25,7 @@ def of_slimes_groups(args, samples, **kwargs):
 
 def test_verls_manager_may_miss_late_siblings():
     with pytest.raises(FrameworkError, match='choose on_reject="drop"'):
-        check_estimator(None, Policy(on_reject="no_gain"))
+        policy_for("grpo", Policy(on_reject="no_gain"), hooked=False)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from grpo_guard import Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.guard import REMEMBERED
 from grpo_guard.verdict import Cause, abstain, accept, reject
 
+ZERO = Policy("zero")
+
 
 class ByText(CompletionVerifier):
     name = "by_text"
@@ -51,7 +53,7 @@ def test_groups_are_told_apart_by_prompt():
     chats = ([{"role": "user", "content": "x"}], [{"role": "system", "content": "x"}])
     for prompts in (("x", "y"), chats):
         one, two = (batch_of("aar", prompt=p) for p in prompts)
-        found = Guard(ByText()).apply([1, -1, 1, 1, 0, 1], [*one, *two])
+        found = Guard(ByText(), policy=ZERO).apply([1, -1, 1, 1, 0, 1], [*one, *two])
         assert found == [1, -1, -1, 1, 0, 0]
 
 
@@ -62,7 +64,7 @@ def test_a_label_of_the_senders_own_is_no_group(size):
     honest = batch_of("aa", group="real") + batch_of("aa", group="other", prompt="5+6?")
     for label in ("mine", "other", 0, None):
         batch = [*honest, *batch_of("r" * size, group=label)]
-        kept = Guard(ByText()).apply([1, -1, 1, 1, *[1] * size], batch)
+        kept = Guard(ByText(), policy=ZERO).apply([1, -1, 1, 1, *[1] * size], batch)
         assert kept == [1, -1, 1, 1, *[-1] * size]
 
 
@@ -73,7 +75,7 @@ def test_what_is_left_out_or_named_sets_no_measure_or_its_own():
 
 
 def test_one_at_a_time_the_last_rewards_are_the_measure():
-    guard = Guard(ByText())
+    guard = Guard(ByText(), policy=ZERO)
     sent = [(1, "a"), (1, "r"), (-1, "a"), (1, "r"), (0.5, "a"), (1, "r")]
     got = [guard.apply([reward], batch_of([verdict]))[0] for reward, verdict in sent]
     assert got == [1, 0, -1, -1, 0.5, -1]
@@ -83,7 +85,7 @@ def test_one_at_a_time_the_last_rewards_are_the_measure():
 
 
 def test_a_worker_takes_along_what_was_the_lowest():
-    guard = Guard(ByText())
+    guard = Guard(ByText(), policy=ZERO)
     guard.apply([-1], batch_of("a"))
     assert pickle.loads(pickle.dumps(guard)).apply([1], batch_of("r")) == [-1]
     assert copy.copy(guard).apply([1], batch_of("r")) == [-1]

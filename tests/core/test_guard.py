@@ -12,12 +12,14 @@ from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Po
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (Policy(), [1.0, 0.0, None]),
+        (Policy(), [1.0, None, None]),
+        (Policy(on_reject="zero"), [1.0, 0.0, None]),
+        (Policy(on_reject=("no_gain", "zero")), [1.0, None, None]),
         (Policy(on_reject="drop"), [1.0, None, None]),
         (Policy(on_reject=-0.5), [1.0, -0.5, None]),
         (Policy(on_reject=-1), [1.0, -1.0, None]),
-        (Policy(on_abstain="zero"), [1.0, 0.0, 0.0]),
-        (Policy(on_abstain="pass"), [1.0, 0.0, 3.0]),
+        (Policy("zero", "zero"), [1.0, 0.0, 0.0]),
+        (Policy("zero", "pass"), [1.0, 0.0, 3.0]),
     ],
 )
 def test_policies(policy, expected):
@@ -26,7 +28,7 @@ def test_policies(policy, expected):
 
 
 def test_raise():
-    guard = Guard(Says(), policy=Policy(on_abstain="raise"))
+    guard = Guard(Says(), policy=Policy("zero", "raise"))
     assert guard.apply([1.0, 2.0], completions("a", "r")) == [1.0, 0.0]
     with pytest.raises(AbstainError, match=r"says abstained \(provider\): no answer"):
         guard.apply([1.0, 2.0], completions("a", "?"))
@@ -34,14 +36,18 @@ def test_raise():
 
 def test_what_is_accepted_keeps_its_reward_and_none_stays_none():
     nan = float("nan")
-    rewards = Guard(Says()).apply([nan, None, None, nan], completions("a", "a", "r", "r"))
+    rewards = Guard(Says(), policy=Policy("zero")).apply(
+        [nan, None, None, nan], completions("a", "a", "r", "r")
+    )
     assert rewards[0] is nan
     assert rewards[1:] == [None, None, 0.0]
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_an_infinite_reward_that_is_vetoed_does_not_stay_infinite(bad):
-    assert Guard(Says()).apply([1.0, bad, 0.5], completions("a", "r", "a")) == [1.0, 0.0, 0.5]
+    assert Guard(Says(), policy=Policy("zero")).apply(
+        [1.0, bad, 0.5], completions("a", "r", "a")
+    ) == [1.0, 0.0, 0.5]
 
 
 def test_a_reward_is_needed_for_each_completion():
@@ -160,7 +166,7 @@ def test_a_guard_needs_a_verifier():
 
 
 def test_zero_never_lifts_a_penalty_up_to_zero():
-    guard = Guard(Says(), policy=Policy(on_abstain="zero"))
+    guard = Guard(Says(), policy=Policy("zero", "zero"))
     assert guard.apply([-1.0, -1.0, -1.0, 2.0], completions("a", "r", "?", "r")) == [
         -1.0,
         -1.0,
@@ -190,7 +196,7 @@ def test_length_is_scaled_where_the_policy_says_so():
 def test_refuse_in_a_group_makes_nobody_elses_answer_long():
     honest = long_and_short(40, 41, 42, 40, 39, 41)
     refuse = [Completion("Q", "r " * 3, node=f"m{i}") for i in range(12)]
-    guard = Guard(Says(), policy=Policy(on_long="scale"))
+    guard = Guard(Says(), policy=Policy("zero", on_long="scale"))
     alone = guard.apply([1.0] * 6, honest)
     assert guard.apply([1.0] * 18, honest + refuse) == alone + [0.0] * 12
 

@@ -149,7 +149,7 @@ def test_a_bad_guard_and_an_empty_token_exit_2(files, monkeypatch):
 
 def test_open_to_others_without_a_token_it_warns(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
-    (files / "skip.yaml").write_text("verifier: {type: screens}")
+    (files / "skip.yaml").write_text("{policy: {on_abstain: skip}, verifier: {type: screens}}")
     assert "anybody there may ask" in run(files, "--host", "0.0.0.0").stderr
     assert run(files).stderr == ""
     assert "cannot carry out on_abstain: skip" in run(files, config="skip.yaml").stderr

@@ -69,6 +69,12 @@ def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
         assert rewards == [1.0, -1.0, -1.0, -1.0, 1.0]
 
 
+def the_default_policy_leaves_out_where_it_can_and_pays_nothing_elsewhere(trainer: Trainer) -> None:
+    guarded = trainer.wrap(grader(trainer), policy=Policy())
+    out = None if trainer.drops else 0.0
+    assert trainer.rewards(guarded, ["fine", "Hail", "unseen", "good"])[1:3] == [out, out]
+
+
 def a_policy_that_the_trainer_cannot_carry_out_is_refused(trainer: Trainer) -> None:
     dropping = [Policy("drop", "zero"), Policy("zero", "skip")]
     by_group = [Policy("zero", "zero", on_long="scale")]
@@ -94,7 +100,7 @@ def abstentions_can_stop_the_run(trainer: Trainer) -> None:
 
 
 def too_many_abstentions_are_loud_and_earn_nothing(trainer: Trainer) -> None:
-    policy = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=2)
+    policy = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)
     guarded = trainer.wrap(grader(trainer), policy=policy)
     assert trainer.rewards(guarded, ["unseen"]) == [2.0]
     _is_loud(trainer, guarded, "unseen", AbstainError)
@@ -116,7 +122,7 @@ def a_verifier_that_fails_abstains(trainer: Trainer) -> None:
     for verifier in (Failing(), Failing([]), Failing("verdicts")):
         none = [-2.0, -2.0, -2.0] if trainer.batch else [0.0, 0.0, -2.0]
         for on_abstain, kept in (("zero", none), ("pass", [1.0, 5.0, -2.0])):
-            policy = Policy(on_abstain=on_abstain, max_abstain_rate=1.0)  # type: ignore[arg-type]
+            policy = Policy("zero", on_abstain, max_abstain_rate=1.0)  # type: ignore[arg-type]
             guarded = trainer.wrap(grader(trainer), verifier, policy)
             assert trainer.rewards(guarded, ["fine", "Hail", "bad"]) == kept
 

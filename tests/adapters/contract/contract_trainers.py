@@ -68,7 +68,7 @@ class Trainer:
         **more: Any,
     ) -> Any:
         """The guarded reward, by default with a policy that every trainer can carry out."""
-        policy = policy or Policy(on_abstain="zero")
+        policy = policy or Policy("zero", "zero")
         return self.adapter().wrap(reward, Guard(verifier or Words(), policy=policy, **more))
 
     def calls(self, texts: Sequence[str]) -> list[dict[str, Any]]:

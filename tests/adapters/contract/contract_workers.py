@@ -11,7 +11,7 @@ from contract_trainers import TRAINERS, Trainer
 from grpo_guard import Policy
 
 # Tells whether a worker goes on with another's count: the second batch of one would be too many.
-COUNTING = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=2)
+COUNTING = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)
 
 
 def _at_module_level(name: str, trainer: Trainer) -> Any:

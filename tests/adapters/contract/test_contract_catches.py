@@ -180,6 +180,10 @@ class Uninspected(TRLAdapter):
 MUST_FAIL = {
     "verdicts_become_rewards_in_order": [unguarded, reversing, multiplying],
     "a_veto_never_beats_an_honest_wrong_answer": [lifting, unguarded],
+    "the_default_policy_leaves_out_where_it_can_and_pays_nothing_elsewhere": [
+        unguarded,
+        replace(TRL, drops=False),
+    ],
     "a_policy_that_the_trainer_cannot_carry_out_is_refused": [
         replace(TRL, drops=False),
         replace(TRL, batch=False),
