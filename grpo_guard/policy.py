@@ -32,13 +32,18 @@ class Policy:
             honest work. A node that `StandingVerifier` rejects does not even lose. It needs whole
             groups. A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
-            task's reward through unguarded; ``"zero"`` and ``"raise"`` say what they do.
+            task's reward through unguarded, and `Guard` refuses it where a completion's author can
+            make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
             ``"keep"`` leaves rewards alone.
         max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
             beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
+            With two nodes or more it is taken without the node that was abstained on most, and
+            without further ones as long as those left out sent less than half: so no minority can
+            stop a run, whatever names it invents. Under a name that is an honest node's it can
+            spoil that node's count: `Completion.node` has to be who you know sent it.
         abstain_window: Batches over which that share is taken; it is first taken when full.
 
     Raises:
