@@ -190,7 +190,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         if p_value <= self.alpha:
             findings = (self._finding(reading, p_value), *notes)
             return reject(self.name, p_value=p_value, findings=findings)
-        return accept(self.name, p_value=p_value)
+        return accept(self.name, p_value=p_value, findings=tuple(notes))
 
     def _finding(self, reading: Reading, p_value: float) -> Finding:
         run = reading.run
