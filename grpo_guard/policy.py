@@ -33,7 +33,8 @@ class Policy:
             groups. A number: that reward instead.
         on_abstain: ``"skip"`` leaves the completion out as ``"drop"`` does; ``"pass"`` lets the
             task's reward through unguarded, and `Guard` refuses it where a completion's author can
-            make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do.
+            make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do, and ``"raise"``
+            hands whoever can cause one abstention the end of the run.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
