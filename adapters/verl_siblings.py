@@ -50,13 +50,19 @@ class _Group:
 
 
 class Readable(CompletionVerifier):
-    """A guard's verifier, asked only about what can be read."""
+    """A guard's verifier, asked only about what can be read.
 
-    def __init__(self, inner: CompletionVerifier) -> None:
-        self.name, self.inner = inner.name, inner
+    Args:
+        inner: The guard's.
+        rejects_unread: Reject what cannot be read: how many turns a trajectory takes is up to who
+            writes it, and where abstentions pass, that would be a reward at will.
+    """
+
+    def __init__(self, inner: CompletionVerifier, *, rejects_unread: bool = False) -> None:
+        self.name, self.inner, self.rejects_unread = inner.name, inner, rejects_unread
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        known = [_unasked(c) for c in batch]
+        known = [_unasked(c, self.rejects_unread) for c in batch]
         asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
         verdicts = iter(supervised(self.inner, asked))
         return [next(verdicts) if verdict is None else verdict for verdict in known]
@@ -158,7 +164,8 @@ class SiblingCollector:
         async with self._building:
             if self._guard is None:
                 guard = copy.copy(await asyncio.to_thread(self._build))
-                guard.verifier = Readable(guard.verifier)
+                passes = guard.policy.on_abstain == "pass"
+                guard.verifier = Readable(guard.verifier, rejects_unread=passes)
                 self._guard = guard
 
     async def _verify_all(self) -> None:
@@ -217,10 +224,13 @@ class SiblingCollector:
         return self._guard
 
 
-def _unasked(completion: Completion) -> Verdict | None:
+def _unasked(completion: Completion, rejects_unread: bool) -> Verdict | None:
     """The verdict on what no verifier is asked about."""
     if UNREAD in completion.metadata:
-        return abstain("verl", Cause.UNSUPPORTED, str(completion.metadata[UNREAD]))
+        why = str(completion.metadata[UNREAD])
+        if rejects_unread:
+            return reject("verl", Cause.MALFORMED, why)
+        return abstain("verl", Cause.UNSUPPORTED, why)
     if REFUSED in completion.metadata:
         return reject("verl", Cause.MALFORMED, str(completion.metadata[REFUSED]))
     return None

@@ -167,6 +167,14 @@ class Calibrated(CompletionVerifier):
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return self.verifier.author_can_abstain
+
+    @property
+    def steps_aside(self) -> bool:
+        return self.verifier.steps_aside
+
     def check(self) -> None:
         self.verifier.check()
 

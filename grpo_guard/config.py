@@ -171,13 +171,16 @@ class GuardConfig(_Strict):
             verifier.check()
         except Exception as error:
             raise ConfigError(f"verifier: {error}") from error
-        if self.ledger is None:
-            return Guard(verifier, policy=policy)
+        ledger = None
+        if self.ledger is not None:
+            try:
+                verifier, ledger = self.ledger.build(verifier)
+            except (ValueError, LedgerError) as error:
+                raise ConfigError(f"ledger: {error}") from None
         try:
-            verifier, ledger = self.ledger.build(verifier)
-        except (ValueError, LedgerError) as error:
-            raise ConfigError(f"ledger: {error}") from None
-        return Guard(verifier, policy=policy, ledger=ledger)
+            return Guard(verifier, policy=policy, ledger=ledger)
+        except ValueError as error:  # a policy that this verifier cannot serve
+            raise ConfigError(f"policy: {error}") from None
 
     def _require_own_files(self) -> None:
         """In a file that two of them shared, evidence of one kind would pass for the other's."""

@@ -38,6 +38,14 @@ class Ensemble(CompletionVerifier):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return next((way for member in self.members if (way := member.author_can_abstain)), None)
+
+    @property
+    def steps_aside(self) -> bool:
+        return all(member.steps_aside for member in self.members)
+
     def check(self) -> None:
         for member in self.members:
             member.check()

@@ -18,7 +18,7 @@ from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Guard:
 
     Raises:
         TypeError: ``verifier`` is none.
-        ValueError: a cascade that "no_gain" cannot use; see `_require_standing_asked`.
+        ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
+            ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
 
     Example:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
@@ -90,6 +91,8 @@ class Guard:
         self.policy = policy or Policy()
         if "no_gain" in self.policy.rules("on_reject"):
             _require_standing_asked(verifier)
+        if "pass" in self.policy.rules("on_abstain"):
+            _require_no_abstention_at_will(verifier)
         self.ledger = ledger
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
@@ -119,7 +122,7 @@ class Guard:
         verdicts = supervised(self.verifier, batch)
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
-        self._recent.add(verdicts)
+        self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
             metrics(verdicts),
@@ -265,28 +268,64 @@ class _LowestSeen:
         self._last.extend(lowest)
 
 
+def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
+    """Refuse what would pay the author of a completion for making a member abstain.
+
+    Raises:
+        ValueError: naming the member and the remedy.
+    """
+    way = verifier.author_can_abstain
+    if way is None and verifier.steps_aside:
+        way = (
+            f"{verifier.name} sets completions aside by what their senders claim or leave out, and "
+            "nothing else looks at them; put a verifier beside it that looks at all"
+        )
+    if way is not None:
+        raise ValueError(
+            "Policy.on_abstain: 'pass' would pay whoever makes the guard abstain, and an author "
+            f"can: {way}, or choose on_abstain='skip' or 'zero'"
+        )
+
+
 class _AbstainWindow:
-    """Counts abstentions over the last batches; beside `_LowestSeen` the only state of a guard."""
+    """Counts abstentions over the last batches; beside `_LowestSeen` the only state of a guard.
+
+    Nodes are counted apart and the worst of them left out, so that no minority can end a run by
+    abstentions that it causes, while an outage, which befalls all, still does.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._batches: deque[tuple[int, int]] = deque(maxlen=policy.abstain_window)
+        # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
+        # hash is kept.
+        self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
 
-    def add(self, verdicts: Sequence[Verdict]) -> None:
+    def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         if not verdicts:
             return
+        found: dict[int | None, Counter[str]] = {}
+        for completion, verdict in zip(batch, verdicts, strict=True):
+            node = None if completion.node is None else hash(completion.node)
+            found.setdefault(node, Counter())[verdict.outcome] += 1
         with self._lock:
-            self._batches.append((sum(v.abstained for v in verdicts), len(verdicts)))
+            self._batches.append(found)
             if len(self._batches) < self._policy.abstain_window:
                 return
-            abstained = sum(a for a, _ in self._batches)
-            total = sum(n for _, n in self._batches)
+            nodes: dict[int | None, Counter[str]] = {}
+            for counts in self._batches:
+                for node, count in counts.items():
+                    nodes.setdefault(node, Counter()).update(count)
+        left = _without_worst(list(nodes.values()))
+        abstained = sum(count[Outcome.ABSTAIN] for count in left)
+        total = sum(count.total() for count in left)
         if abstained > self._policy.max_abstain_rate * total:
             causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
+            aside = len(nodes) - len(left)
+            without = f", without {aside} of {len(nodes)} nodes," if aside else ""
             raise AbstainError(
                 f"the guard abstained on {abstained} of {total} completions of the last "
-                f"{self._policy.abstain_window} batches (max_abstain_rate="
+                f"{self._policy.abstain_window} batches{without} (max_abstain_rate="
                 f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
             )
 
@@ -295,3 +334,21 @@ class _AbstainWindow:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["policy"])  # type: ignore[misc]
+
+
+def _without_worst(nodes: list[Counter[str]]) -> list[Counter[str]]:
+    """Outcomes of the nodes but those that were abstained on most.
+
+    The worst one is left out, and further ones while all of them together sent less than half: a
+    minority that invents names is still a minority of what is sent. Nodes of whom everything was
+    rejected are left out too, or an attacker could hide an outage of the only honest node.
+    """
+    heard = [count for count in nodes if count.total() > count[Outcome.REJECT]]
+    if len(heard) < 2:
+        return heard or nodes
+    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / count.total())
+    half = sum(count.total() for count in heard) / 2
+    aside = heard.pop().total()
+    while len(heard) > 1 and aside + heard[-1].total() < half:
+        aside += heard.pop().total()
+    return heard

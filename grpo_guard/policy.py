@@ -28,15 +28,21 @@ class Policy:
             second only where it would gain; ``"zero"`` is the paper's r = r_task * r_guard; a
             number is that reward. By default it is left out, and where a trainer cannot leave one
             completion out of its group it gets the reward of ``"zero"``.
-        on_abstain: What could not be looked at: ``"skip"`` leaves it out, ``"pass"`` lets the
-            task's reward through unguarded, ``"zero"`` and ``"raise"`` say what they do. By default
-            as for what is rejected.
+        on_abstain: What could not be looked at: ``"skip"`` leaves it out; ``"pass"`` lets the
+            task's reward through unguarded, and `Guard` refuses it where a completion's author can
+            make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do, and ``"raise"``
+            hands whoever can cause one abstention the end of the run. By default as for what is
+            rejected.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
             ``"keep"`` leaves rewards alone.
         max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
             beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
+            With two nodes or more it is taken without the node that was abstained on most, and
+            without further ones as long as those left out sent less than half: so no minority can
+            stop a run, whatever names it invents. Under a name that is an honest node's it can
+            spoil that node's count: `Completion.node` has to be who you know sent it.
         abstain_window: Batches over which that share is taken; it is first taken when full.
 
     Raises:

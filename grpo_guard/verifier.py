@@ -32,6 +32,23 @@ class CompletionVerifier(ABC):
     name: str = "verifier"
     timeout: float | None = 600.0
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        """How a completion's author can make this verifier abstain, and the remedy; None = no way.
+
+        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
+        refuses the two together. Override it where a verifier of your own can be made to abstain.
+        """
+        return None
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
+
+        Combinators leave such a verdict out; where every member steps aside, nobody has looked.
+        """
+        return False
+
     @abstractmethod
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in the same order.
@@ -84,6 +101,14 @@ class Not(CompletionVerifier):
         self.member = member
         self.name = f"not({member.name})"
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return self.member.author_can_abstain
+
+    @property
+    def steps_aside(self) -> bool:
+        return self.member.steps_aside
+
     def check(self) -> None:
         self.member.check()
 
@@ -115,6 +140,14 @@ class Only(CompletionVerifier):
         self.member = member
         self.matches = matches
         self.name = member.name
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        return self.member.author_can_abstain
+
+    @property
+    def steps_aside(self) -> bool:
+        return True
 
     def check(self) -> None:
         self.member.check()

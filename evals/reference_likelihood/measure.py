@@ -98,9 +98,7 @@ def _outcomes(
     for level in LEVELS:
         verdicts = _verdicts(reader, profile, batch, level)
         result[f"rejected at {level:g}"] = rate(sum(v.rejected for v in verdicts), len(batch))
-    counted = _verdicts(reader, profile, batch, DEFAULT_ALPHA)
     fitted = _verdicts(reader, profile, batch, DEFAULT_ALPHA, tail="exponential")
-    result["abstained at 0.001"] = rate(sum(v.abstained for v in counted), len(batch))
     result["rejected at 0.001, exponential tail"] = rate(
         sum(v.rejected for v in fitted), len(batch)
     )

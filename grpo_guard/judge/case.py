@@ -146,17 +146,19 @@ class Case:
         if left and shown >= _LEAST_SHOWN:
             self._window = replace(self._window, shown=shown)
             return False
-        if self._fills_the_context():
+        # Where the attempts ran out first, a shorter text would have been read.
+        if self._fills_the_context(whole=shown >= _LEAST_SHOWN):
             finding = Finding("overlong", f"does not fit into the judge's context: {error}")
             self.ruling = Ruling(None, Cause.OVERLONG, finding=finding)
         else:
             self.failure = error
         return True
 
-    def _fills_the_context(self) -> bool:
+    def _fills_the_context(self, *, whole: bool) -> bool:
         """Whether it is the completion that is too long, and not the prompt, which its author did
-        not choose."""
-        shown = len(self._window.cut(self.completion.text)[0].encode(errors="replace"))
+        not choose: all of it, or what was shown of it last."""
+        text = self.completion.text if whole else self._window.cut(self.completion.text)[0]
+        shown = len(text.encode(errors="replace"))
         given = prompt_text(self.completion) + (self.completion.reference or "")
         return shown >= max(len(given.encode(errors="replace")), _LEAST_BYTES)
 

@@ -18,8 +18,6 @@ from grpo_guard.judge.modes import Ruling
 from grpo_guard.verdict import Usage
 
 logger = logging.getLogger("grpo_guard")
-# Asking, then once more in other words or with less text, twice.
-MOST_ROUNDS = 4
 # Cases that are at work at once, for each request in flight: those between two requests wait
 # without holding one. The others hold neither a task nor a prompt, however many there are.
 AT_WORK = 8
@@ -99,9 +97,9 @@ class Session:
                 workers.create_task(work())
 
     async def _close(self, cases: Sequence[Case], deadline: float) -> None:
-        """Ask until each case is closed."""
+        """Ask until each case is closed: each is, when its attempts are made at the latest."""
         pending, limits = cases, self._limits
-        for _ in range(MOST_ROUNDS):
+        while pending:
             made = max(case.usage.requests for case in pending)
             answers = await self._asker.ask(
                 [case.request() for case in pending],
@@ -110,8 +108,6 @@ class Session:
             )
             closed = [c.take(a, limits) for c, a in zip(pending, answers, strict=True)]
             pending = [case for case, done in zip(pending, closed, strict=True) if not done]
-            if not pending:
-                return
 
     async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
         if self._cache is None:

@@ -98,6 +98,12 @@ class JudgeVerifier(CompletionVerifier):
         self._secret = secret or os.urandom(32)
         self._session: tuple[asyncio.AbstractEventLoop, Session] | None = None
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        # Nobody can tell a text that its server always fails on from a server that fails now and
+        # then, and dear questions spend a budget that is everybody's.
+        return f"{self.name} abstains where its model fails on a text, or is slow with it"
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self._judge(batch))
 

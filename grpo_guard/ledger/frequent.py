@@ -75,6 +75,14 @@ class FrequentFindings(CompletionVerifier):
         self.batch_alpha = batch_alpha
         self.name = member.name
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return self.member.author_can_abstain
+
+    @property
+    def steps_aside(self) -> bool:
+        return self.member.steps_aside
+
     def check(self) -> None:
         self.member.check()
 

@@ -39,6 +39,10 @@ class StandingVerifier(CompletionVerifier):
         self.reject_soft = reject_soft
         self.last_known = last_known
 
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         known: dict[str | None, Verdict] = {}
         for node in {completion.node for completion in batch}:

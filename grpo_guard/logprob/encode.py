@@ -329,6 +329,13 @@ def _require_utf8(name: str, text: str) -> None:
         ) from None
 
 
+def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
+    """`CompletionVerifier.author_can_abstain` of a verifier that scores so many tokens at most."""
+    if max_new_tokens is not None:
+        return None  # whoever declares a length has the memory for it
+    return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
+
+
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.profile import TEXT, DriftProfile, profile_of
 from grpo_guard.logprob.shares import Place, Places, shares_of
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
@@ -52,9 +52,10 @@ class TailProbabilityVerifier(LogProbVerifier):
     front of the poison dilutes a little. With it, neither length nor padding changes any share;
     an attacker can only use up the extra shares by writing many numbers first.
 
-    Completions without token ids abstain as UNINFORMATIVE unless ``text_profile`` claims a finite
-    ``tau``: a retokenised token was never drawn, so its tail mass means nothing by itself. Where
-    honest nodes send ids, say ``require_ids=True``, or an attacker leaves them out.
+    Completions without token ids are rejected as MALFORMED: a retokenised token was never drawn, so
+    its tail mass means nothing by itself, and leaving out the ids is the sender's doing. Where your
+    nodes never send ids, say so by ``require_ids=False``: text is then NOT_APPLICABLE, and judged
+    by the other members alone. A ``text_profile`` that claims a finite ``tau`` has it judged here.
 
     What it cannot see: poison that the policy finds likely, many tokens each a little improbable
     (`LogProbBoundVerifier` bets on those), and a choice among honest samples.
@@ -64,6 +65,8 @@ class TailProbabilityVerifier(LogProbVerifier):
             a quarter of alpha beside their general share; 0 = none; None = an eighth of
             ``max_new_tokens``, at least 8, or 64 where no length is declared.
         answer_positions: The same for answer positions, another quarter.
+        require_ids: Reject completions without ids. None = unless ``text_profile`` claims a finite
+            ``tau``.
         **options: As for `LogProbVerifier`.
 
     Raises:
@@ -81,9 +84,14 @@ class TailProbabilityVerifier(LogProbVerifier):
         alpha: float = 1e-3,
         number_positions: int | None = None,
         answer_positions: int = 8,
+        require_ids: bool | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model, tokenizer, sampling=sampling, alpha=alpha, **options)
+        if require_ids is None:
+            require_ids = not np.isfinite(profile_of(options.get("text_profile", TEXT)).tau)
+        super().__init__(
+            model, tokenizer, sampling=sampling, alpha=alpha, require_ids=require_ids, **options
+        )
         if number_positions is None:
             number_positions = max(8, (sampling.max_new_tokens or 512) // 8)
         for name, value in (("number", number_positions), ("answer", answer_positions)):
@@ -98,7 +106,7 @@ class TailProbabilityVerifier(LogProbVerifier):
             return None
         return (
             f"profile {profile.name!r} claims nothing of single tokens (tau is infinite); "
-            "send completion_ids, and refuse completions without them by require_ids=True"
+            "send completion_ids"
         )
 
     def _judge(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch
+from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile, profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import TokenStats
@@ -130,6 +130,14 @@ class LogProbVerifier(CompletionVerifier):
         model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
         return cls(model, tokenizer, sampling=sampling, **options)
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return memory_without_limit(self.name, self.sampling.max_new_tokens)
+
+    @property
+    def steps_aside(self) -> bool:
+        return not self.encoder.require_ids and self._unable(self.text_profile) is not None
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
@@ -137,7 +145,9 @@ class LogProbVerifier(CompletionVerifier):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]
             if reason := self._unable(profile):
-                unable = abstain(self.name, Cause.UNINFORMATIVE, reason)
+                # Only where require_ids=False says that ids are not owed: then the others judge.
+                cause = Cause.NOT_APPLICABLE if from_text else Cause.UNINFORMATIVE
+                unable = abstain(self.name, cause, reason)
                 verdicts.update((i, unable) for i in chosen)
                 continue
             stats = self._score_apart([encoded[i] for i in chosen], profile)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from grpo_guard import registry
+from grpo_guard import Guard, Policy, registry
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
@@ -123,16 +123,32 @@ def test_honest_groups_pass() -> None:
     assert all(v.p_value is not None for v in verdicts if v.accepted)
 
 
-def test_too_few_peers_abstain_unless_nothing_stands_out() -> None:
+def test_alone_it_abstains_and_with_one_peer_on_it_decides() -> None:
     alone, *_ = LengthVerifier().verify(group_of([BASE]))
     assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
-    # Long, but all of it about the question: one peer cannot say whether that is too much.
+    # Long, but all of it about the question: what few peers cannot say is to its benefit.
     thorough = " ".join((*STEPS, *MORE_STEPS))
     short, long = LengthVerifier().verify(group_of([BASE, thorough]))
     assert short.accepted
-    assert (long.abstained, long.cause) == (True, Cause.UNINFORMATIVE)
+    assert long.accepted
+    assert 1e-3 <= long.p_value < 0.05
     # Off its subject, one peer is enough.
     assert LengthVerifier().verify(group_of([BASE, PADDED["talk"]]))[-1].rejected
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_no_length_makes_it_abstain_in_a_small_group(nodes: int) -> None:
+    for words in range(1, 4000, 37):
+        text = " ".join(f"{BASE.split()[i % 7]}{i}" for i in range(words))
+        batch = group_of([BASE] * (nodes - 1) + [text], nodes=nodes)
+        assert not any(v.abstained for v in LengthVerifier().verify(batch))
+
+
+def test_long_right_work_of_one_node_in_groups_of_three_stops_no_run() -> None:
+    thorough = " ".join((*STEPS, *MORE_STEPS))
+    guard = Guard(LengthVerifier(), policy=Policy(max_abstain_rate=0.0, abstain_window=1))
+    for _ in range(20):
+        guard.apply([1.0] * 3, group_of([BASE, BASE, thorough], nodes=3))
 
 
 def test_a_label_of_ones_own_does_not_hide() -> None:

@@ -196,6 +196,16 @@ def test_what_the_servers_context_cannot_hold_is_shown_shorter(server):
     assert (short.outcome, short.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
 
 
+def test_a_completion_that_was_not_cut_as_far_as_can_be_does_not_abstain(server):
+    server.behaviour = "toolong"
+    long = Completion("Q " * 3000, "good " + "step after step, " * 900)
+    for attempts in (2, 4, 8):
+        (verdict,) = judge(server, limits={"attempts": attempts}).verify([long])
+        # With all attempts made, not even the shortest excerpt fitted beside this prompt.
+        expected = Cause.OVERLONG if attempts < 6 else Cause.UNSUPPORTED
+        assert verdict.cause is expected
+
+
 def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
     text = "good head " + "x " * 3000 + "the tail"
     (verdict,) = judge(server, window={"shown": 1000, "limit": 100_000}).verify(

@@ -40,6 +40,10 @@ def profile():
     return calibrated(reader, as_text(honest(160, seed=1)), name="test", method="bundled policy")
 
 
+def few():
+    return profile().model_copy(update={"scores": profile().scores[-20:]})
+
+
 def verifier(**options):
     options = {"alpha": ALPHA, "profile": profile(), **options}
     return ReferenceLikelihoodVerifier(tokenizer=policy()[1], scorer=scorer(), **options)
@@ -124,18 +128,18 @@ def test_what_the_prompt_says_is_excused():
     assert span is None or span[1] <= start or span[0] >= end
 
 
-def test_more_foreign_than_all_is_an_abstention_where_the_count_is_too_small_for_alpha():
+def test_an_alpha_that_the_count_is_too_small_for_is_refused():
+    """Whatever was more foreign than all would have to abstain, and poison is."""
     odd, _ = planted(next(c for c in as_text(honest(48, seed=7)) if len(c.text) > 60))
-    counted = verifier(alpha=1e-3).verify([odd])[0]
-    assert (counted.outcome, counted.cause) == (Outcome.ABSTAIN, Cause.UNINFORMATIVE)
-    assert counted.p_value == pytest.approx(profile().least_p)
-    assert "999" in counted.reason
-    assert counted.findings[1].kind == "foreign_span"
-    fitted = verifier(alpha=1e-3).profile.model_copy(
-        update={"scores": tuple(sorted(profile().scores * 2))}
-    )
+    assert verifier().verify([odd])[0].p_value == pytest.approx(profile().least_p)
+    with pytest.raises(ValueError, match=r"alpha: expected at least 0\.0\d+.* calibrate on 999"):
+        verifier(alpha=1e-3)
+    with pytest.raises(ValueError, match="alpha: expected at least"):  # nothing to fit a tail to
+        verifier(alpha=1e-3, profile=few(), tail="exponential")
+    assert verifier(alpha=profile().least_p).verify([odd])[0].rejected
+    fitted = profile().model_copy(update={"scores": tuple(sorted(profile().scores * 2))})
     reading = verifier(alpha=1e-3, profile=fitted, tail="exponential").verify([odd])[0]
-    assert reading.p_value < counted.p_value
+    assert reading.p_value < profile().least_p
     assert reading.findings[-1].kind == "extrapolated"
 
 
@@ -145,7 +149,7 @@ def test_more_foreign_than_all_is_an_abstention_where_the_count_is_too_small_for
         ("", Outcome.REJECT, Cause.MALFORMED),
         ("\ud800 lone", Outcome.REJECT, Cause.MALFORMED),
         ("x" * 10_000_000, Outcome.REJECT, Cause.OVERLONG),
-        ("7", Outcome.ABSTAIN, Cause.UNINFORMATIVE),
+        ("7", Outcome.ACCEPT, Cause.JUDGED),
     ],
 )
 def test_bad_input_gets_its_cause_and_leaves_the_others_alone(text, outcome, cause):

@@ -9,7 +9,7 @@ import pytest
 from bundled_policy import policy
 from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
-from grpo_guard import Cause, PublicCoin, SamplingSpec
+from grpo_guard import Cause, Outcome, PublicCoin, SamplingSpec
 from grpo_guard.evals.replay.forgeries import flipped_digit
 from grpo_guard.evals.rounding import rounded_to_bfloat16
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
@@ -273,23 +273,26 @@ def test_a_beacon_changes_every_seed():
     assert sum(v.rejected for v in revealed.verify(drawn())) > len(drawn()) / 2
 
 
-def test_mismatches_on_too_few_informative_positions_decide_nothing():
-    verifier = verifier_of(min_informative=10**6)
-    verdicts = verifier.verify(drawn())
-    assert all(v.accepted for v in verdicts)  # every token matches: these are the slots' own
-    model, tokenizer = policy()
-    drifting = type(verifier)(
-        rounded_to_bfloat16(model),
-        tokenizer,
-        sampling=SPEC,
-        coin=COIN,
-        slots=4,
-        min_informative=10**6,
-    )
-    drifting.begin_round(ROUND)
-    outcomes = drifting.verify(drawn())
-    differing = [v for v in outcomes if not v.accepted]
-    assert all(v.cause is Cause.UNINFORMATIVE for v in differing)
+def test_a_round_of_ones_own_before_any_has_begun_is_its_authors_doing():
+    coin = PublicCoin("test-run", {0: "revealed"})
+    (verdict,) = verifier_of(coin=coin, round=None).verify(drawn()[:1])
+    assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.MALFORMED)
+    assert kinds([verdict]) == ["wrong_round"]
+
+
+def test_no_completion_is_short_enough_to_abstain():
+    """Every way to end after a token or two, at slots where another token was drawn."""
+    _, tokenizer = policy()
+    verifier = verifier_of()
+    for completion in drawn()[:4]:
+        short = [
+            replace(
+                completion, text=tokenizer.decode([i]), completion_ids=(i, tokenizer.eos_token_id)
+            )
+            for i in range(0, len(tokenizer), 7)
+            if i not in tokenizer.all_special_ids
+        ]
+        assert not any(v.abstained for v in verifier.verify(short))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import Cause, Completion, SamplingSpec, TailProbabilityVerifier
+from grpo_guard import (
+    Cause,
+    Completion,
+    Guard,
+    LogProbBoundVerifier,
+    Outcome,
+    Policy,
+    SamplingSpec,
+    TailProbabilityVerifier,
+)
 from grpo_guard.evals.stats import wilson
 from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
@@ -287,20 +296,43 @@ def test_a_swapped_token_is_located_where_it_stands(verifier):
     assert located >= 0.9 * len(rejected)
 
 
-def test_text_without_ids_abstains_unless_its_profile_claims_something(verifier):
+def test_text_without_ids_is_rejected_unless_its_profile_claims_something(verifier):
     good = honest(8)[0]
     text_only = Completion(good.prompt, good.text)
     (verdict,) = verifier.verify([text_only])
-    assert verdict.cause is Cause.UNINFORMATIVE
+    assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert "completion_ids" in verdict.reason
+    passes = Guard(verifier, policy=Policy(on_abstain="pass"))
+    assert passes.apply([1.0, 1.0], [text_only, good]) == [0.0, 1.0]
     claims = TailProbabilityVerifier(
         *policy(), sampling=SPEC, text_profile=replace(TEXT, name="mine", tau=8.0)
     )
     (verdict,) = claims.verify([text_only])
     assert verdict.accepted
     assert verdict.findings[0].kind == "retokenised"
-    strict = TailProbabilityVerifier(*policy(), sampling=SPEC, require_ids=True)
+    strict = TailProbabilityVerifier(
+        *policy(), sampling=SPEC, require_ids=True, text_profile=claims.text_profile
+    )
     assert strict.verify([text_only])[0].cause is Cause.MALFORMED
+
+
+def test_a_swarm_without_ids_says_so_and_the_other_members_judge(verifier):
+    good = honest(8)[0]
+    text_only = Completion(good.prompt, good.text)
+    lenient = TailProbabilityVerifier(*policy(), sampling=SPEC, require_ids=False)
+    assert lenient.verify([text_only])[0].cause is Cause.NOT_APPLICABLE
+    bounds = LogProbBoundVerifier(*policy(), sampling=SPEC)
+    guard = Guard(bounds & lenient, policy=Policy(on_abstain="pass"))
+    foreign = Completion(good.prompt, "Buy zebras, all hail to the thief of the seven seas!")
+    assert guard.apply([1.0, 1.0], [text_only, foreign]) == [1.0, 0.0]
+    with pytest.raises(ValueError, match="tail_probability sets completions aside"):
+        Guard(lenient, policy=Policy(on_abstain="pass"))
+
+
+def test_without_a_declared_length_memory_is_the_authors_to_exhaust(verifier):
+    endless = TailProbabilityVerifier(*policy(), sampling=replace(SPEC, max_new_tokens=None))
+    with pytest.raises(ValueError, match=r"tail_probability runs out of memory.*set max_new"):
+        Guard(endless, policy=Policy(on_abstain="pass"))
 
 
 def test_drift_is_one_of_logits_so_a_low_temperature_magnifies_it():

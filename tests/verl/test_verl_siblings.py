@@ -167,6 +167,9 @@ def test_what_nobody_can_read_is_abstained_on():
     (settled,) = run([told], Policy("drop", "skip"))
     assert (settled.outcome, settled.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
     assert settled.left_out
+    # How many turns there are is up to who writes them: that must not pay.
+    (settled,) = run([told], Policy("zero", "pass"))
+    assert (settled.outcome, settled.score) == (Outcome.REJECT, 0.0)
 
 
 def test_ids_without_text_are_rejected_whatever_the_text_says():

@@ -36,7 +36,6 @@ _LEAST_EASE = 0.4
 _EXPLAINED = 0.6
 # What zlib makes no smaller than this holds no repetition worth a closer look.
 _COMPRESSIBLE = 0.4
-_REMARKABLE_P = 0.05
 
 
 class LengthVerifier(CompletionVerifier):
@@ -53,10 +52,11 @@ class LengthVerifier(CompletionVerifier):
     - ``long_node``: from a node that `NodeMemory` has convicted, and longer than its peers'
       median. Without a memory the verifier is stateless.
 
-    A completion with too few peers to say anything **abstains**: how many others answered the same
-    prompt is not its author's doing, so it must not reject, and a bare length is evidence for
-    neither side, so it must not accept. Below ``min_peers`` only a length that would not stand out
-    in any group is accepted.
+    A completion whose prompt nobody else answered **abstains**: that is not its author's doing, so
+    it must not reject, and a bare length is evidence for neither side, so it must not accept. With
+    one peer or more the verdict is ACCEPT or REJECT, since how long it is *is* its author's doing.
+    Few peers make large p-values, so that their doubt is the completion's benefit, never ours to
+    abstain on; what a node gains by long work there, the memory finds over many prompts.
 
     What it cannot see: a group that is fluent padding as a whole, from nodes that are not
     followed; and the choice of the longest of many honest samples in a single completion, which
@@ -67,7 +67,8 @@ class LengthVerifier(CompletionVerifier):
         on_long: What becomes of completions that are long but not blatant. ``"reject"``: nothing,
             they are accepted; only the blatant reject. ``"scale"``: they are accepted with a
             finding ``long`` that names the factor which `LengthScaling` gives their reward.
-        min_peers: Others of the prompt for a judgement by length.
+        min_peers: Equals from other nodes to compare with; where there are fewer, all others of
+            the prompt count, and padding has to be plain.
         reward_of: Reward of a completion, to compare equals with equals; None = by ``reference``.
         reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
             yourself: from a peer it is a claim.
@@ -149,7 +150,7 @@ class _GroupJudge:
         self._padding = False
 
     def verdict(self, member: Member) -> Verdict:
-        name, verifier = self.verifier.name, self.verifier
+        name = self.verifier.name
         peers, found = self.comparison.of(member, self.group)
         redundant = self._redundant(member, found)
         if redundant is not None:
@@ -162,9 +163,6 @@ class _GroupJudge:
             # shared budget must not overrule them by it.
             p_value = found.p_value if finding.kind == "long" else None
             return reject(name, p_value=p_value, findings=(finding,))
-        if found.peers < verifier.min_peers and found.p_value < _REMARKABLE_P:
-            message = f"{_times(found)}; too few to tell"
-            return abstain(name, Cause.UNINFORMATIVE, message, p_value=found.p_value)
         return accept(name, p_value=found.p_value, findings=self._scaled(member, found))
 
     def _too_long(self, member: Member, found: Excess) -> Finding | None:

@@ -105,6 +105,10 @@ class RecurrenceVerifier(CompletionVerifier):
         self._habits = frozenset[str]()
         self._lock = threading.Lock()
 
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]

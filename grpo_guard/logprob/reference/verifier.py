@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.encode import encode_batch
+from grpo_guard.logprob.encode import encode_batch, memory_without_limit
 from grpo_guard.logprob.reference.group import peers_of, relative
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.reference.profile import (
@@ -38,24 +38,25 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
     Each token's surprisal and the reference's entropy there make its strangeness. The largest run
     of it (CUSUM) is what is tested and the span that is reported.
 
-    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1).
-    Where a completion is more foreign than all of them and that is not enough for ``alpha``, it
-    **abstains** as UNINFORMATIVE, with the span: a rejection at 0.001 would be a hope and not a
-    measurement. With ``tail="exponential"`` the p-value goes on beyond the calibration set by an
-    exponential fit, and a finding ``extrapolated`` says so.
+    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1). An
+    ``alpha`` below that is refused: nothing could be rejected at it. With ``tail="exponential"``
+    the p-value goes on beyond the calibration set by an exponential fit, and a finding
+    ``extrapolated`` says so.
 
     The group can only excuse: where other nodes' answers to the same prompt are as foreign, so is
     the prompt and not the completion. Runs of three words that the prompt has too are excused.
 
     What it cannot see: poison in words that fit their place (MATH, a bland sentence on the
-    subject), and what a prompt of the attacker's own asks for. Figures stand in
+    subject), what a prompt of the attacker's own asks for, and anything in fewer than eight tokens:
+    these are accepted with a finding ``too_short``, as honest answers may be. Figures stand in
     ``docs/reference-likelihood.md``.
 
     Args:
         model: The reference, a transformers causal language model. Left out with ``scorer``.
         tokenizer: Its tokenizer; always needed.
         scorer: Computes the statistics in place of ``model``.
-        alpha: Highest share of honest completions that may be rejected, in (0, 1).
+        alpha: Highest share of honest completions that may be rejected, in (0, 1). The built-in
+            profile supports 1/240.
         profile: What honest completions score: a `ReferenceProfile`, the path of its JSON file
             (`calibrate.calibrated`), or the name of a built-in one. It holds for the kind of text
             that it was measured on.
@@ -68,8 +69,8 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         name: Stands in verdicts; None = the registered name.
 
     Raises:
-        ValueError: an argument is out of range, not exactly one of model and scorer, or a profile
-            of another reference.
+        ValueError: an argument is out of range, not exactly one of model and scorer, a profile of
+            another reference, or one of too few completions for ``alpha``.
         TypeError: no tokenizer.
     """
 
@@ -81,7 +82,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         tokenizer: Any = None,
         *,
         scorer: Scorer | None = None,
-        alpha: float = 1e-3,
+        alpha: float = 0.01,
         profile: ReferenceProfile | str | Path = BUILT_IN,
         tail: Tail = "count",
         max_new_tokens: int | None = None,
@@ -106,6 +107,14 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         )
         loaded = profile if isinstance(profile, ReferenceProfile) else read_profile(profile)
         loaded.require_match(self.reader.scorer.identity())
+        if loaded.least_p > alpha and (tail == "count" or loaded.tail is None):
+            # It would have to abstain on all that it finds, at whatever the author pleases.
+            raise ValueError(
+                f"alpha: expected at least {loaded.least_p:.2g}, the smallest p-value that the "
+                f"{len(loaded.scores)} honest completions of profile {loaded.name!r} can give, got "
+                f"{alpha:g}; calibrate on {needed_for(alpha)} of them, raise alpha, or choose "
+                "tail='exponential'"
+            )
         self.profile = loaded
 
     @classmethod
@@ -135,6 +144,10 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
         return cls(model, tokenizer, **options)
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return memory_without_limit(self.name, self.reader.encoder.sampling.max_new_tokens)
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()
         verdicts, readings = self._readings(batch)
@@ -159,7 +172,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
                 verdicts[i] = abstain(self.name, Cause.FAULT, "the reference computed NaN")
             elif len(stats) < LEAST_TOKENS:
                 message = f"{len(stats)} tokens, too few to find a span in"
-                verdicts[i] = abstain(self.name, Cause.UNINFORMATIVE, message)
+                verdicts[i] = accept(self.name, findings=(Finding("too_short", message),))
             else:
                 scores = self.profile.token_scores(stats)
                 readings[i] = self.reader.read(batch[i], encoded[i], stats, scores)
@@ -177,16 +190,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         if p_value <= self.alpha:
             findings = (self._finding(reading, p_value), *notes)
             return reject(self.name, p_value=p_value, findings=findings)
-        if beyond and profile.least_p > self.alpha:
-            message = (
-                f"more foreign than all {len(profile.scores)} honest completions; "
-                f"rejecting at {self.alpha:g} takes {needed_for(self.alpha)} of them"
-            )
-            findings = (self._finding(reading, p_value), *notes)
-            return abstain(
-                self.name, Cause.UNINFORMATIVE, message, p_value=p_value, findings=findings
-            )
-        return accept(self.name, p_value=p_value)
+        return accept(self.name, p_value=p_value, findings=tuple(notes))
 
     def _finding(self, reading: Reading, p_value: float) -> Finding:
         run = reading.run

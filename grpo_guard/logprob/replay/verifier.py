@@ -37,10 +37,10 @@ class SeedReplayVerifier(LogProbVerifier):
 
     Error model, beside that of `LogProbVerifier`: a completion without ids, round, node or slot,
     of another round or run, in a slot that is not its node's or is filled already, for another
-    prompt than the slot's, or cut short REJECTS as MALFORMED. Where the round's beacon is unknown,
-    all ABSTAIN as UNSUPPORTED. Where tokens mismatch on too few informative
-    positions to decide, it ABSTAINS as UNINFORMATIVE; a completion that matches throughout is the
-    slot's own, however few they are.
+    prompt than the slot's, or cut short REJECTS as MALFORMED. Where the beacon of the round in
+    progress is unknown, all ABSTAIN as UNSUPPORTED; before `begin_round`, a round without a beacon
+    is its author's choice and REJECTS. Short completions are judged like long ones: tokens that
+    differ by no more than drift may explain at ``alpha`` are accepted, with a finding.
 
     What it cannot see: tokens exchanged for ones that came within drift of being drawn, a few in
     each completion, which leaves an attacker some variants of every slot's completion; slots that
@@ -63,7 +63,6 @@ class SeedReplayVerifier(LogProbVerifier):
             you vouch for `Completion.prompt`.
         family: The nodes' noise: ``"grpo-guard"``, or ``"vllm"`` for stock vLLM nodes.
         alpha: As for `LogProbVerifier`.
-        min_informative: Informative positions needed to let mismatches pass as drift.
         **options: As for `LogProbVerifier`; ids are always required.
 
     Raises:
@@ -87,7 +86,6 @@ class SeedReplayVerifier(LogProbVerifier):
         prompts: Sequence[str | Sequence[Message]] | None = None,
         family: Family = "grpo-guard",
         alpha: float = 1e-3,
-        min_informative: int = 4,
         **options: Any,
     ) -> None:
         if (run is None) is (coin is None):
@@ -110,13 +108,10 @@ class SeedReplayVerifier(LogProbVerifier):
             )
         if prompts is not None and (isinstance(prompts, str) or not len(prompts)):
             raise ValueError(f"prompts: expected a list of at least one, got {prompts!r:.80}")
-        if not isinstance(min_informative, int) or min_informative < 0:
-            raise ValueError(f"min_informative: expected an integer >= 0, got {min_informative!r}")
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
         self.replay = Replay(family)
-        self.min_informative = min_informative
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
@@ -154,6 +149,9 @@ class SeedReplayVerifier(LogProbVerifier):
                 round=place.round, node=place.node, slot=place.slot, prompt=completion.prompt
             )
         except KeyError:
+            if self.slots.round is None:  # the round is its author's choice
+                message = f"round {place.round}: the coin has no beacon of it"
+                raise EncodeError(Cause.MALFORMED, message, "wrong_round") from None
             raise EncodeError(
                 Cause.UNSUPPORTED, f"the coin's beacon of round {place.round} is not known"
             ) from None
@@ -179,12 +177,6 @@ class SeedReplayVerifier(LogProbVerifier):
         if evidence.p_value < self.alpha:
             finding = describe(self.encoder, completion, encoded, stats, evidence)
             return reject(self.name, p_value=evidence.p_value, findings=(finding, *notes))
-        if evidence.mismatches and int(evidence.informative.sum()) < self.min_informative:
-            message = (
-                f"{evidence.mismatches} mismatches on {int(evidence.informative.sum())} "
-                "informative positions: too few to tell drift from another seed"
-            )
-            return abstain(self.name, Cause.UNINFORMATIVE, message)
         return accept(self.name, p_value=evidence.p_value, findings=notes)
 
     def _require_run(self, metadata: Mapping[str, Any]) -> None:

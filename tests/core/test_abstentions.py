@@ -1,0 +1,240 @@
+"""Who can make the guard abstain, and what it comes to."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from rule_verifiers_core import Says
+
+from grpo_guard import (
+    AbstainError,
+    AllOf,
+    AnyOf,
+    Cascade,
+    Completion,
+    Guard,
+    JudgeVerifier,
+    Policy,
+    RecurrenceVerifier,
+    ScreensVerifier,
+    Vote,
+    only,
+)
+from grpo_guard.calibrated import Calibrated, HonestScores
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.verdict import AUTHOR_CAUSES, Cause
+
+ROOT = Path(__file__).parents[2]
+ABSTAINING = {c.name for c in Cause} - {c.name for c in AUTHOR_CAUSES} - {"JUDGED"}
+PASS = Policy(on_abstain="pass")
+
+
+class Sites(ast.NodeVisitor):
+    """Functions that make an abstention, or name the cause of one; comparing is no making."""
+
+    def __init__(self):
+        self.where, self.found = [], set()
+
+    def visit_ClassDef(self, node):
+        self.where.append(node.name)
+        self.generic_visit(node)
+        self.where.pop()
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef
+
+    def visit_Compare(self, node):
+        pass
+
+    def visit_Subscript(self, node):
+        self.visit(node.value)
+
+    def visit_Name(self, node):
+        self._note(node.id in ("abstain", "abstentions"))
+
+    def visit_Attribute(self, node):
+        of = getattr(node.value, "id", None)
+        self._note(of == "Cause" and node.attr in ABSTAINING)
+        self._note(of == "Outcome" and node.attr == "ABSTAIN")
+        self.generic_visit(node)
+
+    def _note(self, found):
+        if found:
+            self.found.add(".".join(self.where) or "(module)")
+
+
+def sites_in(source):
+    sites = Sites()
+    sites.visit(ast.parse(source))
+    return sites.found
+
+
+def sources():
+    yield from sorted((ROOT / "adapters").rglob("*.py"))
+    for path in sorted((ROOT / "grpo_guard").rglob("*.py")):
+        inside = path.relative_to(ROOT / "grpo_guard").parts
+        # Links to folders of their own; and verdict.py only defines what the others use.
+        if inside[0] not in ("adapters", "evals", "verdict.py"):
+            yield path
+
+
+def documented():
+    rows = set()
+    for line in (ROOT / "docs" / "abstentions.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not (file := re.fullmatch(r"`([\w/]+\.py)`", cells[0])):
+            continue
+        assert len(cells) == 4, line
+        assert all(cells), line
+        rows |= {(file[1], where) for where in re.findall(r"`([^`]+)`", cells[1])}
+    return rows
+
+
+def test_the_table_has_every_place_that_abstains_and_no_other():
+    found = {
+        (path.relative_to(ROOT).as_posix(), where)
+        for path in sources()
+        for where in sites_in(path.read_text())
+    }
+    assert len(found) > 30
+    assert found - documented() == set(), "say in docs/abstentions.md why no author can cause it"
+    assert documented() - found == set(), "docs/abstentions.md names what is not there"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return abstain(self.name, Cause.TIMEOUT)",
+        "return Verdict(Outcome.ABSTAIN, cause, self.name)",
+        "raise EncodeError(Cause.UNSUPPORTED, 'no')",
+        "blame = reject if ours else abstain",
+    ],
+)
+def test_no_form_of_abstaining_escapes_the_table(body):
+    assert sites_in(f"class V:\n    def verify(self):\n        {body}\n") == {"V.verify"}
+
+
+# Who stops a run.
+
+
+def batch(**texts_of):
+    return [
+        Completion("p", text, node=None if node == "nobody" else node)
+        for node, texts in texts_of.items()
+        for text in texts
+    ]
+
+
+def guard(rate=0.25, window=1):
+    return Guard(Says(), policy=Policy(max_abstain_rate=rate, abstain_window=window))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"bad": "????", "a": "aaaa", "b": "aaaa"},  # one of three
+        {"bad": "????", "a": "aaa?", "b": "aaaa", "c": "aaaa"},  # beside one of an honest node
+        {"bad": "????", "worse": "????", "a": "aaaa", "b": "aaaa", "c": "aaaa"},  # two of five
+        {f"sybil{i}": "?" for i in range(5)} | {"a": "aaaa", "b": "aaaa"},  # many names
+        {"nobody": "????", "a": "aaaa", "b": "aaaa"},  # under no name
+        {"a": "aaaa????", "b": "aaaa"},  # under one honest node's name
+        {"bad": "?" * 16, "a": "aaaa", "b": "aaaa"},  # more than its share
+        {"bad": "????", "a": "aaaa"},
+    ],
+)
+def test_a_minority_cannot_stop_a_run(texts):
+    guard().review(batch(**texts))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"a": "????", "b": "????", "c": "????"},
+        {"a": "????"},
+        {"nobody": "????"},
+        {"a": "??aa", "b": "a??a", "c": "aa??"},  # half of everybody's
+        {"a": "????", "b": "????", "bad": "aaaa"},  # an attacker that the outage spares
+        {"a": "????", "bad": "rrrr"},  # one that is rejected hides no outage
+        {"nobody": "aa?", "a": "???", "b": "???"},
+    ],
+)
+def test_an_outage_stops_it(texts):
+    with pytest.raises(AbstainError, match="says: provider"):
+        guard().review(batch(**texts))
+
+
+def test_the_rate_is_taken_over_the_window_and_the_message_counts_what_is_left():
+    counting = guard(window=2)
+    counting.review(batch(a="????", b="a???", c="a???"))
+    with pytest.raises(AbstainError, match=r"on 10 of 16 .* last 2 batches, without 1 of 3 nodes,"):
+        counting.review(batch(a="????", b="a??a", c="aa??"))
+
+
+def test_without_nodes_the_plain_rate_counts():
+    plain = [Completion("p", text) for text in "aaa?"]
+    guard().review(plain)
+    with pytest.raises(AbstainError, match=r"on 1 of 4 completions of the last 1 batches \(max"):
+        guard(rate=0.2).review(plain)
+
+
+# Who is paid for it.
+
+
+class Fragile(Says):
+    author_can_abstain = "fragile breaks on a '?'; mend it"
+
+
+def judge():
+    return JudgeVerifier({"type": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"})
+
+
+HONEST = HonestScores(10, 0, 0, ())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda v: v,
+        lambda v: ~v,
+        lambda v: Says() & v,
+        lambda v: AnyOf(Says(), v),
+        lambda v: Vote(Says(), Says(), v),
+        lambda v: Cascade(Says(), AllOf(v)),
+        lambda v: only(v, task="code") & Says(),
+        lambda v: Calibrated(v, HONEST),
+    ],
+)
+def test_pass_is_refused_where_an_author_can_make_a_member_abstain(wrap):
+    with pytest.raises(ValueError, match=r"on_abstain: 'pass'.*fragile breaks on a '\?'; mend it"):
+        Guard(wrap(Fragile()), policy=PASS)
+    Guard(wrap(Says()), policy=PASS)
+    for other in ("skip", "zero", "raise"):
+        Guard(wrap(Fragile()), policy=Policy(on_abstain=other))
+
+
+def test_a_judge_can_be_made_to_abstain():
+    with pytest.raises(ValueError, match="judge abstains where its model fails on a text"):
+        Guard(judge() & ScreensVerifier(), policy=PASS)
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        only(Says(), task="math"),
+        AllOf(only(Says(), task="math"), only(Says(), task="code")),
+        ~only(Says(), task="math"),
+        RecurrenceVerifier(),
+        Vote(only(Says(), node="a"), RecurrenceVerifier()),
+    ],
+)
+def test_pass_is_refused_where_nothing_may_have_looked(verifier):
+    with pytest.raises(ValueError, match="put a verifier beside it that looks at all"):
+        Guard(verifier, policy=PASS)
+    Guard(verifier & Says(), policy=PASS)
+
+
+def test_a_file_says_it_too(tmp_path):
+    path = tmp_path / "guard.yaml"
+    path.write_text("policy: {on_abstain: pass}\nverifier: {type: recurrence}\n")
+    with pytest.raises(ConfigError, match=r"policy: .*recurrence sets completions aside"):
+        GuardConfig.from_yaml(path).build()
