@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.groups import Group, Member, is_right
+from grpo_guard.content.length.groups import Member, is_right
 from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
@@ -149,7 +149,7 @@ def false_convictions(groups: list[tuple[list[Completion], list[Completion]]], r
         for _ in range(200):
             lengths = rng.choices(rng.choice(pools), k=2 * NODES)
             members = [Member(i, n, f"n{i % NODES}", None) for i, n in enumerate(lengths)]
-            memory.observe([Group(members, frozenset(range(len(members))))])
+            memory.observe([members])
             hit = hit or bool(memory.convicted())
         bad += hit
     return rate(bad, runs) | {"alpha": 0.05}

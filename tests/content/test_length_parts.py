@@ -72,8 +72,7 @@ def test_rewards_are_scaled_and_penalties_are_not() -> None:
 
 
 def group(lengths: list[int], nodes: int) -> Group:
-    members = [Member(i, n, f"n{i % nodes}", 1.0) for i, n in enumerate(lengths)]
-    return Group(members, frozenset(range(len(members))))
+    return [Member(i, n, f"n{i % nodes}", 1.0) for i, n in enumerate(lengths)]
 
 
 def test_honest_nodes_are_convicted_at_most_at_alpha() -> None:
@@ -117,8 +116,7 @@ def test_across_prompts_only_when_asked() -> None:
         for node in range(4):
             places = range(node * 4, node * 4 + 4)
             low = 90 if node == 3 else 50
-            members = [Member(i, rng.randint(low, 120), f"n{node}", None) for i in places]
-            groups.append(Group(members, frozenset(places)))
+            groups.append([Member(i, rng.randint(low, 120), f"n{node}", None) for i in places])
         vertical.observe(groups)
         plain.observe(groups)
     assert set(vertical.convicted()) == {"n3"}

@@ -35,7 +35,7 @@ class Comparison:
     ) -> None:
         self.groups = groups_of(batch, reward_of)
         self.wanted = wanted
-        self._samples = {id(group): _sample(group.members) for group in self.groups}
+        self._samples = {id(group): _sample(group) for group in self.groups}
         self._spreads = Spreads(self._spread(by_worth=True), self._spread(by_worth=False))
 
     def _spread(self, *, by_worth: bool) -> float:

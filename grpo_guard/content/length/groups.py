@@ -7,9 +7,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, prompt_key
 
 RewardOf = Callable[[Completion], float | None]
 """What the task's reward is, where the caller knows it; None where not."""
@@ -36,57 +36,32 @@ class Member:
     worth: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Completions that are compared, and which of them get their verdict here.
+Group: TypeAlias = list[Member]
+"""Completions of one prompt, which are compared with one another."""
 
-    Args:
-        members: All of them.
-        judged: Places in the batch of those that are judged in this group and in no other.
+
+def groups_of(batch: Sequence[Completion], reward_of: RewardOf | None = None) -> list[Group]:
+    """The batch's groups: completions of equal prompts, whatever ``Completion.group`` says.
+
+    A label is its sender's word. A node that gives its completions a group of their own would have
+    them compared with one another alone, and under the label of a long-winded prompt it would be
+    short.
     """
-
-    members: list[Member]
-    judged: frozenset[int]
-
-
-def groups_of(
-    batch: Sequence[Completion], reward_of: RewardOf | None = None, *, smallest: int = 3
-) -> list[Group]:
-    """The batch's groups: equal prompts under one ``Completion.group``.
-
-    A label is the sender's word. A node that gives its completions a group of their own would have
-    them compared with nothing, so members of a group below ``smallest`` are compared with all
-    others of their prompt; and a label never joins different prompts, or a node could choose a
-    long-winded one to stand beside.
-    """
-    labelled = defaultdict[Hashable, list[int]](list)
-    prompted = defaultdict[Hashable, list[int]](list)
-    prompts: dict[int, Hashable] = {}
+    places = defaultdict[str, list[int]](list)
     for i, completion in enumerate(batch):
-        prompt = _prompt_key(completion, prompts)
-        labelled[prompt, completion.group].append(i)
-        prompted[prompt].append(i)
-    found, stray = list[Group](), defaultdict[Hashable, list[int]](list)
-    for (prompt, _), places in labelled.items():  # type: ignore[misc]
-        if len(places) >= smallest:
-            found.append(Group(_members(batch, places, reward_of), frozenset(places)))
-        else:
-            stray[prompt] += places
-    for prompt, places in stray.items():
-        members = _members(batch, prompted[prompt], reward_of)
-        found.append(Group(members, frozenset(places)))
-    return found
+        places[prompt_key(completion.prompt)].append(i)
+    return [_members(batch, of_prompt, reward_of) for of_prompt in places.values()]
 
 
 def lengths_of(
     groups: Sequence[Group], *, by_worth: bool = False, by_node: bool = False
 ) -> list[list[int]]:
-    """Lengths of the judged members by group, and by worth and known node if asked."""
+    """Lengths of the members by group, and by worth and known node if asked."""
     found = list[list[int]]()
     for group in groups:
         parts = defaultdict[Hashable, list[int]](list)
-        for member in group.members:
-            if member.index in group.judged and not (by_node and member.node is None):
+        for member in group:
+            if not (by_node and member.node is None):
                 worth = member.worth if by_worth else None
                 parts[worth, member.node if by_node else None].append(member.length)
         found += parts.values()
@@ -148,22 +123,6 @@ def is_right(completion: Completion) -> bool | None:
 def _value(text: str) -> float | None:
     match = _NUMBER.search(text)
     return float(match[0].replace(",", "")) if match else None
-
-
-def _prompt_key(completion: Completion, seen: dict[int, Hashable]) -> Hashable:
-    prompt = completion.prompt
-    if isinstance(prompt, str):
-        return prompt
-    if id(prompt) not in seen:
-        seen[id(prompt)] = _message_key(prompt)
-    return seen[id(prompt)]
-
-
-def _message_key(prompt: Sequence[Mapping[str, Any]]) -> Hashable:
-    try:
-        return tuple((m.get("role"), repr(m.get("content"))) for m in prompt)
-    except (RecursionError, ValueError):  # nested too deeply, or a number too long to be written
-        return "messages that cannot be written", len(prompt)
 
 
 def _members(

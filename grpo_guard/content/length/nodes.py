@@ -70,12 +70,11 @@ class NodeMemory:
         with self._lock:
             met = set[tuple[str, str]]()
             for group in groups:
-                members = [m for m in group.members if m.index in group.judged]
-                for pair, difference in self._differences(members).items():
+                for pair, difference in self._differences(group).items():
                     self._bet(pair, difference)
                     met.add(pair)
             if self.across_prompts:
-                everyone = [m for g in groups for m in g.members if m.index in g.judged]
+                everyone = [member for group in groups for member in group]
                 for pair, difference in self._differences(everyone).items():
                     if pair not in met:
                         self._bet(pair, difference)

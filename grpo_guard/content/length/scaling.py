@@ -178,13 +178,12 @@ class LengthScaling:
         comparison = Comparison(batch, self.reward_of, self.wanted_peers)
         found: list[float | None] = [None] * len(batch)
         for group in comparison.groups:
-            for member in group.members:
-                if member.index in group.judged:
-                    peers, excess = comparison.of(member, group)
-                    # One or two say nothing: a sender of two words would take the reward of the
-                    # right answer beside them.
-                    if excess is not None and len(peers) >= self.wanted_peers:
-                        found[member.index] = excess.deviation
+            for member in group:
+                peers, excess = comparison.of(member, group)
+                # One or two say nothing: a sender of two words would take the reward of the right
+                # answer beside them.
+                if excess is not None and len(peers) >= self.wanted_peers:
+                    found[member.index] = excess.deviation
         return found
 
     def _factor(self, deviation: float, record: _Record) -> float:

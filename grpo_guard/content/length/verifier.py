@@ -121,9 +121,8 @@ class LengthVerifier(CompletionVerifier):
         for group in comparison.groups:
             judge = _GroupJudge(self, batch, group, comparison, convicted, factors)
             # The longest first: what it shows of the group counts for the rest.
-            for member in sorted(group.members, key=lambda m: -m.length):
-                if member.index in group.judged:
-                    verdicts[member.index] = judge.verdict(member)
+            for member in sorted(group, key=lambda m: -m.length):
+                verdicts[member.index] = judge.verdict(member)
         return [verdicts[i] for i in range(len(batch))]
 
 
