@@ -30,7 +30,7 @@ from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.schema import LedgerError
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.policy import OnAbstain, OnLong, Policy
-from grpo_guard.redaction import hidden, secrets_in
+from grpo_guard.redaction import OPTION, hidden, secrets_in
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 from grpo_guard.sampling import Engine, SamplingSpec
 from grpo_guard.verifier import CompletionVerifier
@@ -306,12 +306,10 @@ def _first_problem(where: str, error: ValidationError) -> str:
     return f"{where}: {field}: {problem['msg']}{got}"
 
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
-
-
 def _named(field: object) -> str:
     """A field's name, unless a missing space has made a value part of it."""
-    return str(field) if _WORD.fullmatch(str(field)) else "(no field's name)"
+    known = isinstance(field, int) or OPTION.fullmatch(str(field))
+    return str(field) if known else "(no option's name)"
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,8 @@ _SHARED = 8
 _SHORTEST = 4
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
+# How options are called. What is called otherwise may be a value that has slipped into a name.
+OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
 # Two fields that a missing space or a quotation mark has made one string.
 _SAYS_A_SECRET = re.compile(
     r"(?:key|token|secret|passw\w{0,8}|credentials?|auth\w{0,12})[\"']?\s{0,9}[:=]\s{0,9}(\S+)",
@@ -48,7 +50,8 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 def secrets_in(data: Any) -> set[str]:
     """The secrets of a configuration: strings under names like ``api_key``, wherever they stand;
-    user, password, query and long path segments of addresses; and what other strings say of keys.
+    user, password, query and long path segments of addresses; what other strings say of keys; and
+    names that are no option's.
 
     Args:
         data: As YAML gives it; it may contain itself.
@@ -63,7 +66,7 @@ def secrets_in(data: Any) -> set[str]:
         elif isinstance(value, dict | list | tuple | set) and (id(value), secret) not in seen:
             seen.add((id(value), secret))
             if isinstance(value, dict):
-                open_ += [(name, False) for name in value]
+                open_ += [(n, not OPTION.fullmatch(n)) for n in value if isinstance(n, str)]
                 open_ += [(v, secret or _names_one(name)) for name, v in value.items()]
             else:
                 open_ += [(item, secret) for item in value]
