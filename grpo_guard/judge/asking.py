@@ -26,9 +26,8 @@ from grpo_guard.verdict import Cause
 
 # Statuses by which servers, their content filters and the firewalls before them refuse a request
 # for what is in it; a wrong set-up gets them too.
-ABOUT_ONE_REQUEST = frozenset(
-    {300, 301, 302, 303, 307, 308, 400, 403, 405, 406, 413, 415, 422, 451}
-)
+# Some answer with a redirect to a page of their own.
+ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
 # Seconds for the neutral question.
 NEUTRAL_TIMEOUT = 10.0
 # Into which a batch that failed is split. Three splits of a batch of 512 leave single requests.

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.verdict import Cause, Finding
 
@@ -98,7 +99,10 @@ class RulingCache:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            logger.warning("judge cache %s: %s; going on without it", self._path, error)
+            said = one_line(
+                f"{type(error).__name__}: {error}", 200
+            )  # may quote what is in the file
+            logger.warning("judge cache %s: %s; going on without it", self._path, said)
         self._failed = True
 
 

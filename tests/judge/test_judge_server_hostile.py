@@ -180,6 +180,19 @@ def test_a_key_that_no_header_can_hold_is_refused_unquoted(hostile, inside, monk
     assert "secret" not in said
 
 
+def test_a_key_that_the_environment_has_forgotten_is_hidden(hostile, monkeypatch):
+    server, _ = hostile
+    monkeypatch.setenv("SOME_KEY", KEY)
+    body = json.dumps({"error": KEY}).encode()
+    server.post = lambda _: (500, {}, body)
+    backend = OpenAIBackend(MODEL, base_url=server.url, api_key_env="SOME_KEY")
+    JudgeVerifier(backend).check()
+    monkeypatch.setenv("SOME_KEY", "another")
+    (verdict,) = JudgeVerifier(backend, limits={"attempts": 1}).verify(completions("good"))
+    assert verdict.abstained
+    assert not tells(json.dumps(verdict.to_dict()))
+
+
 def test_what_a_client_cannot_send_is_not_quoted(hostile, monkeypatch, caplog):
     server, _ = hostile
     monkeypatch.setenv("OPENAI_ORG_ID", "org-hush-hush\n")
@@ -249,6 +262,7 @@ def bombs():
     return {
         "gzip": (200, {"content-encoding": "gzip"}, zeros),
         "x-gzip": (200, {"content-encoding": "X-GZIP"}, zeros),
+        "unknown coding": (200, {"content-encoding": "zstd"}, b"x"),
         "gzip twice": (200, {"content-encoding": "gzip, gzip"}, gzip.compress(zeros)),
         "gzip of an error": (500, {"content-encoding": "gzip"}, zeros),
         "long": (200, {}, b" " * (backend_module.LARGEST_REPLY + 1)),

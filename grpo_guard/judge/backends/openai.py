@@ -204,8 +204,10 @@ class OpenAIBackend(Backend):
         return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
 
     def _hide(self, text: str) -> str:
-        key = self._api_key or os.environ.get(self._api_key_env)
-        held = {"key": key, "base_url": self.base_url, "extra_body": self.extra_body}
+        keys = [self._api_key, os.environ.get(self._api_key_env)]
+        if self._client is not None:
+            keys.append(self._client[1].api_key)  # sent, whatever the environment says by now
+        held = {"keys": keys, "base_url": self.base_url, "extra_body": self.extra_body}
         return hidden(text, secrets_in(held))
 
     def __getstate__(self) -> dict[str, Any]:
