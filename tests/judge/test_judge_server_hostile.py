@@ -215,6 +215,7 @@ def test_an_address_that_is_none_is_refused_unquoted(url):
 
 def test_secrets_in_an_address_or_in_more_fields_get_nowhere(hostile, caplog):
     server, _ = hostile
+    caplog.set_level("INFO")  # at which the HTTP client logs each address
     host = server.url.removeprefix("http://").removesuffix("/v1")
     secrets = ["hush-user", "hush-password", "hush-of-the-path-0123456789", "hush-of-the-body"]
     body = json.dumps({"error": " ".join(secrets)}).encode()

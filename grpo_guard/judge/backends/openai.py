@@ -8,6 +8,7 @@ never saw it; and what a server sends is read to a limit, as it is sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
 _inherited: list[object] = []
 # Of one reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
 LARGEST_REPLY = 4 * 2**20
+
+
+class _Hiding(logging.Filter):
+    """Takes secrets out of what the HTTP client logs of each request: its address, and the
+    server's words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: frozenset[str] = frozenset()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = hidden(record.getMessage()[:5000], self.secrets), ()
+        return True
+
+
+_hiding = _Hiding()
 
 
 class OpenAIBackend(Backend):
@@ -178,6 +195,9 @@ class OpenAIBackend(Backend):
                 ),
             )
             self._client, self._made_in = (loop, client), os.getpid()
+            _hiding.secrets |= self._secrets()
+            for name in ("httpx", "httpx2"):
+                logging.getLogger(name).addFilter(_hiding)
         return self._client[1]
 
     @property
@@ -204,11 +224,14 @@ class OpenAIBackend(Backend):
         return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
 
     def _hide(self, text: str) -> str:
+        return hidden(text, self._secrets())
+
+    def _secrets(self) -> set[str]:
         keys = [self._api_key, os.environ.get(self._api_key_env)]
         if self._client is not None:
             keys.append(self._client[1].api_key)  # sent, whatever the environment says by now
         held = {"keys": keys, "base_url": self.base_url, "extra_body": self.extra_body}
-        return hidden(text, secrets_in(held))
+        return secrets_in(held)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
