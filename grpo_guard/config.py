@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,15 @@ from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.schema import LedgerError
 from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.policy import OnAbstain, OnLong, Policy
+from grpo_guard.redaction import OPTION, hidden, secrets_in
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 from grpo_guard.sampling import Engine, SamplingSpec
 from grpo_guard.verifier import CompletionVerifier
 
 
 class ConfigError(ValueError):
-    """The configuration is malformed; the message names file, field, expectation and value."""
+    """The configuration is malformed; the message names file, field, expectation and, unless a key
+    may be in it, the value."""
 
 
 class _Strict(BaseModel):
@@ -145,14 +149,16 @@ class GuardConfig(_Strict):
 
         try:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f"{path}: (file): expected readable YAML, got {error}") from None
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            problem = _unquoting(error)
+            raise ConfigError(f"{path}: (file): expected readable YAML, got {problem}") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: (file): expected a mapping, got {type(data).__name__}")
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise ConfigError(_first_problem(str(path), error)) from None
+        with _without_secrets(data):
+            try:
+                return cls.model_validate(data)
+            except ValidationError as error:
+                raise ConfigError(_first_problem(str(path), error)) from None
 
     def build(self) -> Guard:
         """The guard; models are loaded here.
@@ -161,6 +167,10 @@ class GuardConfig(_Strict):
             ConfigError: a verifier is unknown, its options are wrong, or what it needs from
                 outside is not there.
         """
+        with _without_secrets(self.verifier):
+            return self._built()
+
+    def _built(self) -> Guard:
         try:
             policy = self.policy.build()
         except ValueError as error:
@@ -210,18 +220,23 @@ def build_verifier(node: Any, alpha: float, where: str = "verifier") -> Completi
     Raises:
         ConfigError: with the place in the tree.
     """
+    with _without_secrets(node):
+        return _build_node(node, alpha, where)
+
+
+def _build_node(node: Any, alpha: float, where: str) -> CompletionVerifier:
     if not isinstance(node, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {node!r:.80}")
+        raise ConfigError(f"{where}: expected a mapping, got {_shown(node)}")
     if "type" in node:
         return _build_leaf(dict(node), alpha, where)
     kinds = [key for key in node if key in _COMBINATORS]
     if "not" in node and len(node) == 1:
-        return ~build_verifier(node["not"], alpha, f"{where}.not")
+        return ~_build_node(node["not"], alpha, f"{where}.not")
     if len(kinds) == 1:
         return _build_combinator(kinds[0], dict(node), alpha, where)
     raise ConfigError(
         f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
-        f"got {', '.join(map(str, node)) or 'nothing'}"
+        f"got {', '.join(map(_named, node)) or 'nothing'}"
     )
 
 
@@ -234,8 +249,8 @@ def _build_combinator(
 ) -> CompletionVerifier:
     inner = options.pop(key)
     if not isinstance(inner, list) or not inner:
-        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {inner!r:.80}")
-    members = [build_verifier(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {_shown(inner)}")
+    members = [_build_node(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
     try:
         return _COMBINATORS[key](*members, **options)
     except (TypeError, ValueError) as error:
@@ -244,6 +259,8 @@ def _build_combinator(
 
 def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
     name = options.pop("type")
+    if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
+        raise ConfigError(f"{where}.type: expected a name, got {_shown(name)}")
     if "sampling" in options:
         options["sampling"] = _sampling(options["sampling"], f"{where}.sampling")
     try:
@@ -285,5 +302,47 @@ def _sampling(data: Any, where: str) -> SamplingSpec:
 
 def _first_problem(where: str, error: ValidationError) -> str:
     problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "(file)"
-    return f"{where}: {field}: {problem['msg']}, got {problem['input']!r:.80}"
+    field = ".".join(map(_named, problem["loc"])) or "(file)"
+    # What stands in the wrong place may be a key.
+    extra = problem["type"] == "extra_forbidden"
+    got = "" if extra else f", got {_shown(problem['input'])}"
+    return f"{where}: {field}: {problem['msg']}{got}"
+
+
+def _named(field: object) -> str:
+    """A field's name, unless a missing space has made a value part of it."""
+    known = isinstance(field, int) or OPTION.fullmatch(str(field))
+    return str(field) if known else "(no option's name)"
+
+
+def _shown(value: object) -> str:
+    """A value for a message, or its type where it may be a key or hold one."""
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**9 else "a large integer"
+    if isinstance(value, str):
+        plain = re.fullmatch("[a-z_]{0,20}", value)
+        return repr(value) if plain else f"{len(value)} characters of text"
+    return f"a {type(value).__name__}"
+
+
+def _unquoting(error: Exception) -> str:
+    """What a YAML reader says, without the lines and words that it quotes: a key may be there."""
+    mark = getattr(error, "problem_mark", None)
+    said = getattr(error, "problem" if mark is not None else "strerror", None)
+    said = re.sub(r"""(["']).{5,}\1""", "'...'", said or type(error).__name__, flags=re.DOTALL)
+    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return f"{said:.200}{place}"
+
+
+@contextlib.contextmanager
+def _without_secrets(data: Any) -> Iterator[None]:
+    """Errors in whose messages no key of ``data`` stands."""
+    try:
+        yield
+    except ConfigError as error:
+        said = hidden(str(error), secrets_in(data))
+        if said == str(error):
+            raise
+        raise ConfigError(said) from None

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import tenacity
 from tenacity.wait import wait_base
@@ -25,11 +26,14 @@ from grpo_guard.verdict import Cause
 
 # Statuses by which servers, their content filters and the firewalls before them refuse a request
 # for what is in it; a wrong set-up gets them too.
-ABOUT_ONE_REQUEST = frozenset({400, 403, 406, 413, 415, 422, 451})
+# Some answer with a redirect to a page of their own.
+ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
 # Seconds for the neutral question.
 NEUTRAL_TIMEOUT = 10.0
 # Into which a batch that failed is split. Three splits of a batch of 512 leave single requests.
 PIECES = 8
+# The deadline left no time to find out.
+_NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Asker:
                     started = time.monotonic()  # time in the queue is not the model's
                 made += 1
                 try:
-                    return await self._ask_once(part, left)
+                    return await self._ask_once(part, left, deadline)
                 except BackendError as error:
                     last = error
                     raise
@@ -154,7 +158,9 @@ class Asker:
         # The limit of one request says nothing of a batch of hundreds in an engine of our own.
         return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)
 
-    async def _ask_once(self, part: Sequence[Request], seconds: float) -> list[Reply]:
+    async def _ask_once(
+        self, part: Sequence[Request], seconds: float, deadline: float
+    ) -> list[Reply]:
         try:
             # Also around backends with time-outs of their own: a server that sends a byte a second
             # never runs into those.
@@ -169,13 +175,13 @@ class Asker:
             if failure.cause is Cause.TIMEOUT:
                 for request in part:
                     self._spending.add(request, None)
-            raise await self._charged(failure) from error
+            raise await self._charged(failure, deadline) from error
         self._breaker.succeeded()
         for request, reply in zip(part, replies, strict=True):
             self._spending.add(request, reply)
         return replies
 
-    async def _charged(self, failure: BackendError) -> BackendError:
+    async def _charged(self, failure: BackendError, deadline: float) -> BackendError:
         """A failure, after it is known whether it is this request's alone or the provider's.
 
         Otherwise one node could switch the judge off for everybody, with texts that the provider
@@ -184,7 +190,7 @@ class Asker:
         failed_at = time.monotonic()
         if isinstance(failure, JudgeSetupError):
             if failure.status in ABOUT_ONE_REQUEST:
-                problem = await self._problem_since(failed_at)
+                problem = await self._problem_since(failed_at, deadline)
                 if problem is None:
                     return DeclinedError(str(failure), status=failure.status)
                 if not isinstance(problem, JudgeSetupError):
@@ -192,32 +198,41 @@ class Asker:
             self._broken = failure
         elif isinstance(failure, ContextTooLongError) or failure.cause is Cause.RATE_LIMITED:
             pass  # who says "too many" is up
-        elif self._breaker.next_opens and await self._problem_since(failed_at) is None:
+        elif not self._breaker.next_opens:
+            self._breaker.failed()
+        elif (problem := await self._problem_since(failed_at, deadline)) is None:
             self._breaker.succeeded()
-        else:
+        elif problem is not _NO_TIME:
             self._breaker.failed()
         return failure
 
-    async def _problem_since(self, moment: float) -> BackendError | None:
+    async def _problem_since(self, moment: float, deadline: float) -> BackendError | None:
         """What keeps the provider from answering a question in which no stranger has a say.
 
         Asked anew unless it was since then: before, an outage may not have begun, and honest work
-        would be rejected for it.
+        would be rejected for it. `_NO_TIME` where the deadline comes before its answer.
         """
-        async with self._trying:
-            if self._neutral is None:
-                return BackendError("there is no neutral question")
-            if self._tried is None or self._tried[0] < moment:
-                began, reply, problem = time.monotonic(), None, None
-                seconds = min(NEUTRAL_TIMEOUT, self._limits.request_timeout)
-                try:
-                    async with asyncio.timeout(seconds):
-                        (reply,) = await self._backend.ask([self._neutral], timeout=seconds)
-                except Exception as error:
-                    problem = as_backend_error(error, seconds)
-                self._spending.add(self._neutral, reply)
-                self._tried = (began, problem)
-            return self._tried[1]
+        if self._neutral is None:
+            return BackendError("there is no neutral question")
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()), self._trying:
+                if self._tried is None or self._tried[0] < moment:
+                    self._tried = (time.monotonic(), await self._ask_neutral(self._neutral))
+                return self._tried[1]
+        except TimeoutError:
+            return _NO_TIME
+
+    async def _ask_neutral(self, neutral: Request) -> BackendError | None:
+        reply, problem = None, None
+        seconds = min(NEUTRAL_TIMEOUT, self._limits.request_timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                (reply,) = await self._backend.ask([neutral], timeout=seconds)
+        except Exception as error:
+            problem = as_backend_error(error, seconds)
+        finally:  # also when the deadline cut it off: it may cost what an answer does
+            self._spending.add(neutral, reply)
+        return problem
 
     def _retrying(self, deadline: float, attempts: int) -> tenacity.AsyncRetrying:
         return tenacity.AsyncRetrying(

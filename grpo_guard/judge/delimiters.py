@@ -3,8 +3,13 @@
 A server that tokenises ``<|im_start|>`` inside a message as the special token would let a
 completion end its message. Some tokenizers fold look-alikes to ASCII first (NFKC), and to a model
 ``</сompletion>`` with a Cyrillic letter reads like our tag; so do tags with invisible characters
-inside. Each is found here and its bracket put out of use. Every replacement is one character for
+inside. Each is found here and its brackets put out of use. Every replacement is one character for
 one, so that places in the text stay what they are.
+
+New templates bring new tokens, so that no list of them is ever complete. What looks like one is
+taken for one: a name in angle brackets, whatever it is, and one in square brackets that has three
+capitals in a row, or an underscore or a digit after three letters. Honest text loses nothing but
+the shape of its brackets. Three tags, in which tasks ask for answers, are left as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import unicodedata
 from itertools import chain
 
 _TAGS = ("completion", "task", "reference")
+_LEFT_ALONE = "think|answer|code"
 # Blocks of letters that NFKC folds to ASCII: fonts, full width, circles, sub- and superscripts.
 _STYLED = chain(
     range(0x1D2C, 0x1D6B), range(0x2070, 0x20A0), range(0x2100, 0x2150), range(0x24B6, 0x24EA),
@@ -31,7 +37,7 @@ _UNSEEN = (
 )
 _LOOK_ALIKE = str.maketrans(
     {"<": "‹", "＜": "‹", "﹤": "‹", ">": "›", "＞": "›", "﹥": "›"}
-    | {"[": "⟦", "［": "⟦", "﹇": "⟦", "]": "⟧"}
+    | {"[": "⟦", "［": "⟦", "﹇": "⟦", "]": "⟧", "］": "⟧", "﹈": "⟧"}
 )
 _READ_BACK = str.maketrans({"‹": "<", "›": ">", "⟦": "[", "⟧": "]"})
 
@@ -70,21 +76,18 @@ def _pattern(unseen: str, letters: dict[str, str], less: str, square: str, bar: 
 
     start = rf"{unseen}{{0,8}}+(?:[/／]{unseen}{{0,8}}+)?+"
     tags = "|".join(word(name) for name in _TAGS)
-    turns = (
-        r"s|(?:bos|eos)(?:_token)?|(?:start|end)_of_turn|(?:beginning|end)_of_sentence|sop|eop|"
-        r"eoh|eoa|unused[0-9]{1,4}|reserved_[0-9]{1,4}|seed:[be]os"
-    )
-    names = (
-        "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|BOS|EOS|"
-        "gMASK|sMASK"
-    )
+    gap = r"\s{0,3}+"
+    # Not of punctuation alone, which is an operator.
+    name = r"(?![!-/:;=?@\[-^`{-~]{0,8}+[>＞﹥])[^\s<>＜＞﹤﹥‹›]{1,200}+"
+    capital = r"(?-i:[A-ZＡ-Ｚ\U0001d400-\U0001d7cb])"
+    inner = r"[\w:.\-]"
     return (
         rf"{less}(?={start}(?:{tags})(?!\w))"
-        rf"|{less}(?=\s{{0,3}}+/?\s{{0,3}}+(?:{turns})\s{{0,3}}+[>＞﹥])"
+        rf"|{less}(?!/?(?:{_LEFT_ALONE})>){gap}(?:[/／]{gap})?+{name}{gap}[>＞﹥]"
         rf"|{less}(?={bar})|(?<={bar})[>＞﹥]"
-        rf"|{square}(?=/?(?:{names})[\]］])|{square}(?={bar}[a-z_]{{1,20}}{bar}[\]］])"
+        rf"|{square}[/／]?+(?={inner}{{0,40}}?(?:[a-z]{{3}}[_0-9]|{capital}{{3}})){inner}{{1,60}}+[\]］﹈]"
+        rf"|{square}(?={bar}[a-z_]{{1,20}}{bar}[\]］])"
         rf"|{square}(?=e~\[)|\](?=~!?b[\[\]])"
-        rf"|{less}(?=</?SYS>>)|{less}(?=/?SYS>>)"
     )
 
 

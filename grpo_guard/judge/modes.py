@@ -113,6 +113,7 @@ class LogitMode(VerdictMode):
                 "the judge's backend returned no log-probabilities, which mode 'logit' needs; "
                 "choose mode 'json', or a server and model that return them"
             )
+        _require_probabilities(reply.first_token)
         yes, no = (mass_of(reply.first_token, word) for word in ("yes", "no"))
         if not yes + no >= self.least_mass or yes + no <= 0:
             message = f"{yes + no:.0%} of the answer's probability is on yes or no"
@@ -122,13 +123,29 @@ class LogitMode(VerdictMode):
         return Ruling(p_yes >= self.threshold, p_yes=p_yes, finding=Finding("judge", message))
 
 
+def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
+    """What no completion can make of log-probabilities is the server's doing, and no verdict.
+
+    Raises:
+        JudgeSetupError: they are none: one is above 0 or no number, or together they exceed 1.
+    """
+    logprobs = [logprob for _, logprob in candidates]
+    # NaN fails each comparison. Rounding can lift a sure token's a little above 0.
+    possible = all(logprob <= 1e-6 for logprob in logprobs)
+    if not possible or math.fsum(map(math.exp, logprobs)) > 1.01:
+        raise JudgeSetupError(
+            "the judge's backend returned log-probabilities that cannot be (above 0, or above 1 "
+            "together); have it return those of the model's distribution, no raw logits"
+        )
+
+
 def mass_of(candidates: tuple[tuple[str, float], ...], word: str) -> float:
     """Probability of a word over its spellings, with tokenizers' marks for a space taken off."""
     total = 0.0
     for text, logprob in candidates:
         # Capitals of the Latin alphabet alone: casefold would take a look-alike for the word.
-        if text.strip(" \t\n▁ĠĊ").lower() == word and not math.isnan(logprob):
-            total += math.exp(min(logprob, 0.0))
+        if text.strip(" \t\n▁ĠĊ").lower() == word:
+            total += math.exp(logprob)
     return min(total, 1.0)
 
 
@@ -170,7 +187,10 @@ class JsonMode(VerdictMode):
             said = _JsonVerdict.model_validate_json(reply.text)
         except ValidationError as error:
             problem = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, problem["loc"])) or "answer"
+            # A field that it made up may be named by the completion, at any length.
+            where = next(
+                (str(f) for f in problem["loc"] if f in _JsonVerdict.model_fields), "answer"
+            )
             message = f"the judge's answer is no verdict: {where}: {problem['msg']}"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         if _repeats_a_field(reply.text):

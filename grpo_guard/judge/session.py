@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -58,29 +59,38 @@ class Session:
             return
         neutral = Case(_NEUTRAL, brief, secret).request()
         try:
-            await self._ready(neutral)
+            deadline = await self._ready(neutral)
         except JudgeSetupError as error:
             logger.error("judge: %s", error)
             for case in pending:
                 case.failure = error
             return
         try:
-            await self._close_all(pending)
+            await self._close_all(pending, deadline)
         finally:  # also when the caller gave up: what was paid for is kept
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
             await self._keep(new)
 
-    async def _ready(self, neutral: Request) -> None:
+    async def _ready(self, neutral: Request) -> float:
         """Ask whether the model is there, until it has been once; otherwise every completion of a
-        batch would find out by itself that the key is wrong."""
-        self._asker.begin(neutral)
-        async with self._check_lock:
-            if not self._checked:
-                await self._backend.check()
-                self._checked = True
+        batch would find out by itself that the key is wrong.
 
-    async def _close_all(self, cases: Sequence[Case]) -> None:
-        deadline = time.monotonic() + self._limits.deadline
+        Returns:
+            The batch's deadline. A model of our own is loaded before it begins to run: that takes
+            as long as it takes, once.
+        """
+        self._asker.begin(neutral)
+        seconds = self._limits.deadline
+        deadline = time.monotonic() + seconds
+        own = self._backend.batch_size > 1
+        with contextlib.suppress(TimeoutError):  # no time is left to ask anything
+            async with asyncio.timeout(None if own else seconds), self._check_lock:
+                if not self._checked:
+                    await self._backend.check()
+                    self._checked = True
+        return time.monotonic() + seconds if own else deadline
+
+    async def _close_all(self, cases: Sequence[Case], deadline: float) -> None:
         if self._backend.batch_size > 1:
             await self._close(cases, deadline)
             return

@@ -1,6 +1,8 @@
 """Rulings that are known already: what is kept, for whom, and what is asked anew."""
 
 import multiprocessing
+import os
+import random
 import sqlite3
 
 import pytest
@@ -11,6 +13,7 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.judge.verifier import JudgeVerifier
+from grpo_guard.verdict import Finding
 
 
 class Named(Backend):
@@ -108,6 +111,112 @@ def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
     assert judge(server, cache=path).verify(completions("good"))[0].accepted
     assert server.requests == 2
     assert "nobody else can write" in caplog.text
+
+
+def plant(path):
+    """Change the rulings as somebody else would like them, in the log beside the file."""
+    with sqlite3.connect(path) as connection:
+        (row,) = connection.execute("SELECT ruling FROM rulings").fetchone()
+        connection.execute("UPDATE rulings SET ruling = ?", (row.replace("false", "true"),))
+
+
+@pytest.mark.parametrize("which", ["", "-wal", "-shm", "-journal", "folder"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, which, mode):
+    path = tmp_path / "own" / "judge.sqlite"
+    path.parent.mkdir(mode=0o700)
+    judge(server, cache=path).verify(completions("bad"))
+    plant(path)
+    beside = path.parent if which == "folder" else path.with_name(path.name + which)
+    beside.touch()
+    beside.chmod(beside.stat().st_mode | mode)
+    assert judge(server, cache=path).verify(completions("bad"))[0].rejected
+    assert server.requests == 2
+    assert "nobody else can write" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("which", ["", "-wal", "folder"])
+def test_a_cache_of_somebody_elses_is_not_used(server, tmp_path, which):
+    path = tmp_path / "own" / "judge.sqlite"
+    path.parent.mkdir(mode=0o700)
+    judge(server, cache=path).verify(completions("bad"))
+    plant(path)
+    beside = path.parent if which == "folder" else path.with_name(path.name + which)
+    os.chown(beside, 12345, 12345)
+    assert judge(server, cache=path).verify(completions("bad"))[0].rejected
+    assert server.requests == 2
+
+
+def test_a_link_leads_to_what_is_looked_at(server, tmp_path):
+    own, link = tmp_path / "own" / "judge.sqlite", tmp_path / "link.sqlite"
+    own.parent.mkdir(mode=0o700)
+    link.symlink_to(own)
+    for _ in range(2):
+        assert judge(server, cache=link).verify(completions("good"))[0].accepted
+    assert server.requests == 1
+    own.parent.chmod(0o770)
+    assert judge(server, cache=link).verify(completions("good"))[0].accepted
+    assert server.requests == 2
+
+
+def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    keys = [str(i) for i in range(100)]
+    ruling = Ruling(False, p_yes=0.1, finding=Finding("judge", "é", (1, 2)))
+    RulingCache(path).put(dict.fromkeys(keys, ruling))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    good = path.read_bytes()
+    for seed in range(200):
+        rng = random.Random(seed)
+        data = bytearray(good if seed % 3 else good[: rng.randrange(1, len(good))])
+        for _ in range(rng.choice([1, 5, 50, 500])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        changed = tmp_path / f"{seed}.sqlite"
+        changed.write_bytes(data)
+        changed.chmod(0o600)
+        cache = RulingCache(changed)
+        assert all(found == ruling for found in cache.get(keys).values())
+        cache.put({"new": ruling})
+
+
+def test_errors_that_are_not_sqlites_cost_requests_and_no_verdict(server, tmp_path, caplog):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE rulings RENAME TO others")
+        connection.execute("CREATE VIEW rulings AS SELECT key, load_extension(key) FROM others")
+    for where in (path, "a\0b", tmp_path, tmp_path / "none" / "judge.sqlite"):
+        assert judge(server, cache=where).verify(completions("good"))[0].accepted
+    assert server.requests == 5
+
+
+def test_rulings_of_one_completion_are_not_anothers(server, tmp_path):
+    path = tmp_path / "judge.sqlite"
+    judge(server, cache=path).verify(completions("good", "bad"))
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT key, ruling FROM rulings").fetchall()
+        for (key, _), (_, ruling) in zip(rows, reversed(rows), strict=True):
+            connection.execute("UPDATE rulings SET ruling = ? WHERE key = ?", (ruling, key))
+    first, second = judge(server, cache=path).verify(completions("good", "bad"))
+    assert first.accepted
+    assert second.rejected
+
+
+def test_the_oldest_rulings_are_forgotten(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    for i in range(40):
+        RulingCache(path, most=100).put({f"{i}.{k}": Ruling(True) for k in range(10)})
+    cache = RulingCache(path, most=100)
+    assert len(cache.get([f"{i}.{k}" for i in range(30, 40) for k in range(10)])) == 100
+    assert not cache.get([f"{i}.{k}" for i in range(30) for k in range(10)])
+    again = {f"39.{k}": Ruling(False) for k in range(10)}
+    for _ in range(20):
+        cache.put(again)
+    assert cache.get(list(again)) == again
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM rulings").fetchone()[0] <= 100
 
 
 def test_several_processes_share_a_cache(tmp_path):

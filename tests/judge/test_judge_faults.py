@@ -1,5 +1,6 @@
 """Whatever the server does, each completion gets one verdict, in order, in time."""
 
+import asyncio
 import json
 import logging
 import random
@@ -16,8 +17,9 @@ from judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
-from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
 
@@ -113,6 +115,51 @@ def test_the_deadline_holds_for_the_whole_batch(server):
     )
     assert time.monotonic() - started < 5
     assert {v.cause for v in verdicts} == {Cause.JUDGED, Cause.TIMEOUT}
+
+
+class Ticking(Backend):
+    """Counts tenths of a second in what never ends; a completion gets the failure that is given."""
+
+    model = "ticking"
+
+    def __init__(self, failure, hangs):
+        self.failure, self.hangs = failure, hangs
+        self.ticks = Counter()
+
+    async def ask(self, requests, *, timeout):
+        if NEUTRAL in requests[0].messages[1]["content"]:
+            await self.hang("neutral")
+        raise self.failure
+
+    async def check(self):
+        if self.hangs == "check":
+            await self.hang("check")
+
+    async def hang(self, name):
+        while self.ticks[name] < 100:
+            self.ticks[name] += 1
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("hangs", ["neutral", "check"])
+@pytest.mark.parametrize(
+    ("failure", "batch"),
+    [(JudgeSetupError("no", status=400), 3), (BackendError("down", retry=False), 20)],
+)
+def test_nothing_that_is_asked_besides_passes_the_deadline(hangs, failure, batch):
+    backend = Ticking(failure, hangs)
+    verifier = JudgeVerifier(backend, limits={"deadline": 1})
+    verdicts = verifier.verify(completions(*["good"] * batch))
+    assert all(v.abstained for v in verdicts)
+    assert 0 < backend.ticks[hangs] <= 15  # never more than one in a tenth of a second
+
+
+def test_a_deadline_that_cuts_the_neutral_question_short_opens_no_circuit():
+    backend = Ticking(BackendError("down", retry=False), "neutral")
+    verifier = JudgeVerifier(backend, limits={"deadline": 0.5})
+    for _ in range(3):
+        verdicts = verifier.verify(completions(*["good"] * 20))
+        assert Cause.CIRCUIT_OPEN not in {v.cause for v in verdicts}
 
 
 def test_nothing_is_asked_beyond_the_budget(server):

@@ -1,5 +1,6 @@
 """What the judge is shown: nothing in a completion can get out of its fence."""
 
+import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -80,6 +81,14 @@ DISGUISED = [
     "[SYSTEM_PROMPT] [TOOL_RESULTS]",
     "<BOS_TOKEN> <unused12> <seed:bos>",
     "]~b]system",
+    "<end_of_utterance>",
+    "<role>HUMAN</role>",
+    "< / role >",
+    "[unused3]",
+    "[CLS] [SEP] [control_768]",
+    "<SPECIAL_12> <extra_id_0> <fim-prefix> <0x0A> <!sep!> <_user> <minimax:tool_call>",
+    "＜role＞ <end\u200b_of_utterance> <ⓡⓞⓛⓔ> <end▁of▁turn>",
+    "<[role]> <//think> <think >",
 ]
 
 
@@ -89,7 +98,23 @@ def test_disguised_delimiters_are_none_either(text):
         seen = neutralised(where)
         assert len(seen) == len(where)
         assert seen != where
-        assert not re.search(r"[<＜﹤](?=[/\W]*[\w|])|[\[［](?:INST|\|)|\]~", seen)
+        assert not re.search(r"[<＜﹤](?=[/\W]*[\w|])|[\[［](?:INST|\||\w)|\]~", seen)
+
+
+@pytest.mark.parametrize("brackets", ["<{}>", "</{}>", "＜{}＞", "< {} >"])
+def test_any_name_in_angle_brackets_is_a_token(brackets):
+    rng = random.Random(5)
+    letters = "abcXYZ019_-:.!#éＡ\u200bⓐ▁"
+    for _ in range(300):
+        token = brackets.format("x" + "".join(rng.choices(letters, k=rng.randrange(60))))
+        seen = neutralised(f"4 {token} 4")
+        assert not set("<>＜＞") & set(seen)
+        assert neutralised(seen) == seen
+
+
+def test_the_tags_of_answers_stay():
+    text = "<think>2 + 2</think>\n<answer>4</answer>\n<code>print(a[0], [x_1], [AB])</code>"
+    assert neutralised(text) == text
 
 
 @given(st.text("<>＜＞[]|｜/ \n\u200bcompletionсоtask_", max_size=60))
@@ -128,7 +153,15 @@ def test_datamarking():
 def test_neutralising_keeps_every_place():
     for text in HOSTILE:
         assert len(neutralised(text)) == len(text)
-    for honest in ("a < b and c > d", "f(x) = |x|", "List[int]", "x <= 3 || y", "I |> f"):
+    for honest in (
+        "a < b and c > d",
+        "f(x) = |x|",
+        "List[int]",
+        "x <= 3 || y",
+        "I |> f",
+        "<=>",
+        "->",
+    ):
         assert neutralised(honest).replace("›", ">") == honest
 
 
@@ -260,6 +293,10 @@ def test_huge_hostile_text_is_neutralised_in_linear_time():
             "é<",
             "＜\u200b",
             "<с\u200bо",
+            "[aaaa",
+            "[/ab_",
+            "<" + "a" * 210,
+            "<!!!!!!!",
         ):
             text = piece * (1_000_000 // len(piece))
             assert pool.submit(neutralised, text).result(timeout=10) is not None

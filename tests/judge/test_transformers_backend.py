@@ -28,6 +28,7 @@ from grpo_guard.judge.backends.transformers import (  # noqa: E402
 from grpo_guard.judge.backends.transformers_model import LoadedModel  # noqa: E402
 from grpo_guard.judge.errors import BackendError, JudgeSetupError  # noqa: E402
 from grpo_guard.judge.modes import LogitMode  # noqa: E402
+from grpo_guard.logprob.scorers.load import load_policy, warn_unpinned  # noqa: E402
 from grpo_guard.verdict import Cause  # noqa: E402
 
 CHAT = (
@@ -214,6 +215,52 @@ def test_a_broken_folder_is_a_setup_error(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(JudgeSetupError, match="save_pretrained"):
         asyncio.run(TransformersBackend(tmp_path).check())
+
+
+class Trap:
+    """What a pickle runs when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_weights_in_pickles_are_not_loaded(tmp_path):
+    folder, sprung = write_model(tmp_path / "model"), tmp_path / "sprung"
+    model = LlamaForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(JudgeSetupError, match="weights in safetensors"):
+        asyncio.run(TransformersBackend(folder).check())
+    torch.save(Trap(sprung), folder / "pytorch_model.bin")
+    with pytest.raises(JudgeSetupError, match="weights in safetensors"):
+        asyncio.run(TransformersBackend(folder).check())
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", "abc1234"])
+def test_weights_that_their_owner_can_change_are_warned_about_once(
+    revision, caplog, monkeypatch, tmp_path
+):
+    warn_unpinned.cache_clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(JudgeSetupError):
+            asyncio.run(TransformersBackend("nobody/nothing", revision=revision or "").check())
+        with pytest.raises(ValueError, match="nobody/nothing"):
+            load_policy("nobody/nothing", revision=revision)
+    assert caplog.text.count("no pinned revision") == 1
+
+
+def test_pinned_and_local_weights_are_not_warned_about(plain, caplog):
+    warn_unpinned.cache_clear()
+    warn_unpinned("nobody/nothing", "0123456789abcdef0123456789abcdef01234567")
+    asyncio.run(TransformersBackend(plain).check())
+    assert "revision" not in caplog.text
 
 
 def test_out_of_memory_has_its_cause(plain, monkeypatch):

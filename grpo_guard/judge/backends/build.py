@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from grpo_guard.judge.backends.base import Backend
+from grpo_guard.redaction import hidden, secrets_in
 
 BACKENDS = {
     "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",
@@ -20,8 +21,15 @@ def build_backend(options: Mapping[str, Any]) -> Backend:
     """The backend that ``{"type": NAME, ...}`` describes.
 
     Raises:
-        ValueError: unknown type, or wrong options.
+        ValueError: unknown type, or wrong options; without the secrets among them.
     """
+    try:
+        return _built(options)
+    except ValueError as error:
+        raise ValueError(hidden(str(error), secrets_in(options))) from None
+
+
+def _built(options: Mapping[str, Any]) -> Backend:
     if not isinstance(options, Mapping) or "type" not in options:
         # Not the values: a key may be among them.
         got = ", ".join(map(str, options)) if isinstance(options, Mapping) else type(options)

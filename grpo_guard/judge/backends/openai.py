@@ -1,25 +1,47 @@
 """Any server that speaks OpenAI's chat protocol: the hosted API, vLLM, SGLang, llama.cpp.
 
-The client's own retries are off: three of them inside three of ours are nine requests.
+The client's own retries are off: three of them inside three of ours are nine requests. Nor does it
+follow redirects, which would show the question to another host or bring back the answer of one that
+never saw it; and what a server sends is read to a limit, as it is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
-from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
+from grpo_guard.redaction import hidden, secrets_in
 from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
     import openai
 
 _inherited: list[object] = []
+# Of one reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
+LARGEST_REPLY = 4 * 2**20
+
+
+class _Hiding(logging.Filter):
+    """Takes secrets out of what the HTTP client logs of each request: its address, and the
+    server's words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: frozenset[str] = frozenset()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = hidden(record.getMessage()[:5000], self.secrets), ()
+        return True
+
+
+_hiding = _Hiding()
 
 
 class OpenAIBackend(Backend):
@@ -27,14 +49,18 @@ class OpenAIBackend(Backend):
 
     Args:
         model: Its name, as the server knows it.
-        base_url: Of the API, with ``/v1``; None = the hosted one.
+        base_url: Of the API, with ``/v1``; None = ``$OPENAI_BASE_URL``, or else the hosted one.
         api_key: None = from the environment variable ``api_key_env``; a local server needs none.
+            White space around it is taken off.
         api_key_env: Where the key is, so that it need not stand in a file.
         timeout: Seconds for one request, together with the judge's own limits.
         concurrency: Requests in flight.
         revision: Of the model, for the cache.
         token_parameter: ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
         extra_body: More fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
+
+    Raises:
+        ValueError: an argument is out of range; the message holds neither key nor address.
     """
 
     def __init__(
@@ -57,13 +83,13 @@ class OpenAIBackend(Backend):
         if concurrency < 1:
             raise ValueError(f"OpenAIBackend.concurrency: expected >= 1, got {concurrency!r}")
         self.model = model
-        self.base_url = base_url
+        self.base_url = _address(base_url or os.environ.get("OPENAI_BASE_URL") or None)
         self.timeout = float(timeout)
         self.concurrency = concurrency
         self.revision = revision
         self.token_parameter = token_parameter
         self.extra_body = dict(extra_body or {})
-        self._api_key = api_key
+        self._api_key = None if api_key is None else usable_key(api_key)
         self._api_key_env = api_key_env
         self._client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
         self._made_in = 0
@@ -126,7 +152,9 @@ class OpenAIBackend(Backend):
                 raise failure from None
             return  # up, if not well: retries are for that
         if served and self.model not in served:
-            known = ", ".join(sorted(served)[:5])
+            known = ", ".join(
+                one_line(self._hide(str(name)[:200]), 80) for name in sorted(served)[:5]
+            )
             raise JudgeSetupError(
                 f"{self._where}: expected model to be one that it serves ({known}), "
                 f"got {self.model!r}"
@@ -150,37 +178,121 @@ class OpenAIBackend(Backend):
                 raise JudgeSetupError(
                     "backend 'openai' needs the openai package: pip install 'grpo-guard[judge]'"
                 ) from None
-            key = self._api_key or os.environ.get(self._api_key_env)
+            key = self._key()
             if not key and self.base_url is None:
                 raise JudgeSetupError(
                     f"backend 'openai': expected a key in ${self._api_key_env}, got none; set it, "
                     "or give base_url for a server of your own"
                 )
             client = openai.AsyncOpenAI(
-                api_key=key or "none", base_url=self.base_url, max_retries=0, timeout=self.timeout
+                api_key=key or "none",
+                base_url=self.base_url,
+                max_retries=0,
+                timeout=self.timeout,
+                default_headers={"Accept-Encoding": "identity"},
+                http_client=openai.DefaultAsyncHttpxClient(
+                    follow_redirects=False, event_hooks={"response": [_bounded]}
+                ),
             )
             self._client, self._made_in = (loop, client), os.getpid()
+            _hiding.secrets |= self._secrets()
+            for name in ("httpx", "httpx2"):
+                logging.getLogger(name).addFilter(_hiding)
         return self._client[1]
 
     @property
     def _where(self) -> str:
         if self.base_url is None:
             return "the hosted API"
-        # Without a password or a key, which some put into the address.
+        # No more than the host: some put passwords and keys into the rest of an address.
         parts = urlsplit(self.base_url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    def _key(self) -> str:
+        """The key, "" where there is none.
+
+        Raises:
+            JudgeSetupError: the environment's cannot be sent.
+        """
+        try:
+            return self._api_key or usable_key(os.environ.get(self._api_key_env) or "")
+        except ValueError as error:
+            raise JudgeSetupError(f"backend 'openai': ${self._api_key_env}: {error}") from None
 
     def _failure(self, error: Exception) -> BackendError | Reply:
-        """The client's exception as ours, without the key that some messages quote."""
+        """The client's exception as ours, without the secrets that some messages quote."""
         return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
 
     def _hide(self, text: str) -> str:
-        key = self._api_key or os.environ.get(self._api_key_env)
-        text = text.replace(key, "***") if key else text
-        return text.replace(self.base_url, self._where) if self.base_url else text
+        return hidden(text, self._secrets())
+
+    def _secrets(self) -> set[str]:
+        keys = [self._api_key, os.environ.get(self._api_key_env)]
+        if self._client is not None:
+            keys.append(self._client[1].api_key)  # sent, whatever the environment says by now
+        held = {"keys": keys, "base_url": self.base_url, "extra_body": self.extra_body}
+        return secrets_in(held)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
 
     def __repr__(self) -> str:
         return f"<OpenAIBackend {self.model} at {self._where}>"
+
+
+def usable_key(key: str) -> str:
+    """A key as it can be sent: those that are read from files often end in a line break, which a
+    client refuses in words that quote the whole key.
+
+    Raises:
+        ValueError: it is no text, or has characters that no header can hold; without the key.
+    """
+    if not isinstance(key, str):
+        raise ValueError(f"api_key: expected text, got {type(key).__name__}")
+    key = key.strip()
+    for place, character in enumerate(key):
+        if not "!" <= character <= "~":
+            raise ValueError(
+                "api_key: expected visible ASCII characters without spaces, got another one at "
+                f"place {place + 1} of {len(key)}"
+            )
+    return key
+
+
+def _address(base_url: str | None) -> str | None:
+    """``base_url``, if requests can be sent there.
+
+    Raises:
+        ValueError: they cannot; without the address, which may hold a password.
+    """
+    if base_url is None:
+        return None
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except (AttributeError, TypeError, ValueError):
+        good = False
+    if not good or not base_url.isprintable() or " " in base_url:
+        raise ValueError("OpenAIBackend.base_url: expected http(s)://HOST[:PORT]/PATH")
+    return base_url
+
+
+async def _bounded(response: Any) -> None:
+    """Have a reply read to a limit; called with its headers, before its body.
+
+    Raises:
+        BackendError: it is compressed, though that was not asked for: a few kB can be gigabytes.
+    """
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise BackendError("the reply is compressed, which was not asked for", retry=False)
+    read_on = response.aiter_raw
+
+    async def at_most(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in read_on(chunk_size):
+            size += len(chunk)
+            if size > LARGEST_REPLY:
+                raise BackendError(f"the reply exceeds {LARGEST_REPLY:,} bytes", retry=False)
+            yield chunk
+
+    response.aiter_raw = at_most

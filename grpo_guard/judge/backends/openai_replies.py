@@ -25,6 +25,8 @@ _TOO_LONG = (
     "must have less than", "reduce the length", "longer than the model",
 )  # fmt: skip
 _LONGEST_WAIT = 3600.0
+# Characters of a message from outside that are looked at.
+_LONGEST_MESSAGE = 5000
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
     403: "the key may not use this model; ask for access, or choose another",
@@ -66,9 +68,10 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
         listed.append((first.token, first.logprob))
     likeliest: dict[str, float] = {}
     for token, logprob in listed:
-        if math.isfinite(logprob):
-            # A server that lists one candidate twice must not double its probability.
-            likeliest[str(token)] = max(float(logprob), likeliest.get(str(token), -math.inf))
+        # A server that lists one candidate twice must not double its probability. What is no
+        # log-probability stays, so that whoever reads it sees that.
+        was = likeliest.get(str(token), -math.inf)
+        likeliest[str(token)] = was if logprob <= was else float(logprob)
     return tuple(likeliest.items())
 
 
@@ -87,14 +90,22 @@ def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> B
     """
     import openai
 
-    if isinstance(error, BackendError):
-        return error
-    said = one_line(hide(str(error)))  # hidden first: a key that is cut in two is not found
+    # Older clients wrap what the reading of a reply raises.
+    for known in (error, error.__cause__):
+        if isinstance(known, BackendError):
+            return known
+    said = _said(error, hide)
     if isinstance(error, openai.APITimeoutError | TimeoutError):
         return BackendError(f"{where}: no answer in time", cause=Cause.TIMEOUT)
     if isinstance(error, openai.APIConnectionError):
-        reason = one_line(hide(str(error.__cause__ or error)), 200)
-        return BackendError(f"{where}: connection failed: {reason}")
+        reason = error.__cause__ or error
+        if type(reason).__name__ == "LocalProtocolError":
+            # What is wrong is ours, and quoted whole: a key, an organisation, an address.
+            return JudgeSetupError(
+                f"{where}: the request cannot be sent; look for line breaks and other odd "
+                "characters in key, base_url and the variables OPENAI_..."
+            )
+        return BackendError(f"{where}: connection failed: {_said(reason, hide, 200)}")
     if isinstance(error, openai.APIStatusError):
         return _of_status(error, said, where)
     if isinstance(error, json.JSONDecodeError | openai.APIError | UnicodeDecodeError):
@@ -103,8 +114,18 @@ def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> B
     return BackendError(f"{where}: {type(error).__name__}: {said}")
 
 
+def _said(error: BaseException, hide: Callable[[str], str], most: int = 300) -> str:
+    return one_line(hide(str(error)[:_LONGEST_MESSAGE]), most)
+
+
 def _of_status(error: Any, said: str, where: str) -> BackendError | Reply:
     status = error.status_code
+    if 300 <= status < 400:
+        return JudgeSetupError(
+            f"{where}: HTTP {status}: the server redirects elsewhere, which is not followed; give "
+            "the final address as base_url",
+            status=status,
+        )
     code = str(getattr(error, "code", "") or "")
     if status == 429 and code != "insufficient_quota":
         return BackendError(

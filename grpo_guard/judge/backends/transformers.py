@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.judge.backends.base import Backend, ChatMessage, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.logprob.scorers.load import warn_unpinned
 from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class TransformersBackend(Backend):
         dtype: Of torch, by name; ``"auto"`` = as saved. Default: float32 on the CPU, as saved
             elsewhere.
         max_prompt_tokens: Longest prompt; None = what the model's window holds beside the answer.
-        revision: Of a hub id.
+        revision: Of a hub id; a commit's hash, or else its owner can change the weights.
         local_files_only: Never ask the hub.
 
     Raises:
@@ -152,6 +153,8 @@ class TransformersBackend(Backend):
             raise JudgeSetupError(
                 f"model: expected a folder with config.json or a hub id, got {self.model!r}"
             )
+        if not self.local_files_only:
+            warn_unpinned(self.model, self.revision or None)
         try:
             return LoadedModel(
                 self.model,
@@ -168,7 +171,8 @@ class TransformersBackend(Backend):
             raise JudgeSetupError(
                 f"model {self.model!r} cannot be loaded on {self.device!r}: "
                 f"{type(error).__name__}: {_first_line(error)}; give a folder written by "
-                "save_pretrained, or the id of a causal language model that the hub serves"
+                "save_pretrained, with weights in safetensors, or the id of a causal language "
+                "model that the hub serves"
             ) from error
 
 

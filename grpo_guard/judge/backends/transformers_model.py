@@ -36,10 +36,19 @@ class LoadedModel:
         revision: str | None,
         local_files_only: bool,
     ) -> None:
-        where: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
+        where: dict[str, Any] = {
+            "revision": revision,
+            "local_files_only": local_files_only,
+            "trust_remote_code": False,
+        }
         self._tokenizer = AutoTokenizer.from_pretrained(model, **where)
         kind = dtype if dtype == "auto" else getattr(torch, dtype)
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=kind, **where)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model,
+            dtype=kind,
+            use_safetensors=True,
+            **where,  # pickles execute code
+        )
         self._model = loaded.to(device).eval()
         self._encoder = ChatEncoder(self._tokenizer)
         self._window = _window(self._model, self._tokenizer)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.logprob.scorers.load import warn_unpinned
 from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class VLLMBackend(Backend):
     Args:
         model: Path or id; it needs a chat template.
         batch_size: Requests that the engine gets at once; it schedules them itself.
-        revision: Of the model.
+        revision: Of the model; a commit's hash, or else its owner can change the weights.
         engine: More arguments of ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
     """
 
@@ -122,6 +123,7 @@ class VLLMBackend(Backend):
         arguments = {"max_logprobs": 20, "generation_config": "vllm", **self.engine}
         if self.revision:
             arguments["revision"] = self.revision
+        warn_unpinned(self.model, arguments.get("revision"))
         try:
             self._llm = LLM(model=self.model, **arguments)
         except (OSError, ValueError) as error:

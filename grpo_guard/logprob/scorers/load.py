@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import re
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger("grpo_guard")
 
 
 def load_policy(
@@ -21,7 +26,7 @@ def load_policy(
         path_or_id: A local folder or a model id.
         dtype: Name of a torch dtype; default fp32 on a CPU, bf16 on a GPU.
         device: Default: the GPU if there is one.
-        revision: Of a model id.
+        revision: Of a model id; a commit's hash, or else its owner can change the weights.
 
     Raises:
         ValueError: an unknown dtype, or no model or tokenizer there.
@@ -39,6 +44,7 @@ def load_policy(
         raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
     if path_or_id.count("/") != 1 and not Path(path_or_id).exists() and "/" in path_or_id:
         raise ValueError(f"{path_or_id}: expected a model folder or an id NAME/MODEL, found none")
+    warn_unpinned(path_or_id, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
@@ -51,3 +57,21 @@ def load_policy(
     except Exception as error:
         raise ValueError(f"{path_or_id}: cannot load the model: {error}") from error
     return model.to(device).eval(), tokenizer
+
+
+@functools.cache
+def warn_unpinned(path_or_id: str, revision: str | None) -> None:
+    """Say once of a model from the hub that whoever owns its name can replace what is judged by.
+
+    Tags and branches can be moved; only a commit's hash stays what it is.
+
+    Args:
+        path_or_id: A local folder, of which nothing is said, or a model id.
+        revision: As given to the loader.
+    """
+    if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
+        logger.warning(
+            "model %r: no pinned revision, so that its owner can change the weights at any time; "
+            "give the 40 digits of a commit as revision",
+            path_or_id,
+        )

@@ -1,0 +1,139 @@
+"""Messages without secrets: what configurations, servers and clients say goes into logs, verdicts
+and files that are passed on, and any of them may quote a key."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+HIDDEN = "***"
+# Characters that a message may have in common with a secret before they are hidden, so that a part
+# of it, or one between two escaped characters, is found as well.
+_SHARED = 8
+# What is shorter is no secret, and hiding it would spoil every message.
+_SHORTEST = 4
+_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+_NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
+# How options are called. What is called otherwise may be a value that has slipped into a name.
+OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
+# Two fields that a missing space or a quotation mark has made one string.
+_SAYS_A_SECRET = re.compile(
+    r"(?:key|token|secret|passw\w{0,8}|credentials?|auth\w{0,12})[\"']?\s{0,9}[:=]\s{0,9}(\S+)",
+    re.IGNORECASE,
+)
+
+
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """Text in which no secret stands, raw, escaped or encoded.
+
+    A text that holds one in a way that cannot be told apart from the rest is withheld altogether.
+    Time is linear in both; cut long texts beforehand.
+
+    Args:
+        text: A message from outside.
+        secrets: Keys and the like; those of fewer than 4 characters are left alone.
+    """
+    pieces = {p.translate(_LOWER) for secret in secrets for p in _pieces(secret)}
+    found = _found(text, pieces)
+    if found:
+        text = "".join("\0" if i in found else c for i, c in enumerate(text))
+        text = re.sub("\0+", HIDDEN, text)
+    if any(_found(read, pieces) for read in _read_otherwise(text)):
+        return "(a message that quotes a secret)"
+    return text
+
+
+def secrets_in(data: Any) -> set[str]:
+    """The secrets of a configuration: strings under names like ``api_key``, wherever they stand;
+    user, password, query and long path segments of addresses; what other strings say of keys; and
+    names that are no option's.
+
+    Args:
+        data: As YAML gives it; it may contain itself.
+    """
+    found, seen = set[str](), set[tuple[int, bool]]()
+    open_: list[tuple[Any, bool]] = [(data, False)]
+    while open_:
+        value, secret = open_.pop()
+        if isinstance(value, str):
+            said = (word.strip("'\",;()[]{}") for word in _SAYS_A_SECRET.findall(value))
+            found |= {value} if secret else {*said, *_of_address(value)}
+        elif isinstance(value, dict | list | tuple | set) and (id(value), secret) not in seen:
+            seen.add((id(value), secret))
+            if isinstance(value, dict):
+                open_ += [(n, not OPTION.fullmatch(n)) for n in value if isinstance(n, str)]
+                open_ += [(v, secret or _names_one(name)) for name, v in value.items()]
+            else:
+                open_ += [(item, secret) for item in value]
+    return {secret for secret in found if len(secret) >= _SHORTEST}
+
+
+def _names_one(name: Any) -> bool:
+    return isinstance(name, str) and _NAMES_A_SECRET.search(name) is not None
+
+
+def _of_address(text: str) -> Iterator[str]:
+    if "://" not in text:
+        return
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        yield text
+        return
+    yield from parts.netloc.rpartition("@")[0].split(":", 1)
+    yield from (pair.partition("=")[2] or pair for pair in parts.query.split("&"))
+    yield from (part for part in (*parts.path.split("/"), parts.fragment) if len(part) >= 16)
+
+
+def _pieces(secret: str) -> Iterator[str]:
+    """Strings of at most 8 characters, one of which stands in whatever quotes the secret."""
+    for form in _forms(secret):
+        for one in {form, form.strip()}:
+            if len(one) >= _SHORTEST:
+                yield from (one[i : i + _SHARED] for i in range(max(1, len(one) - _SHARED + 1)))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    raw = secret.encode("utf-8", "replace")
+    yield secret
+    yield unquote(secret)
+    yield quote(secret, safe="", errors="replace")
+    yield quote_plus(secret, errors="replace")
+    yield json.dumps(secret)[1:-1]
+    yield repr(secret)[1:-1]
+    yield repr(raw)[2:-1]
+    yield html.escape(secret)
+    yield raw.hex()
+    for before in range(3):  # in base64 the same bytes read in three ways
+        whole = base64.b64encode(b"\0" * before + raw).decode()
+        # Its first and last letters depend on what stands beside.
+        inner = whole[4 if before else 0 : len(whole) - (4 if (before + len(raw)) % 3 else 0)]
+        if len(inner) >= _SHARED:
+            yield inner
+            yield inner.translate(str.maketrans("+/", "-_"))
+
+
+def _read_otherwise(text: str) -> Iterator[str]:
+    """The text as whoever undoes an escape, or joins lines that were folded, would read it."""
+    yield unquote(text)
+    yield html.unescape(text)
+    yield re.sub(r"\s+", "", text)
+    escape = r"\\(?:x|u00|u\{|U000000)([0-9a-fA-F]{2})\}?"
+    yield re.sub(escape, lambda match: chr(int(match[1], 16)), text)
+
+
+def _found(text: str, pieces: set[str]) -> set[int]:
+    """Places of the text that a piece covers."""
+    lower = text.translate(_LOWER)
+    return {
+        i + k
+        for size in {len(piece) for piece in pieces}
+        for i in range(len(lower) - size + 1)
+        if lower[i : i + size] in pieces
+        for k in range(size)
+    }

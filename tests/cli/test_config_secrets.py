@@ -1,0 +1,113 @@
+"""Keys in a guard file stay there, however it is broken."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_guard.cli.main import app
+from grpo_guard.config import ConfigError, GuardConfig, build_verifier
+from grpo_guard.judge.backends.build import build_backend
+from grpo_guard.redaction import hidden, secrets_in
+
+KEY = "sk-live-Abc123-0123456789XYZ"
+URL = "http://127.0.0.1:9/v1"
+JUDGE = f"verifier: {{type: judge, backend: {{type: openai, model: m, base_url: '{URL}', KEY}}}}"
+
+BROKEN = {
+    "tab": f"verifier:\n  type: judge\n\tbackend: {{api_key: {KEY}}}\n",
+    "tab before the key": f"verifier:\n  backend:\n    type: openai\n\tapi_key: {KEY}\n",
+    "open quote": f'policy: {{on_abstain: "skip}}\nverifier: {{backend: {{api_key: {KEY}}}}}\n',
+    "quote that closes late": f'policy: {{on_abstain: "skip\napi_key: {KEY}"}}\nverifier: {{a: 1}}',
+    "swallowed by a rubric": f'verifier: {{type: judge, rubric: "math\n api_key: {KEY}"}}',
+    "swallowed by a mode": f'verifier: {{type: judge, mode: "logit, api_key: {KEY}"}}',
+    "swallowed by a type": f'verifier: {{type: "judge, api_key: {KEY}"}}',
+    "swallowed by a backend": f'verifier: {{type: judge, backend: "openai, api_key: {KEY}"}}',
+    "at the top": f"api_key: {KEY}\nverifier: {{type: screens}}",
+    "in the policy": f"policy: {{api_key: {KEY}}}\nverifier: {{type: screens}}",
+    "as a policy": f"policy: {{on_abstain: {KEY}}}\nverifier: {{type: screens}}",
+    "as a number": f"alpha: {KEY}\nverifier: {{type: screens}}",
+    "as a mapping": f"policy: {{on_abstain: {{api_key: {KEY}}}}}\nverifier: {{type: screens}}",
+    "as a list": f"verifier: [{{type: judge, backend: {{api_key: {KEY}}}}}]",
+    "as an empty list": f"verifier: {{all: {{type: judge, api_key: {KEY}}}}}",
+    "beside a combinator": f"verifier: {{all: [{{type: screens}}], {KEY}: 1}}",
+    "instead of a type": f"verifier: {{typ: judge, api_key:{KEY}}}",
+    "in the verifier": f"verifier: {{type: judge, api_key: {KEY}}}",
+    "in the screens": f"verifier: {{type: screens, api_key: {KEY}}}",
+    "without a space": JUDGE.replace("KEY", f"api_key:{KEY}"),
+    "as a name": JUDGE.replace("KEY", f"{KEY}: 1"),
+    "with a line break": JUDGE.replace("KEY", f'api_key: "{KEY[:14]}\\n{KEY[14:]}"'),
+    "as a name without a dash": f"{KEY.replace('-', '_')}: 1\nverifier: {{type: screens}}",
+    "as a list of keys": JUDGE.replace("KEY", f"api_key: [{KEY}]"),
+    "unknown backend": f"verifier: {{type: judge, backend: {{type: {KEY}, api_key: {KEY}}}}}",
+    "in the sampling": f"verifier: {{type: seed_replay, model: m, sampling: {{token: {KEY}}}}}",
+    "undefined alias": f"verifier: {{type: judge, api_key: *{KEY}}}",
+    "twice an anchor": f"verifier: [&{KEY} a, &{KEY} b, *{KEY}]",
+    "a tag": f"verifier: !{KEY} a",
+    "a tag of another kind": f"verifier: !!{KEY} a",
+    "an escape": f'verifier: {{api_key: "\\q{KEY}"}}',
+    "a date": f"alpha: 2001-99-99\nverifier: {{api_key: {KEY}}}",
+    "a huge number": f"alpha: {'9' * 5000}\nverifier: {{api_key: {KEY}}}",
+    "a huge hexadecimal": f"alpha: 0x{'f' * 5000}\nverifier: {{api_key: {KEY}}}",
+    "a control character": f"verifier: {{api_key: {KEY}\x01}}",
+    "deep": "verifier: " + "[" * 3000 + KEY,
+    "address": f"verifier: {{type: judge, backend: {{type: openai, base_url: 'http://u:{KEY}@[h'}}}}",
+    "address elsewhere": f"verifier: {{type: judge, rubric: 'http://h/?k={KEY}'}}",
+}
+
+
+def parts(text):
+    text = text.replace("_", "-")
+    return [KEY[i : i + 8] for i in range(len(KEY) - 7) if KEY[i : i + 8] in text]
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_refused_without_its_key(tmp_path, case):
+    path, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"
+    path.write_text(BROKEN[case])
+    rows.write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
+    arguments = ["verify", "-c", str(path), str(rows), "-o", str(tmp_path / "out.jsonl")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.strip()
+    assert not parts(result.output + result.stderr)
+
+
+def test_a_backend_from_python_is_refused_without_its_key():
+    for wrong in ({"type": "openai", "model": "m", f"api_key:{KEY}": None}, {"api_key": KEY}):
+        with pytest.raises(ValueError, match="backend") as refused:
+            build_backend(wrong)
+        assert not parts(str(refused.value))
+
+
+def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
+    path = tmp_path / "guard.yaml"
+    for text, said in {
+        "alpha: 7\nverifier: {type: screens}": "got 7",
+        "policy: {on_abstain: skp}\nverifier: {type: screens}": "'raise', got 'skp'",
+        "policy: {max_abstain_rate: [1]}\nverifier: {type: screens}": "got a list",
+        "verifier: {type: screens}\nx: 1": "guard.yaml: x: Extra inputs are not permitted",
+        "verifier: [1]": "got a list",
+        "verifier: {type: scrns}": "got 'scrns'; did you mean 'screens'",
+        "verifier:\n\t- x": "line 2, column 1",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(ConfigError) as refused:
+            GuardConfig.from_yaml(path).build()
+        assert said in str(refused.value)
+
+
+def test_a_tree_that_contains_itself_ends():
+    tree = {"type": "judge", "api_key": KEY}
+    tree["inner"] = [tree]
+    assert secrets_in(tree) == {KEY}
+    with pytest.raises(ConfigError) as refused:
+        build_verifier(tree, 1e-3)
+    assert not parts(str(refused.value))
+
+
+def test_what_is_no_secret_is_left_as_it_is():
+    assert hidden("a key of none", ["no", "", "key"]) == "a key of none"
+    assert hidden("maximum context length is 4096", [KEY]) == "maximum context length is 4096"
+    assert secrets_in({"max_tokens": 5, "api_key_env": "MY_KEY", "model": "a/b"}) == set()
