@@ -7,11 +7,12 @@ setting, models, seed). Fields that a reader does not know are kept and ignored.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grpo_guard.files import write_whole
 
 ACCEPTED_POISON: Final = "accepted_poison"
 REJECTED_CORRECT: Final = "rejected_correct"
@@ -206,12 +207,7 @@ def write_json(path: Path, data: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def _shorten(text: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.completion import Completion
+from grpo_guard.files import write_whole
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -203,11 +204,8 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
     """Write what verifiers said of honest completions, by their names; all of it or nothing."""
-    path = Path(path)
     data = {"format": FORMAT, "verifiers": {name: h.to_dict() for name, h in honest.items()}}
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 
 
 def read_calibration(path: str | Path, name: str) -> HonestScores:

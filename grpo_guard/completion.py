@@ -22,9 +22,10 @@ class CompletionError(ValueError):
     """
 
     def __init__(self, field_name: str, expected: str, got: Any) -> None:
-        self.field = field_name
-        self.problem = f"expected {expected}, got {_shorten(got)}"
-        super().__init__(f"{field_name}: {self.problem}")
+        # An unknown field's name is the sender's: raw, it could write to the operator's terminal.
+        self.field = shown(field_name)[1:-1]
+        self.problem = f"expected {expected}, got {_got(got)}"
+        super().__init__(f"{self.field}: {self.problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,20 @@ def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
     return tuple(numbers)
 
 
-def _shorten(value: Any) -> str:
+def shown(value: Any, most: int = 80) -> str:
+    """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
+
+    Of what is neither text nor a plain number, its type alone: printing it could take any time.
+    """
+    if isinstance(value, str):
+        text = ascii(value[:most])
+    elif isinstance(value, bool | float | None) or (isinstance(value, int) and _fits(value)):
+        text = repr(value)
+    else:
+        text = "a larger one" if isinstance(value, int) else type(value).__name__
+    return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
+
+
+def _got(value: Any) -> str:
     words = ("nothing", "an unknown field", "a larger one")
-    text = value if value in words else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return value if isinstance(value, str) and value in words else shown(value)

@@ -1,16 +1,25 @@
-"""Reading completions from JSON Lines, with errors that say where."""
+"""Reading JSON from strangers: bounded before it is parsed, with errors that say where."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.completion import Completion, CompletionError, shown
 
 # One line is one completion; a file without line breaks must not fill the memory.
-MAX_LINE_CHARACTERS = 64 * 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+# Parsed, three bytes become a list of 64 bytes, and seven an entry of a dict. So for every 16 bytes
+# that a text may have it may hold one value, and a list or an object counts as four. A token id and
+# its log-prob take about 26 bytes together.
+BYTES_PER_VALUE = 16
+LIST_VALUES = 4
+MAX_DEPTH = 100
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class InputError(ValueError):
@@ -24,25 +33,15 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         InputError: the file cannot be read, or a line is not a JSON object.
     """
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open("rb") as lines:
             number = 0
-            while line := lines.readline(MAX_LINE_CHARACTERS + 1):
+            while line := lines.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if len(line) > MAX_LINE_CHARACTERS:
-                    raise InputError(
-                        f"{path}:{number}: (line): expected at most {MAX_LINE_CHARACTERS} "
-                        "characters, got more"
-                    )
-                if line.strip():
+                if not line.isspace():
                     yield number, _object(path, number, line)
     except OSError as error:
         raise InputError(
             f"{path}: (file): expected a readable file, got {error.strerror}"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: (file): expected UTF-8 text, got byte {error.object[error.start]:#x} "
-            f"at offset {error.start}"
         ) from None
 
 
@@ -62,14 +61,25 @@ def read_completions(path: Path) -> list[Completion]:
     return completions
 
 
-def parse_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that ``text`` is.
+def parse_object(text: bytes, most: int) -> dict[str, Any]:
+    """Return the JSON object that ``text`` is, in UTF-8.
+
+    Args:
+        text: One line of a file, or the body of a request.
+        most: How many bytes it may have, and with them how many values.
 
     Raises:
         InputError: it is none; the message says what was expected and, briefly, what was found.
     """
+    if len(text) > most:
+        raise InputError(f"expected at most {most} bytes, got more")
+    _check_size(text, max(most // BYTES_PER_VALUE, 1024))
     try:
-        data = json.loads(text)
+        data = json.loads(text.decode("utf-8"), object_pairs_hook=_names_once)
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        problem = f"UTF-8 text, got byte {text[error.start]:#x} at offset {error.start}"
     except RecursionError:
         problem = "a JSON object, got one nested too deeply"
     except ValueError as error:  # JSONDecodeError, and integers of too many digits
@@ -81,8 +91,45 @@ def parse_object(text: str) -> dict[str, Any]:
     raise InputError(f"expected {problem}")
 
 
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+def _check_size(text: bytes, most: int) -> None:
+    """Count the values and measure the depth without parsing, in memory in proportion to the text.
+
+    What stands in strings does not count: it is the completion's author who writes it, and he must
+    not be able to have the request refused. Up to the first place that is no JSON, where parsing
+    would stop, the counts are exact.
+    """
+    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
+    strings = bare.count(b'"') // 2
+    if strings <= most:  # what is split below takes memory for each
+        bare = b"".join(bare.split(b'"')[::2])
+        brackets = bare.translate(None, _NOT_BRACKETS)
+        opened = brackets.count(b"[") + brackets.count(b"{")
+        if len(brackets) > 2 * opened:
+            raise InputError("expected a JSON object, got invalid JSON (more closed than opened)")
+        if bare.count(b",") + bare.count(b":") + LIST_VALUES * opened <= most:
+            if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
+                raise InputError("expected a JSON object, got one nested too deeply")
+            return
+    raise InputError(
+        f"expected at most {most} values (a list or object is {LIST_VALUES}), got more"
+    )
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Where a name stands twice, readers differ in which one they take: what another
+    program checked need not be what is verified here."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InputError(f"expected each name once in an object, got {shown(name)} twice")
+            seen.add(name)
+    return data
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        return parse_object(line)
+        return parse_object(line, MAX_LINE_BYTES)
     except InputError as error:
         raise InputError(f"{path}:{number}: (line): {error}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import threading
 import time
@@ -141,9 +142,9 @@ def _save(
     """Write a checkpoint beside the old one and exchange them: a full disk leaves the old one."""
     run = {"rows": rows, "examples": examples, "identity": identity}
     data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(run)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             torch.save(data, file)
             file.flush()
             os.fsync(file.fileno())

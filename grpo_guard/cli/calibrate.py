@@ -199,10 +199,10 @@ def _progress(done: int, total: int) -> None:
 
 
 def _write(out: Path, result: ProfileFile) -> None:
-    partial = out.with_name(out.name + ".part")
+    from grpo_guard.files import write_whole
+
     try:
-        partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        partial.replace(out)  # a complete file or none
+        write_whole(out, result.model_dump_json(indent=2) + "\n")
     except OSError as error:
         typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
         raise typer.Exit(1) from None

@@ -29,7 +29,7 @@ def serve(
     ] = 120.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 8,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 503.")] = 1024,
-    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request, in MiB.")] = 16,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request, in MiB.")] = 4,
 ) -> None:
     """Answer OpenRLHF's /get_reward and /v1/verify over HTTP.
 

@@ -28,6 +28,7 @@ def verify(
     import json
 
     from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.files import write_whole
     from grpo_guard.jsonl import InputError, read_completions
     from grpo_guard.supervise import supervised
 
@@ -47,11 +48,8 @@ def verify(
         for i, verdict in zip(rows, verdicts, strict=True):
             counts[verdict.outcome.value] += 1
             lines[i] = json.dumps({"index": i, **verdict.to_dict()}) + "\n"
-    partial = out.with_name(out.name + ".part")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
-        partial.replace(out)  # a complete file or none
+        write_whole(out, "".join(lines))
     except OSError as error:
         typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
         raise typer.Exit(1) from None

@@ -1,4 +1,4 @@
-"""The web application: reading, taking a turn, working in a thread, answering."""
+"""The web application: reading a body, taking a turn, working in a thread, answering."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
 from grpo_guard.server.bodies import completions_in, queries_in
+from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.late import awaited_by, until_late, while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
@@ -39,12 +40,12 @@ class Service(Generic[Asked]):
     """One way of asking the guard.
 
     Args:
-        parse: From a body and the most completions that it may hold. Raises RequestError.
+        parse: From a body and the bounds that it must keep. Raises RequestError.
         answer: The reply; slow.
         too_late: The reply where that took too long.
     """
 
-    parse: Callable[[bytes, int], Asked]
+    parse: Callable[[bytes, Limits], Asked]
     answer: Callable[[Asked], Any]
     too_late: Callable[[Asked], Any]
 
@@ -75,7 +76,7 @@ def create_app(
         lambda batch: as_json(abstentions(guard, len(batch), Cause.TIMEOUT, late)),
     )
     reward = Service(queries_in, rewards.of, lambda given: rewards.abstained(len(given)))
-    turns = Turns(limits.running, limits.waiting)
+    desk = Desk(limits, token)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -91,75 +92,84 @@ def create_app(
     app = FastAPI(title="grpo-guard", openapi_url=None, lifespan=lifespan)
 
     async def get_reward(request: Request) -> Response:
-        return await _respond(request, reward, turns, limits, token)
+        return await desk.respond(request, reward)
 
     async def v1_verify(request: Request) -> Response:
-        return await _respond(request, verify, turns, limits, token)
+        return await desk.respond(request, verify)
 
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         return reply({"status": "ok"})
 
-    app.add_api_route("/get_reward", get_reward, methods=["POST"])
-    app.add_api_route("/v1/verify", v1_verify, methods=["POST"])
-    app.add_api_route("/health", health, methods=["GET"])
+    app.add_route("/get_reward", get_reward, methods=["POST"])
+    app.add_route("/v1/verify", v1_verify, methods=["POST"])
+    app.add_route("/health", health, methods=["GET"])
     return app
 
 
-async def _respond(
-    request: Request, service: Service[Any], turns: Turns, limits: Limits, token: str | None
-) -> Response:
-    deadline = asyncio.get_running_loop().time() + limits.seconds
-    try:
-        check_access(request.headers, token)
-        _refuse_length(request, limits)
-        # The turn comes before the body: what waits is held up in its sender's memory, not here.
-        async with turns.turn(deadline) as turn:
-            asked = await asyncio.to_thread(
-                service.parse, await _body(request, limits), limits.completions
-            )
-            given_up = threading.Event()
+class Desk:
+    """What the requests of one server share: room for bodies, turns, and one parser."""
+
+    def __init__(self, limits: Limits, token: str | None) -> None:
+        self._limits, self._token = limits, token
+        self._intake = Intake(limits)
+        self._turns = Turns(limits.running, limits.waiting)
+        # One at a time: it takes several times the body's memory, and keeps the interpreter to
+        # itself, so that all else stands still meanwhile.
+        self._parser = asyncio.Lock()
+
+    async def respond(self, request: Request, service: Service[Any]) -> Response:
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        try:
+            check_access(request.headers, self._token)
+            _check_form(request, self._limits)
+            # The body comes before the turn, which a sender who takes his time would hold.
+            async with self._intake.body(request, deadline) as body:
+                return await self._answer(request, service, body, deadline)
+        except RequestError as error:
+            if error.status in (413, 503):
+                await _discard(request, self._limits)
+            headers = {"Retry-After": "1"} if error.retry else {}
+            headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+            # What is left of a refused body is not read.
+            headers["Connection"] = "close"
+            return reply({"error": error.message, **error.place}, error.status, headers)
+        except ClientDisconnect:
+            return Response(status_code=400)  # to nobody
+        except Exception as error:
+            # The reward function's, or a defect here. The reply names the class alone: the message
+            # may tell a stranger of the server's files.
+            logger.error("%s failed", request.url.path, exc_info=error)
+            return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
+
+    async def _answer(
+        self, request: Request, service: Service[Any], body: bytes, deadline: float
+    ) -> Response:
+        given_up = threading.Event()
+        async with while_it_waits(request, given_up), self._turns.turn(deadline) as turn:
+            if given_up.is_set():
+                raise ClientDisconnect
+            async with self._parser:
+                asked = await asyncio.to_thread(service.parse, body, self._limits)
             work = awaited_by(given_up, lambda: service.answer(asked))
             try:
-                async with while_it_waits(request, given_up):
-                    return reply(await turn.run(work, deadline))
+                return reply(await turn.run(work, deadline))
             except TimeoutError:
-                logger.warning("%s: no answer within %g s", request.url.path, limits.seconds)
+                given_up.set()
+                logger.warning("%s: no answer within %g s", request.url.path, self._limits.seconds)
                 return reply(service.too_late(asked))
-    except RequestError as error:
-        if error.status in (413, 503):
-            await _discard(request, limits)
-        headers = {"Retry-After": "1"} if error.retry else {}
-        headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-        # What is left of a refused body is not read.
-        headers["Connection"] = "close"
-        return reply({"error": error.message, **error.place}, error.status, headers)
-    except ClientDisconnect:
-        return Response(status_code=400)  # to nobody
-    except Exception as error:
-        # The reward function's, or a defect here. The reply names the class alone: the message may
-        # tell a stranger of the server's files.
-        logger.error("%s failed", request.url.path, exc_info=error)
-        return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
 
-def _refuse_length(request: Request, limits: Limits) -> None:
+def _check_form(request: Request, limits: Limits) -> None:
+    """Refuse before the body is read what says how large it is, and what does not."""
+    # Its size would not be known before it is unpacked.
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise RequestError(415, "(body): expected no Content-Encoding")
+    # A chunk of one byte takes six, and as much of the loop's time as a whole body.
+    if "transfer-encoding" in request.headers:
+        raise RequestError(411, "(body): expected a Content-Length, got Transfer-Encoding")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.body_bytes):
-        raise _too_large(limits)
-
-
-async def _body(request: Request, limits: Limits) -> bytes:
-    """Read no more than is allowed, whatever the declared length, and for no longer."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limits.body_bytes:
-                    raise _too_large(limits)
-    except TimeoutError:
-        raise RequestError(408, f"no whole body within {limits.body_seconds:g} s") from None
-    return bytes(body)
+        raise too_large(limits)
 
 
 async def _discard(request: Request, limits: Limits) -> None:
@@ -173,7 +183,3 @@ async def _discard(request: Request, limits: Limits) -> None:
                 left -= len(chunk)
                 if left < 0:
                     return
-
-
-def _too_large(limits: Limits) -> RequestError:
-    return RequestError(413, f"(body): expected at most {limits.body_bytes} bytes, got more")

@@ -10,50 +10,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.completion import Completion, CompletionError, shown
 from grpo_guard.jsonl import InputError, parse_object
+from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """One call of OpenRLHF: three lists of one length."""
+    """One call of OpenRLHF: lists of one length; ``labels`` None where the request has none."""
 
     queries: list[str]
     prompts: list[str]
-    labels: list[Any]
+    labels: list[Any] | None
 
     def __len__(self) -> int:
         return len(self.queries)
 
 
-def completions_in(body: bytes, most: int) -> list[Completion]:
+def completions_in(body: bytes, limits: Limits) -> list[Completion]:
     """The completions of ``{"completions": [...]}``.
 
     Raises:
         RequestError: 422 with ``index`` and ``field`` where it is about one of them, 413 for more
-            than ``most``.
+            than are allowed.
     """
-    data = _object(body)
-    rows = _list(data, "completions", most)
+    data = _object(body, limits)
+    rows = _list(data, "completions", limits)
     for name in data:
         if name != "completions":
-            raise RequestError(422, f"{name!a:.80}: expected only completions, got another field")
+            raise RequestError(422, f"{shown(name)}: expected only completions, got another field")
     return [_completion(i, row) for i, row in enumerate(rows)]
 
 
-def queries_in(body: bytes, most: int) -> Queries:
+def queries_in(body: bytes, limits: Limits) -> Queries:
     """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``; further fields are for
     other reward servers. Without prompts a query is all completion.
 
     Raises:
-        RequestError: 422 with ``index`` where it is about one of them, 413 for more than ``most``.
+        RequestError: 422 with ``index`` where it is about one of them, 413 for more than allowed.
     """
-    data = _object(body)
-    queries = _list(data, "query", most)
-    given = {"query": queries}
+    data = _object(body, limits)
+    queries = _list(data, "query", limits)
+    given = {"query": queries, "prompts": [""] * len(queries)}
     for name in ("prompts", "labels"):
-        given[name] = [""] * len(queries) if data.get(name) is None else _list(data, name, most)
+        if data.get(name) is None:
+            continue
+        given[name] = _list(data, name, limits)
         if len(given[name]) != len(queries):
             raise RequestError(
                 422, f"{name}: expected {len(queries)}, one per query, got {len(given[name])}"
@@ -65,14 +68,14 @@ def queries_in(body: bytes, most: int) -> Queries:
                 got = type(value).__name__
                 problem = f"{name}[{i}]: expected a string, got {got}"
                 raise RequestError(422, problem, {"index": i})
-    return Queries(given["query"], given["prompts"], given["labels"])
+    return Queries(given["query"], given["prompts"], given.get("labels"))
 
 
 def _completion(index: int, row: Any) -> Completion:
     try:
         return Completion.from_dict(row)
     except CompletionError as error:
-        field = "(completion)" if error.field == "(line)" else f"{error.field:.80}"
+        field = "(completion)" if error.field == "(line)" else error.field
         problem = error.problem
     except RecursionError:
         field, problem = "(completion)", "expected an object, got one nested too deeply"
@@ -80,23 +83,20 @@ def _completion(index: int, row: Any) -> Completion:
     raise RequestError(422, f"completions[{index}]: {field}: {problem}", place)
 
 
-def _list(data: dict[str, Any], name: str, most: int) -> list[Any]:
+def _list(data: dict[str, Any], name: str, limits: Limits) -> list[Any]:
     value = data.get(name)
     if not isinstance(value, list):
         got = type(value).__name__ if name in data else "nothing"
         raise RequestError(422, f"{name}: expected a list, got {got}")
-    if len(value) > most:
+    if len(value) > (most := limits.completions):
         raise RequestError(413, f"{name}: expected at most {most} in one request, got {len(value)}")
     return value
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes, limits: Limits) -> dict[str, Any]:
     # Not the framework's own parsing: its error replies repeat the input, which may be huge, and
     # which a lone surrogate turns into a failure of the server.
     try:
-        return parse_object(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        found = f"byte {body[error.start]:#x} at offset {error.start}"
-        raise RequestError(422, f"(body): expected UTF-8 text, got {found}") from None
+        return parse_object(body, limits.body_bytes)
     except InputError as error:
         raise RequestError(422, f"(body): {error}") from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+FLIGHT_BODIES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -11,10 +13,12 @@ class Limits:
 
     Args:
         seconds: From a request's arrival to its answer. OpenRLHF gives up after 180.
-        running: Requests worked on at once. Also bounds the threads and the bodies in memory.
-        waiting: Requests that wait their turn; more are told to come back (503).
-        body_bytes: Of one request.
-        body_seconds: For its body to arrive: a sender who takes his time holds a turn.
+        running: Requests worked on at once. Also bounds the threads.
+        waiting: Requests that are here and wait their turn; more are told to come back (503).
+        body_bytes: Of one request. All that are in memory may have `FLIGHT_BODIES` times that.
+        body_seconds: For its body to arrive.
+        body_rate: Bytes a second that must arrive, on average after the first `body_patience`.
+        body_patience: Seconds.
         completions: In one request: a short body can ask for a great many judgements.
 
     Raises:
@@ -24,8 +28,10 @@ class Limits:
     seconds: float = 120.0
     running: int = 8
     waiting: int = 1024
-    body_bytes: int = 16 * 1024 * 1024
+    body_bytes: int = 4 * 1024 * 1024
     body_seconds: float = 20.0
+    body_rate: int = 16 * 1024
+    body_patience: float = 10.0
     completions: int = 1024
 
     def __post_init__(self) -> None:
@@ -33,3 +39,8 @@ class Limits:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"Limits.{name}: expected a number > 0, got {value!r}")
+
+    @property
+    def flight_bytes(self) -> int:
+        """Of all bodies in memory: coming in, waiting for their turn or worked on."""
+        return FLIGHT_BODIES * self.body_bytes

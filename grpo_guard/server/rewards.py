@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +19,15 @@ from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
 from grpo_guard.server.problems import RequestError
 
+logger = logging.getLogger("grpo_guard")
 LISTS = ("rewards", "scores")
 GUARD_LOGS = ("guard_accept", "guard_reject", "guard_abstain")
+
+
+NOTE_ON_LABELS = (
+    'OpenRLHF sends the label "" where the data set has none (is its label key set?), and '
+    '"" in answer is true; the reward function must not pay for it'
+)
 
 
 class Rewards:
@@ -30,7 +38,8 @@ class Rewards:
         reward: ``reward(queries, prompts, labels)``; None = 1 for whatever is accepted.
 
     Attributes:
-        notes: What of the guard's policy the protocol cannot carry out, for the operator.
+        notes: For the operator: what of the guard's policy the protocol cannot carry out, and
+            what his function may be given as a label.
 
     Raises:
         FrameworkError: not a function that OpenRLHF could call.
@@ -38,6 +47,9 @@ class Rewards:
 
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
+        self._takes_labels, self._warned = reward is not None, False
+        if self._takes_labels:
+            self.notes.append(NOTE_ON_LABELS)
         own = Guard(guard.verifier, policy=policy, ledger=until_late(guard.ledger))
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
@@ -49,16 +61,30 @@ class Rewards:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
 
         Raises:
+            RequestError: 422; no labels, and a function that takes them.
             Exception: of the reward function.
         """
         if not given:
             return self.abstained(0)
-        answer = self._guarded(given.queries, given.prompts, given.labels)
+        answer = self._guarded(given.queries, given.prompts, self._labels(given))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
         self._logged = tuple(logs)
         return {**rows, "extra_logs": logs}
+
+    def _labels(self, given: Queries) -> list[Any]:
+        if not self._takes_labels:
+            return given.labels or [None] * len(given)
+        if given.labels is None:
+            # In their place an empty text would pay everybody where ``label in answer`` is asked.
+            raise RequestError(
+                422, "labels: expected a list, one per query, got nothing", {"field": "labels"}
+            )
+        if "" in given.labels and not self._warned:
+            self._warned = True
+            logger.warning("/get_reward got an empty label: %s", NOTE_ON_LABELS)
+        return given.labels
 
     def abstained(self, count: int) -> dict[str, Any]:
         """What could not be looked at earns as little as the worst so far, and 0 at most.

@@ -8,14 +8,31 @@ import logging
 import uvicorn
 from fastapi import FastAPI
 
+from grpo_guard.server.connection import Connection
+
 # Seconds that requests under way have to finish; what stops services waits 30 and then kills.
 GRACE = 25
 # Requests that wait hold a connection each, and a process may often open 1,024 files.
 OPEN_FILES = 131_072
+# Each line of a head takes time that everybody waits.
+HEAD_BYTES = 16 * 1024
 
 
 def listen(app: FastAPI, host: str, port: int) -> bool:
     """Serve until SIGTERM or SIGINT, then finish what is under way. False: could not listen."""
+    _allow_connections()
+    server = server_of(app, host, port)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return True
+    except SystemExit:
+        return False
+    return server.started
+
+
+def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+    """A server that does not run yet."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -24,21 +41,13 @@ def listen(app: FastAPI, host: str, port: int) -> bool:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        # Bounds the size of headers, which its alternative does not.
-        http="h11",
+        http=Connection,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         ws="none",
         timeout_graceful_shutdown=GRACE,
         log_level=logging.INFO,
     )
-    _allow_connections()
-    server = uvicorn.Server(config)
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        return True
-    except SystemExit:
-        return False
-    return server.started
+    return uvicorn.Server(config)
 
 
 def _allow_connections() -> None:

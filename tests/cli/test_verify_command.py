@@ -70,13 +70,25 @@ def test_a_malformed_line_is_named_and_nothing_is_written(files, line, complaint
     assert not (files / "out.jsonl").exists()
 
 
+def test_nothing_is_written_but_the_file_that_was_asked_for(files):
+    """Whoever may write to the folder may plant links under names that he knows beforehand."""
+    (files / "precious").write_text("precious")
+    for name in ("out.jsonl", "out.jsonl.part", ".out.jsonl.part"):
+        (files / name).symlink_to(files / "precious")
+    before = {path.name for path in files.iterdir()}
+    assert run(files, json.dumps({"prompt": PROMPT, "text": "?"})).exit_code == 0
+    assert (files / "precious").read_text() == "precious"
+    assert json.loads((files / "out.jsonl").read_text())["index"] == 0
+    assert {path.name for path in files.iterdir()} == before | {"in.jsonl"}
+
+
 def test_missing_and_binary_files_are_bad_input(files):
     (files / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
-    for name in ("nowhere.jsonl", "binary.jsonl"):
+    for name, place in (("nowhere.jsonl", " (file)"), ("binary.jsonl", "1: (line)")):
         arguments = ["verify", "-c", str(files / "guard.yaml"), str(files / name), "-o", "o"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2
-        assert f"{name}: (file): expected" in result.stderr
+        assert f"{name}:{place}: expected" in result.stderr
 
 
 @pytest.mark.parametrize(

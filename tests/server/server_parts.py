@@ -1,7 +1,10 @@
 """Guards and reward functions for the server's tests."""
 
+import contextlib
 import json
+import socket
 import threading
+import time
 
 from fastapi.testclient import TestClient
 
@@ -9,6 +12,7 @@ from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.server.app import create_app
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards
+from grpo_guard.server.run import server_of
 from grpo_guard.verdict import Cause, abstain, accept, reject
 
 
@@ -43,6 +47,49 @@ def client(verifier=None, reward=None, policy=None, ledger=None, token=None, **l
         token=token,
     )  # fmt: skip
     return TestClient(app)
+
+
+@contextlib.contextmanager
+def listening(verifier=None, ledger=None, **limits):
+    """The port of a real server."""
+    app = create_app(Guard(verifier or Words(), ledger=ledger), limits=Limits(**limits))
+    server = server_of(app, "127.0.0.1", 0)
+    running = threading.Thread(target=server.run, daemon=True)
+    running.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = server.force_exit = True
+        running.join(30)
+
+
+def connect(port, *sent):
+    """A connection over which something was sent."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+    for part in sent:
+        raw.sendall(part)
+    return raw
+
+
+def head(length, path="/v1/verify", more=""):
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+def asking(*texts, size=0):
+    """A request's body, at least so long."""
+    rows = [{"prompt": "3+4?", "text": text} for text in texts]
+    return json.dumps({"completions": rows}).encode().ljust(size)
+
+
+def status(raw):
+    """Of the reply; 0 = closed without one."""
+    with contextlib.closing(raw), raw.makefile("rb") as reply:
+        while line := reply.readline():
+            if line.startswith(b"HTTP/1.1 ") and b" 100 " not in line:
+                return int(line.split()[1])
+    return 0
 
 
 def rewards_of(web, *texts, prompt="3+4?"):

@@ -152,6 +152,7 @@ def test_open_to_others_without_a_token_it_warns(files, monkeypatch):
     (files / "skip.yaml").write_text("{policy: {on_abstain: skip}, verifier: {type: screens}}")
     assert "anybody there may ask" in run(files, "--host", "0.0.0.0").stderr
     assert run(files).stderr == ""
+    assert '"" in answer is true' in run(files, "--reward", str(files / "grader.py:grade")).stderr
     assert "cannot carry out on_abstain: skip" in run(files, config="skip.yaml").stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
     assert run(files, "--host", "0.0.0.0").stderr == ""

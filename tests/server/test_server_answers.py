@@ -55,6 +55,30 @@ def test_prompts_and_labels_may_be_missing_and_labels_are_what_the_data_set_has(
     assert strict(web.post("/get_reward", json=asked))["rewards"] == [1.0] * 3
 
 
+@pytest.mark.parametrize("more", [{}, {"labels": None}])
+def test_a_reward_function_is_not_called_without_labels(more):
+    """In their place an empty text would pay everybody."""
+    verifier = Words()
+
+    def grade(queries, prompts, labels):
+        return [float(label in query) for query, label in zip(queries, labels, strict=True)]
+
+    web = client(verifier, grade)
+    refused = strict(web.post("/get_reward", json={"query": ["fine"], **more}), 422)
+    assert refused == {
+        "error": "labels: expected a list, one per query, got nothing", "field": "labels"
+    }  # fmt: skip
+    assert verifier.shown == []
+
+
+def test_empty_labels_are_openrlhfs_and_are_warned_of_once(caplog):
+    web = client(reward=lambda queries, prompts, labels: [float(not label) for label in labels])
+    for _ in range(2):
+        asked = {"query": ["fine"], "prompts": [""], "labels": [""]}
+        assert strict(web.post("/get_reward", json=asked))["rewards"] == [1.0]
+    assert caplog.text.count("got an empty label") == 1
+
+
 def test_verify_answers_as_the_command_does():
     web = client()
     first, second = verdicts_of(web, "Hail", "fine")
@@ -104,8 +128,13 @@ def test_a_ledger_that_fails_is_no_verdict_and_no_reward(caplog):
     [
         ("/v1/verify", b"", "(body): expected a JSON object, got invalid JSON"),
         ("/v1/verify", b"\xff{}", "(body): expected UTF-8 text, got byte 0xff at offset 0"),
-        ("/v1/verify", b"[" * 100_000, "(body): expected a JSON object, got one nested too deeply"),
+        ("/v1/verify", b"[" * 1000, "(body): expected a JSON object, got one nested too deeply"),
         ("/v1/verify", b'{"completions": [1' + b"0" * 5000 + b"]}", "got invalid JSON"),
+        ("/v1/verify", b'{"a": ' + b"[]," * 100_000, "(body): expected at most 262144 values"),
+        ("/v1/verify", b'{"a": ' + b'"",' * 300_000, "(body): expected at most 262144 values"),
+        ("/v1/verify", b'{"a": 1' + b"]" * 100_000, "(more closed than opened)"),
+        ("/v1/verify", b'{"completions": [], "completions": []}', "got 'completions' twice"),
+        ("/get_reward", b'{"query": ["a"], "labels": [{"a": 1, "\\u0061": 2}]}', "got 'a' twice"),
         ("/v1/verify", b"[]", "(body): expected a JSON object, got list"),
         ("/v1/verify", b"{}", "completions: expected a list, got nothing"),
         ("/v1/verify", b'{"completions": {}}', "completions: expected a list, got dict"),
@@ -194,7 +223,7 @@ def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
 
     web = client(reward=grade)
     while errors:
-        answer = strict(web.post("/get_reward", json={"query": ["fine"]}), 500)
+        answer = strict(web.post("/get_reward", json={"query": ["fine"], "labels": [""]}), 500)
         assert "secret" not in answer["error"]
     assert "/secret" in caplog.text
     assert "TimeoutError: api" in caplog.text

@@ -1,12 +1,13 @@
 """What a request may cost, and who may ask. Each test is an attack on the server."""
 
 import base64
+import gzip
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import anyio
 import pytest
-from server_parts import Words, client, rewards_of, strict, verdicts_of
+from server_parts import Words, asking, client, rewards_of, strict, verdicts_of
 
 from grpo_guard.server.access import is_loopback
 
@@ -19,7 +20,12 @@ def test_large_bodies_are_refused_whatever_they_declare():
         for _ in range(200):
             yield b" " * 10
 
-    for body, headers in ((b" " * 1001, {}), (drip(), {}), (b"{}", {"content-length": "9" * 400})):
+    for body, headers in (
+        (b" " * 1001, {}),
+        (drip(), {"content-length": "2000"}),
+        (drip(), {"content-length": "10"}),  # it need not be so
+        (b"{}", {"content-length": "9" * 400}),
+    ):
         answer = web.post("/v1/verify", content=body, headers=headers)
         assert "at most 1000 bytes" in strict(answer, 413)["error"]
     assert len(verdicts_of(web, "fine")) == 1
@@ -155,8 +161,22 @@ def test_other_paths_and_methods_are_refused():
     assert web.get("/docs").status_code == web.get("/openapi.json").status_code == 404
 
 
-def test_a_sender_who_takes_his_time_loses_his_turn():
-    app = client(body_seconds=0.2, running=1).app
+@pytest.mark.parametrize("form", ["gzip", "deflate", "br"])
+def test_bodies_whose_size_is_not_known_are_refused(form):
+    web = client()
+    body = gzip.compress(asking("fine"))
+    assert "Content-Encoding" in strict(
+        web.post("/v1/verify", content=body, headers={"content-encoding": form}), 415
+    )["error"]  # fmt: skip
+    answer = web.post("/v1/verify", content=iter([asking("fine")]))
+    assert "expected a Content-Length" in strict(answer, 411)["error"]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"body_seconds": 0.2}, {"body_patience": 0.2, "body_rate": 1000}]
+)
+def test_a_sender_who_takes_his_time_is_refused(limits):
+    app = client(running=1, **limits).app
     sent = []
 
     async def ask():

@@ -1,0 +1,265 @@
+"""What hostile clients cost the HTTP server: honest answers, memory and ``/health`` beside them.
+
+    python -m grpo_guard.evals.bench.serve_load [--only NAME]
+
+Each case starts a server of its own on 127.0.0.1, with a guard that needs no model, attacks it for
+at most ``SECONDS``, and prints one line: how long honest requests and ``/health`` took meanwhile,
+and the resident memory beyond that of the idle server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
+SECONDS = 130.0
+HONEST = 10
+MIB = 1024 * 1024
+ASKED = json.dumps({"completions": [{"prompt": "3+4?", "text": "It is 7. " * 200}]}).encode()
+Attack = Callable[[int, threading.Event], None]
+
+
+def head(length: int, more: str = "") -> bytes:
+    return f"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+def senders(count: int, first: bytes, drip: bytes = b"", pause: float = 0.5) -> Attack:
+    """``count`` connections that send ``first`` and then ``drip`` every ``pause`` seconds; those
+    that the server closes are opened again."""
+
+    def attack(port: int, over: threading.Event) -> None:
+        open_now: list[socket.socket | None] = [None] * count
+        while not over.is_set():
+            for i, connection in enumerate(open_now):
+                try:
+                    if connection is None or _closed(connection):
+                        fresh = socket.create_connection(("127.0.0.1", port), timeout=2)
+                        open_now[i] = fresh
+                        fresh.sendall(first)
+                    elif drip:
+                        connection.sendall(drip)
+                except OSError:
+                    open_now[i] = None
+            over.wait(pause)
+        for connection in filter(None, open_now):
+            connection.close()
+
+    return attack
+
+
+def _closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return not connection.recv(4096) or True  # an answer: its connection is of no more use
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.setblocking(True)
+        connection.settimeout(2)
+
+
+def bodies(*each: bytes, more: str = "", times: int = 1) -> Attack:
+    """One whole body per connection, all at once."""
+
+    def attack(port: int, over: threading.Event) -> None:
+        def send(body: bytes) -> None:
+            for _ in range(times):
+                with contextlib.suppress(OSError):
+                    raw = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+                    with raw:
+                        raw.sendall(head(len(body), more) + body)
+                        raw.recv(4096)
+
+        threads = [threading.Thread(target=send, args=(body,), daemon=True) for body in each]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+
+    return attack
+
+
+def filled(size: int, item: bytes, begin: bytes, end: bytes) -> bytes:
+    """A body of about ``size`` bytes that repeats one item."""
+    return begin + b",".join([item] * ((size - len(begin) - len(end)) // (len(item) + 1))) + end
+
+
+def deep(size: int, item: bytes) -> bytes:
+    """A valid completion whose metadata is a huge list."""
+    begin = b'{"completions":[{"prompt":"","text":"x","metadata":{"a":['
+    return filled(size, item, begin, b"]}}]}")
+
+
+def wrong(size: int, item: bytes) -> bytes:
+    """A body that is refused once it is parsed."""
+    return filled(size, item, b'{"completions":[', b"]}")
+
+
+def keys(size: int) -> bytes:
+    """A valid completion whose metadata has as many names as fit."""
+    names = b",".join(b'"%x":0' % i for i in range(size // 10))
+    return b'{"completions":[{"prompt":"","text":"x","metadata":{' + names + b"}}]}"
+
+
+def ids(size: int) -> bytes:
+    """A valid completion with as many token ids as fit."""
+    return filled(
+        size, b"70000", b'{"completions":[{"prompt":"","text":"x","completion_ids":[', b"]}]}"
+    )
+
+
+WIDE = b'{"completions":[{"prompt":"\xf0\x9f\x98\x80","text":"%s"}]}'
+CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKS = b"1\r\nx\r\n" * 10_000
+CASES: dict[str, tuple[Attack, list[str]]] = {
+    "nobody else": (senders(0, b""), []),
+    "8 idle connections": (senders(8, head(1000)), []),
+    "100 slow connections": (senders(100, head(10_000) + b"{", b" "), []),
+    "2,000 slow connections": (senders(2000, head(10_000) + b"{", b" "), []),
+    "2,000 heads that never end": (senders(2000, b"GET /health HTTP/1.1\r\n", b"a: b\r\n"), []),
+    "2,000 bodies of 60 KB but one byte": (senders(2000, head(60_000) + b" " * 59_999), []),
+    "60 bodies of 3 MiB but one byte": (senders(60, head(3 * MIB) + b" " * (3 * MIB - 1)), []),
+    "20 connections of chunks of one byte": (
+        senders(20, CHUNKED + CHUNKS, CHUNKS, 0.05), [],
+    ),
+    "8 bodies of 15 MiB, lists": (bodies(*[wrong(15 * MIB, b"[]")] * 8), []),
+    "8 valid bodies of 15 MiB, lists": (bodies(*[deep(15 * MIB, b"[]")] * 8), []),
+    "the same, --max-body-mb 16": (bodies(*[deep(15 * MIB, b"[]")] * 8), ["--max-body-mb", "16"]),
+    "8 bodies of 15 MiB of text, --max-body-mb 16": (
+        bodies(*[WIDE % (b"x" * 15 * MIB)] * 8), ["--max-body-mb", "16"],
+    ),
+    "8 valid bodies of 3.9 MiB, lists": (bodies(*[deep(39 * MIB // 10, b"{}")] * 8), []),
+    "8 valid bodies of 1 MiB, lists, 5 times": (bodies(*[deep(MIB, b"[]")] * 8, times=5), []),
+    "8 valid bodies of 1.5 MiB, names, 5 times": (bodies(*[keys(3 * MIB // 2)] * 8, times=5), []),
+    "8 valid bodies of 1.5 MiB, ids, 5 times": (bodies(*[ids(3 * MIB // 2)] * 8, times=5), []),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(*options: str) -> Iterator[tuple[int, int]]:
+    """The port and the process of a server that listens."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "guard.yaml"
+        config.write_text(GUARD)
+        command = [sys.executable, "-m", "grpo_guard", "serve", "-c", str(config), "--port", "0"]
+        server = subprocess.Popen(
+            [*command, *options], stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
+        )
+        assert server.stderr is not None
+        try:
+            found = None
+            while not found:
+                line = server.stderr.readline()
+                if not line:
+                    raise RuntimeError("the server ended")
+                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield int(found[1]), server.pid
+        finally:
+            server.send_signal(signal.SIGKILL)
+            server.wait()
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, float]:
+    """Status and seconds of one request; 0 = no answer."""
+    began = time.monotonic()
+    web = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    try:
+        web.request(method, path, body)
+        answer = web.getresponse()
+        answer.read()
+        return answer.status, time.monotonic() - began
+    except (OSError, http.client.HTTPException):
+        return 0, time.monotonic() - began
+    finally:
+        web.close()
+
+
+def resident(pid: int) -> float:
+    """MB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1000 if found else 0.0
+
+
+def measure(attack: Attack, options: list[str]) -> dict[str, float | str]:
+    with serving(*options) as (port, pid):
+        for _ in range(3):
+            ask(port, "POST", "/v1/verify", ASKED)
+        idle = most = resident(pid)
+        over = threading.Event()
+        honest: list[tuple[int, float]] = []
+        health: list[float] = []
+
+        def look() -> None:
+            while not over.is_set():
+                health.append(ask(port, "GET", "/health")[1])
+                time.sleep(0.05)
+
+        def be_honest() -> None:
+            honest.append(ask(port, "POST", "/v1/verify", ASKED))
+
+        asking = [threading.Thread(target=be_honest, daemon=True) for _ in range(HONEST)]
+        others = [
+            threading.Thread(target=look, daemon=True),
+            threading.Thread(target=attack, args=(port, over), daemon=True),
+        ]
+        for thread in others:
+            thread.start()
+        began = time.monotonic()
+        started = 0
+        while (now := time.monotonic() - began) < SECONDS:
+            most = max(most, resident(pid))
+            time.sleep(0.01)
+            if started < HONEST and now > 1.0 + started / 2:
+                asking[started].start()
+                started += 1
+            if now > 10 and not any(thread.is_alive() for thread in asking):
+                break
+        over.set()
+        for thread in others:
+            thread.join(5)
+        return {
+            "honest_median": statistics.median(seconds for _, seconds in honest or [(0, SECONDS)]),
+            "honest_most": max((s for _, s in honest), default=SECONDS),
+            "answered": f"{sum(status == 200 for status, _ in honest)}/{HONEST}"
+            + "".join(f", {status}" for status, _ in honest if status != 200),
+            "health_most": max(health, default=SECONDS),
+            "idle_mb": idle,
+            "more_mb": most - idle,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    only = parser.parse_args().only
+    for name, (attack, options) in CASES.items():
+        if only not in name:
+            continue
+        row = measure(attack, options)
+        print(
+            f"{name:45} honest {row['honest_median']:6.2f} s, most {row['honest_most']:6.2f} s, "
+            f"answered {row['answered']}; health at most {row['health_most']:6.2f} s; "
+            f"{row['more_mb']:5.0f} MB beyond {row['idle_mb']:.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

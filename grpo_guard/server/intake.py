@@ -1,0 +1,153 @@
+"""Bodies on their way in, before they take a turn.
+
+Whoever sends slowly holds nothing that others need: a body takes no turn until all of it is here,
+it must keep up a least rate, and all bodies together have so many bytes. When those run out, the
+slowest senders are told to come back; if what is here already takes it all, the senders wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.problems import RequestError
+
+
+class _Sender:
+    def __init__(self, started: float, clock: asyncio.Timeout) -> None:
+        self.started, self.clock = started, clock
+        self.held = 0
+        self.waits: float | None = None  # for room, since then: that time is not his
+        self.dropped = False
+
+    def rate(self, now: float) -> float:
+        return self.held / ((self.waits or now) - self.started + 0.1)
+
+
+class Intake:
+    """For the tasks of one event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._room = limits.flight_bytes
+        self._held = 0  # bytes of all bodies
+        self._whole = 0  # of those that are here
+        self._coming: set[_Sender] = set()
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @asynccontextmanager
+    async def body(self, request: Request, deadline: float) -> AsyncIterator[bytes]:
+        """All of a request's body, whose bytes count until the context ends.
+
+        Raises:
+            RequestError: 413 too large, 408 too slow, 503 no room by ``deadline`` on the loop's
+                clock, or room that others needed more.
+            ClientDisconnect: the client left.
+        """
+        started = asyncio.get_running_loop().time()
+        sender = _Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
+        self._coming.add(sender)
+        try:
+            body = await self._read(request, sender, deadline)
+            self._coming.discard(sender)
+            self._whole += len(body)
+            try:
+                yield body
+            finally:
+                self._whole -= len(body)
+        finally:
+            self._coming.discard(sender)
+            self._held -= sender.held
+            self._let_in()
+
+    async def _read(self, request: Request, sender: _Sender, deadline: float) -> bytes:
+        now = asyncio.get_running_loop().time
+        body = bytearray()
+        try:
+            async with sender.clock:
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > self._limits.body_bytes:
+                        raise too_large(self._limits)
+                    if not chunk:
+                        continue
+                    sender.waits = now()
+                    sender.clock.reschedule(deadline)
+                    await self._take(sender, len(chunk))
+                    sender.started += now() - sender.waits
+                    sender.waits = None
+                    sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
+                    body += chunk
+                return bytes(body)
+        except TimeoutError:
+            if sender.dropped or sender.waits is not None:
+                raise _no_room() from None
+            limits = self._limits
+            raise RequestError(
+                408,
+                f"(body): expected all of it within {limits.body_seconds:g} s, and "
+                f"{limits.body_rate} bytes a second, got less",
+            ) from None
+
+    def _until(self, started: float, received: int, deadline: float) -> float:
+        """When the sender has fallen behind; the first seconds are free."""
+        limits = self._limits
+        patience = limits.body_patience + received / limits.body_rate
+        return min(started + min(patience, limits.body_seconds), deadline)
+
+    async def _take(self, sender: _Sender, size: int) -> None:
+        """Room for ``size`` bytes more, in the order in which it was asked for."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((granted, size))
+        self._let_in()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():
+                self._held -= size
+            self._let_in()
+            raise
+        sender.held += size
+        if sender.dropped:  # to make room for himself
+            raise _no_room()
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            granted, size = self._waiting[0]
+            if not granted.done():
+                if self._held + size > self._room:
+                    self._drop_the_slowest(size)
+                if self._held + size > self._room:
+                    return
+                self._held += size
+                granted.set_result(None)
+            self._waiting.popleft()
+
+    def _drop_the_slowest(self, size: int) -> None:
+        """Where senders hold the room, and not bodies that are here and wait for their turn."""
+        if self._whole + size > self._room:
+            return
+        now = asyncio.get_running_loop().time()
+        # A little more than is needed, for each search looks at all senders.
+        enough = self._room - self._room // 8 - size
+        for sender in sorted(self._coming, key=lambda sender: sender.rate(now)):
+            if self._held <= enough:
+                break
+            if sender.held:
+                sender.dropped = True
+                sender.clock.reschedule(now)
+                self._coming.discard(sender)
+                self._held -= sender.held
+                sender.held = 0
+
+
+def _no_room() -> RequestError:
+    return RequestError(503, "too many bodies are coming in", retry=True)
+
+
+def too_large(limits: Limits) -> RequestError:
+    return RequestError(413, f"(body): expected at most {limits.body_bytes} bytes, got more")

@@ -1,0 +1,157 @@
+"""Hostile connections to a real server: who sends slowly or not at all keeps nobody waiting."""
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server_parts import Words, asking, connect, head, listening, status
+
+from grpo_guard.server import connection
+
+
+def honest(port, text="fine", size=0):
+    body = asking(text, size=size)
+    return status(connect(port, head(len(body)), body))
+
+
+def healthy(port):
+    return status(connect(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"))
+
+
+def test_senders_who_take_their_time_hold_no_turn():
+    with listening(running=1, body_seconds=1000, body_patience=1000) as port:
+        slow = [connect(port, head(1000), b"{") for _ in range(20)]
+        assert honest(port) == healthy(port) == 200
+        assert [status(connect(port, head(1000), b"{" * 1000)) for _ in range(2)] == [422] * 2
+        for raw in slow:
+            raw.close()
+
+
+@pytest.mark.parametrize("held", [999, 300])
+def test_where_bodies_run_out_of_room_the_slowest_make_some(held):
+    """All but one byte of a great many bodies: room for 16 whole ones."""
+    with listening(body_bytes=1000, body_seconds=1000, body_patience=1000) as port:
+        stalled = [connect(port, head(1000), b" " * held) for _ in range(80)]
+        assert [honest(port, size=900) for _ in range(5)] == [200] * 5
+        for raw in stalled:
+            raw.sendall(b" " * (1000 - held))
+        ends = [status(raw) for raw in stalled]
+        assert set(ends) == {422, 503}  # no JSON, or asked to come back
+        assert ends.count(422) <= 16_000 // held
+
+
+def test_bodies_that_are_here_keep_their_room_and_later_ones_wait_for_it():
+    verifier = Words()
+    with listening(verifier, body_bytes=1000, running=1) as port, ThreadPoolExecutor(60) as pool:
+        first = pool.submit(honest, port, "wait")
+        assert verifier.started.wait(30)
+        later = [pool.submit(honest, port, f"{i}", 900) for i in range(40)]
+        time.sleep(0.5)
+        assert not any(answer.done() for answer in later)
+        assert healthy(port) == 200
+        verifier.go.set()
+        assert [answer.result(30) for answer in (first, *later)] == [200] * 41
+    assert sorted(c.text for c in verifier.shown[1:]) == sorted(f"{i}" for i in range(40))
+
+
+def test_who_leaves_while_he_waits_is_not_worked_for():
+    verifier = Words()
+    with listening(verifier, running=1) as port, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(honest, port, "wait")
+        assert verifier.started.wait(30)
+        body = asking("nobody waits for this")
+        gone = connect(port, head(len(body)), body)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST
+        time.sleep(0.2)
+        gone.close()
+        time.sleep(0.2)
+        verifier.go.set()
+        assert first.result(30) == honest(port) == 200
+    assert [c.text for c in verifier.shown] == ["wait", "fine"]
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def record(self, batch, verdicts):
+        self.texts += [c.text for c in batch]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_has_sent_all_may_close_its_side_and_one_that_left_is_noticed(leaves):
+    verifier, notes = Words(), Notes()
+    body = asking("wait")
+    with listening(verifier, ledger=notes) as port:
+        raw = connect(port, head(len(body)), body)
+        assert verifier.started.wait(30)
+        if leaves:
+            raw.close()
+        else:
+            raw.shutdown(socket.SHUT_WR)
+        time.sleep(0.5)
+        verifier.go.set()
+        if not leaves:
+            assert status(raw) == 200
+        assert honest(port) == 200
+    assert notes.texts == (["fine"] if leaves else ["wait", "fine"])
+
+
+def test_a_body_in_drops_is_whole_and_so_is_the_next_request():
+    with listening() as port:
+        body, lost = asking("fine"), b"x" * 100
+        raw = connect(port)
+        for byte in head(len(body)) + body:
+            raw.send(bytes([byte]))
+        replies = raw.makefile("rb")
+        assert b" 200 " in replies.readline()
+        # Not waited for, and yet not taken for a request.
+        raw.sendall(head(len(lost), "/nowhere") + lost[:10])
+        time.sleep(0.2)
+        raw.sendall(lost[10:50])
+        raw.sendall(lost[50:] + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        seen = replies.read()
+        assert b" 404 " in seen
+        assert b'{"status": "ok"}' in seen
+        raw.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET",  # the second request
+        head(10_000, "/nowhere"),  # its answer does not wait for the body
+    ],
+)
+def test_heads_that_never_end_are_not_waited_for(monkeypatch, sent):
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    with listening() as port:
+        raw = connect(port, sent)
+        try:
+            for _ in range(100):
+                raw.sendall(b"a")
+                time.sleep(0.05)
+        except OSError:
+            return
+    raise AssertionError("the connection is still open")
+
+
+def test_a_reply_that_nobody_fetches_is_forgotten(monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    body = json.dumps({"completions": [{"prompt": "", "text": "Hail"}] * 1024}).encode()
+    with listening() as port:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        raw.connect(("127.0.0.1", port))
+        raw.settimeout(30)
+        try:
+            for _ in range(60):
+                raw.sendall(head(len(body)) + body)
+                time.sleep(0.1)
+        except OSError:
+            return
+    raise AssertionError("the connection is still open")
