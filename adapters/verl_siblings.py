@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
+from grpo_guard.adapters.verl_rows import UNREAD
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard, Review
@@ -219,8 +220,8 @@ def _unasked(completion: Completion) -> Verdict | None:
     """The verdict on what no verifier is asked about."""
     if UNREAD in completion.metadata:
         return abstain("verl", Cause.UNSUPPORTED, str(completion.metadata[UNREAD]))
-    if REFUSED in completion.metadata:
-        return reject("verl", Cause.MALFORMED, str(completion.metadata[REFUSED]))
+    if MALFORMED in completion.metadata:
+        return reject("verl", Cause.MALFORMED, str(completion.metadata[MALFORMED]))
     return None
 
 
