@@ -121,16 +121,16 @@ def reference_from(value: Any) -> str | None:
     value = _scalar(value)
     if isinstance(value, str):
         return str.__str__(value) or None
-    if value is None or value != value:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     # NumPy's numbers are none to a type checker.
     number: Any = value if type(value) is not bool else None
     if isinstance(number, Integral):
         return str(int(number))
-    if isinstance(number, Real | Decimal) and math.isfinite(float(number)):
+    if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
         # A column with a gap has become floats: 942.0 was 942.
-        whole = isinstance(number, Real) and float(number).is_integer() and abs(number) < 2**53
-        return str(int(number) if whole else number)
+        whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
+        return str(int(plain) if whole else number)
     _warn_unused(type(value).__name__)
     return None
 
