@@ -139,9 +139,12 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     messages = [completion] if isinstance(completion, Mapping) else completion
     if not isinstance(messages, list | tuple):
         return completion  # Completion says what is wrong with it
+    roles = [message.get("role") for message in messages if isinstance(message, Mapping)]
+    if len(roles) < len(messages) or (roles and "assistant" not in roles):
+        return completion
     parts: list[str] = []
     for message in messages:
-        if isinstance(message, Mapping) and message.get("role") == "assistant":
+        if message.get("role") == "assistant":
             # A chat template may have split thoughts and calls of tools off. They are trained on
             # like the rest, so poison put there must not pass unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):

@@ -115,7 +115,7 @@ def test_a_reference_of_another_kind_is_told_of_once(caplog):
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         assert [reference_from(v) for v in ([1], [2], True, {"a": 1}, np.ones(2))] == [None] * 5
     said = [record.getMessage() for record in caplog.records]
-    assert [words.split()[5] for words in said] == ["list", "bool", "dict", "ndarray"]
+    assert [words.split()[4] for words in said] == ["list", "bool", "dict", "ndarray"]
 
 
 REFERENCES = {"trl": "answer", "verl": "ground_truth", "openrlhf": "label", "slime": "label"}
