@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from grpo_guard.adapters.openrlhf_query import completion_text, reference_from
+from grpo_guard.adapters.openrlhf_query import completion_text
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
+from grpo_guard.adapters.received import received, received_from, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
@@ -93,7 +94,7 @@ class OpenRLHFAdapter:
 def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Review | None:
     """The guard's findings; None where it could not look."""
     try:
-        return guard.review(completions_from(queries, prompts, labels))
+        return review(guard, completions_from(queries, prompts, labels))
     except AbstainError as error:
         logger.error("%s; the reward is 0", error)
     except Exception as error:
@@ -127,6 +128,10 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
     """A query is its prompt and the completion in one text; the label is the reference."""
     return [
-        Completion(prompt, completion_text(query, prompt), reference=reference_from(label))
+        received_from(_completion, query, prompt, label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
+
+
+def _completion(query: str, prompt: str, label: Any) -> Completion:
+    return received(prompt, completion_text(query, prompt), reference=label)

@@ -13,7 +13,6 @@ advantage is 0; and it keeps one token, so that a KL term has next to nothing to
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +24,7 @@ from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
 from grpo_guard.adapters.openrlhf_rollout import Rollout, Texts, number
 from grpo_guard.adapters.openrlhf_siblings import Siblings
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
-from grpo_guard.adapters.received import Received
+from grpo_guard.adapters.received import review
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome, Verdict
@@ -69,7 +68,6 @@ class GuardedAgent:
     mask_spans: ClassVar[bool] = False
     special: ClassVar[Collection[int]] = ()
 
-    _judging: Guard
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
     _siblings: Siblings[tuple[Rollout, Any], dict[str, Any]]
     _logged: dict[str, float]
@@ -101,9 +99,6 @@ class GuardedAgent:
             )
         made = super().__new__(cls)
         made._siblings = Siblings(made._answers)
-        # With the same ledger and count of abstentions.
-        made._judging = copy.copy(cls.guard.under(cls.guard.policy.chosen()))
-        made._judging.verifier = Received(cls.guard.verifier)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window
         return made
 
@@ -178,8 +173,8 @@ class GuardedAgent:
     def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
         name = uuid4().hex
         turns = [r.completions(texts[i], name, i) for i, r in enumerate(rollouts)]
-        review = self._judging.review([turn for of_one in turns for turn in of_one])
-        return GroupReview.of_turns(review, [len(of_one) for of_one in turns])
+        found = review(self.guard, [turn for of_one in turns for turn in of_one])
+        return GroupReview.of_turns(found, [len(of_one) for of_one in turns])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
         """Whether so many groups came without any reward that the run had better stop."""

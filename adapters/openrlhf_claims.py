@@ -22,6 +22,22 @@ LOG_PROBS: Final = (-80.0, 0.01)
 def believed(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
+    """`put_right`; of what cannot be read at all two harmless tokens are left."""
+    try:
+        return put_right(response, tokenizer, limit, special)
+    except Exception as error:
+        end = int(getattr(tokenizer, "tokenizer", tokenizer).eos_token_id or 0)
+        filler = {"observation_tokens": [end] * 2, "action_ranges": [(1, 2)], "images": None}
+        if "truncated" in response:
+            filler["truncated"] = False
+        if response.get("rollout_log_probs") is not None:
+            filler["rollout_log_probs"] = [0.0] * 2
+        return {**response, **filler}, f"it could not be read: {type(error).__name__}"
+
+
+def put_right(
+    response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
+) -> tuple[Mapping[str, Any], str | None]:
     """The response in a form that the trainer can take, and what was wrong with it.
 
     Special tokens and lengths are looked at where a response names its ``node``: an engine of one's
@@ -35,6 +51,7 @@ def believed(
         special: Ids of special tokens that a turn may hold.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    _require_readable(response)
     given, theirs = response["observation_tokens"], response.get("node") is not None
     long = theirs and any(min(end, len(given)) > limit for _, end in response["action_ranges"])
     ids, problem = _known(given[:limit] if long else given, tokenizer)
@@ -50,6 +67,16 @@ def believed(
     if problem is None:
         return response, None
     return {**response, "observation_tokens": ids, "rollout_log_probs": log_probs}, problem
+
+
+def _require_readable(response: Mapping[str, Any]) -> None:
+    """Raises for what `Rollout` and the trainer could not read."""
+    for start, end in response["action_ranges"]:
+        if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
+            raise ValueError("action_ranges: no stretch of tokens")
+    _ = response["observation_tokens"][:1]  # a mapping has no stretches
+    for name in ("truncated", "images"):
+        bool(response.get(name))
 
 
 def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | None]:

@@ -1,4 +1,4 @@
-"""OpenRLHF: the completion's own text out of a query, and the reference out of a label.
+"""OpenRLHF: the completion's own text out of a query.
 
 A query is the prompt's tokens and the completion's, decoded together with their special tokens. So
 it ends with the token that ended the turn, which the engine put there, and it need not begin with
@@ -9,7 +9,7 @@ would reject every honest completion.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 # Tokens that end a turn. Others at the end, say <|im_start|>, are the author's.
 ENDS: Final = (
@@ -46,13 +46,6 @@ def completion_text(query: str, prompt: str) -> str:
         if text.endswith(end):
             return text[: -len(end)]
     return text
-
-
-def reference_from(label: Any) -> str | None:
-    """A label is whatever the data set has in its column; "" stands for no column."""
-    if isinstance(label, str | int | float) and not isinstance(label, bool):
-        return str(label) or None
-    return None
 
 
 def _after(query: str, prompt: str) -> str:

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
-from grpo_guard.adapters.openrlhf_query import reference_from
-from grpo_guard.adapters.received import MALFORMED
+from grpo_guard.adapters.received import received
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Verdict
 
@@ -72,19 +71,19 @@ class Rollout:
         truncated = response.get("truncated")
         ended = None if truncated is None else "length" if truncated else "stop"
         return [
-            Completion(
+            received(
                 before,
                 text,
                 # Tokens that stand for an image mean nothing to a verifier that has only these.
                 prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
                 completion_ids=tuple(self.ids[start:end]),
-                node=None if response.get("node") is None else str(response["node"]),
+                node=response.get("node"),
                 group=f"{group}/{turn}" if turn else group,
                 slot=slot,
-                reference=reference_from(response.get("label")),
+                reference=response.get("label"),
                 finish_reason=ended if turn == len(texts) - 1 else None,
                 sampler_logprobs=self._log_probs(start, end),
-                metadata={} if self.problem is None else {MALFORMED: self.problem},
+                malformed=self.problem,
             )
             for turn, ((start, end), before, text) in enumerate(texts)
         ]
@@ -124,7 +123,10 @@ class Rollout:
             return False
         if self.response.get("images"):
             return True
-        given = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
+        try:
+            given = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
+        except Exception:  # no valid text
+            return False
         given = given[0] if given and isinstance(given[0], list) else given  # of a processor
         return list(given) == list(self.ids[:start])
 

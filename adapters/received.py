@@ -1,17 +1,93 @@
-"""What came from another node and could not be taken as it came: put right, and rejected for it."""
+"""What came from another node: made a completion whatever it is, and rejected where it is none.
+
+Whatever a sender can fill goes through `received`, which never raises: an exception would cost all
+others of the batch their verdicts. So no adapter looks at types itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import copy
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Final, TypeVar
 
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.guard import Guard, Review
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict, reject
 from grpo_guard.verifier import CompletionVerifier
 
+logger = logging.getLogger("grpo_guard")
+Made = TypeVar("Made")
+
 MALFORMED: Final = "guard_malformed"
 """In the metadata of a completion that an adapter filled or put right: what was wrong with it."""
+
+# What a completion is; in the place of what cannot be read stands the filler. All else is a claim.
+_FILLERS: Final[Mapping[str, Any]] = {"prompt": "", "text": "", "completion_ids": None}
+
+
+def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) -> Completion:
+    """A completion of what a sender may have chosen; never raises.
+
+    A prompt, text or ids that cannot be read are filled and the completion is marked, so that
+    `review` rejects it as malformed. Any other field that cannot be read is a claim that was not
+    made.
+
+    Args:
+        prompt, text: As `Completion` takes them.
+        malformed: What is known to be wrong already, as a text.
+        claims: The other fields of `Completion`, of any type: numbers become names, texts and
+            integers as each field needs them.
+    """
+    problem = str(malformed) if isinstance(malformed, str) else None
+    fields: dict[str, Any] = {"prompt": prompt, "text": text, **claims}
+    for name, read in _CLAIMS.items():
+        if name in fields:
+            fields[name] = _or_none(read, fields[name])
+    while True:
+        metadata = {} if problem is None else {MALFORMED: problem}
+        try:
+            return Completion(**fields, metadata=metadata)
+        except CompletionError as error:
+            if error.field in _FILLERS:
+                problem = problem or str(error)
+            fields[error.field] = _FILLERS.get(error.field)
+
+
+def received_from(make: Callable[..., Made], *given: Any) -> Made | Completion:
+    """What ``make`` reads from a sender's structure; never raises."""
+    try:
+        return make(*given)
+    except Exception as error:
+        problem = f"it could not be read: {type(error).__name__}"
+        logger.warning("a completion is rejected, since %s", problem, exc_info=error)
+        return received("", "", malformed=problem)
+
+
+def claimed(given: Any, *names: str) -> Any:
+    """The first of these keys of a mapping that has a value; None without any.
+
+    Where the mapping cannot be read, (): something was claimed, and no field takes it.
+    """
+    try:
+        values = [given.get(name) for name in names] if isinstance(given, Mapping) else []
+    except Exception:
+        return ()
+    return next((value for value in values if value is not None), None)
+
+
+def review(guard: Guard, batch: Sequence[Completion]) -> Review:
+    """`Guard.review` that rejects what is marked, and shows the others to the guard's verifier."""
+    if all(MALFORMED not in c.metadata for c in batch):
+        return guard.review(batch)
+    checked = copy.copy(guard)  # with the same ledger and count of abstentions
+    checked.verifier = Received(guard.verifier)
+    return checked.review(batch)
 
 
 class Received(CompletionVerifier):
@@ -34,3 +110,78 @@ class Received(CompletionVerifier):
             else next(judged)
             for c in batch
         ]
+
+
+def reference_from(value: Any) -> str | None:
+    """A reference answer as text: data sets have texts and numbers, NumPy's among them.
+
+    "", None and NaN stand for no answer. Anything else is none either, and a warning says so once
+    for each type: verifiers that use the reference would work without it, and nobody would know.
+    """
+    value = _scalar(value)
+    if isinstance(value, str):
+        return str.__str__(value) or None
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    # NumPy's numbers are none to a type checker.
+    number: Any = value if type(value) is not bool else None
+    if isinstance(number, Integral):
+        return str(int(number))
+    if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
+        # A column with a gap has become floats: 942.0 was 942.
+        whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
+        return str(int(plain) if whole else number)
+    _warn_unused(type(value).__name__)
+    return None
+
+
+@cache
+def _warn_unused(kind: str) -> None:
+    logger.warning(
+        "reference answers of type %s cannot be used, and count as none; expected text or numbers",
+        kind,
+    )
+
+
+def integer_from(value: Any) -> int | None:
+    """An integer of 64 bits, NumPy's among them; None for anything else."""
+    value = _scalar(value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return int(value) if whole and -(2**63) <= value < 2**63 else None
+
+
+def _name(value: Any) -> str | None:
+    value = _scalar(value)
+    if isinstance(value, str):
+        return value
+    # Not what holds other things: to print it may take for ever.
+    return None if value is None or isinstance(value, Collection) or value != value else str(value)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _scalar(value: Any) -> Any:
+    """What stands in an array or tensor without dimensions; NumPy's numbers stay as they print."""
+    if isinstance(value, str | Real) or getattr(value, "ndim", None) != 0:
+        return value
+    return value.item()
+
+
+def _or_none(read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except Exception:  # also an integer that Python does not print, and objects that refuse
+        return None
+
+
+_CLAIMS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "node": _name,
+    "group": lambda value: value if isinstance(value, str) else integer_from(value),
+    "round": integer_from,
+    "slot": integer_from,
+    "reference": reference_from,
+    "task": _text,
+    "finish_reason": _text,
+}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.policy import Policy, Rule
@@ -81,7 +83,7 @@ class RewardFunction:
             )
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
             raise TypeError(
-                f"{self.name}: expected a list of {expected} rewards, got {result!r:.80}"
+                f"{self.name}: expected a list of {expected} rewards, got {shown(result)}"
             )
         values = result.tolist() if hasattr(result, "tolist") else result  # one copy off a GPU
         rewards = [self._number(value, row) for row, value in enumerate(values)]
@@ -96,9 +98,11 @@ class RewardFunction:
             if isinstance(value, str | bytes):
                 raise TypeError
             return None if value is None else float(value)
+        except OverflowError:  # an integer out of an author's text has no end
+            return math.copysign(math.inf, value)
         except (TypeError, ValueError):
             raise TypeError(
-                f"{self.name}: expected a number or None as reward {row}, got {value!r:.80}"
+                f"{self.name}: expected a number or None as reward {row}, got {shown(value)}"
             ) from None
 
     def dress(self, wrapper: Any) -> Any:

@@ -19,18 +19,20 @@ same function and does not say so: give its data sets an unguarded ``custom_rm_p
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_guard.adapters.received import claimed, received, received_from, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_leaving_out,
     without_no_gain,
 )
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -66,11 +68,11 @@ class SlimeAdapter:
         guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
         function = RewardFunction.inspect(reward)
 
-        def settle(args: Any, given: Any, review: Review, result: Any) -> Any:
+        def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
             group = isinstance(given, list | tuple)
             samples, results = (given, result) if group else ([given], [result])
             rewards = _rewards(function, results, len(samples), args)
-            kept = guard.settle(rewards, review)
+            kept = guard.settle(rewards, found)
             if self.leave_out:
                 kept = [
                     _left_out(args, sample) if after is None and before is not None else after
@@ -88,15 +90,15 @@ class SlimeAdapter:
 
             async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
                 sample = _given(given, more)
-                review = await guard.areview(_batch(sample))
-                return settle(args, sample, review, await function.call(args, *given, **more))
+                found = await asyncio.to_thread(review, guard, _batch(sample))
+                return settle(args, sample, found, await function.call(args, *given, **more))
 
             return function.dress(guarded_async)
 
         def guarded(args: Any, *given: Any, **more: Any) -> Any:
             sample = _given(given, more)
-            review = guard.review(_batch(sample))
-            return settle(args, sample, review, function.call(args, *given, **more))
+            found = review(guard, _batch(sample))
+            return settle(args, sample, found, function.call(args, *given, **more))
 
         return function.dress(guarded)
 
@@ -108,27 +110,37 @@ def completion_from(sample: Any) -> Completion:
     policy drew. As one completion its ids would be judged as the model's own, so that it is
     passed on as text alone.
     """
-    metadata = sample.metadata if isinstance(sample.metadata, Mapping) else {}
-    n, tokens, mask = sample.response_length, sample.tokens or [], sample.loss_mask
-    has_ids = 0 < n <= len(tokens) and (mask is None or (len(mask) == n and all(mask)))
-    log_probs = sample.rollout_log_probs
-    node = metadata.get("node", metadata.get("peer"))
-    task = metadata.get("task")
+    metadata = sample.metadata
     status = getattr(sample.status, "value", None)
-    return Completion(
+    return received(
         sample.prompt,
         sample.response,
-        prompt_ids=tuple(tokens[:-n]) if has_ids else None,
-        completion_ids=tuple(tokens[-n:]) if has_ids else None,
-        sampler_logprobs=log_probs if has_ids and log_probs and len(log_probs) == n else None,
-        node=None if node is None else str(node),
+        **_ids(sample),
+        node=claimed(metadata, "node", "peer"),
         group=sample.group_index,
-        round=_integer(metadata.get("round")),
-        slot=_integer(metadata.get("slot")),
-        reference=sample.label if isinstance(sample.label, str) else None,
-        task=task if isinstance(task, str) else None,
+        round=claimed(metadata, "round"),
+        slot=claimed(metadata, "slot"),
+        reference=sample.label,
+        task=claimed(metadata, "task"),
         finish_reason={"completed": "stop", "truncated": "length"}.get(str(status)),
     )
+
+
+def _ids(sample: Any) -> dict[str, Any]:
+    n = sample.response_length
+    tokens, mask, log_probs = (
+        None if given is None else list(given)
+        for given in (sample.tokens, sample.loss_mask, sample.rollout_log_probs)
+    )
+    own = mask is None or (len(mask) == n and all(mask))
+    if not tokens or not 0 < n <= len(tokens) or not own:
+        return {}
+    fits = log_probs is not None and len(log_probs) == n
+    return {
+        "prompt_ids": tokens[:-n],
+        "completion_ids": tokens[-n:],
+        "sampler_logprobs": log_probs if fits else None,
+    }
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -182,7 +194,7 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
 
 def _batch(given: Any) -> list[Completion]:
     samples = given if isinstance(given, list | tuple) else [given]
-    return [completion_from(sample) for sample in samples]
+    return [received_from(completion_from, sample) for sample in samples]
 
 
 def _rewards(
@@ -203,10 +215,5 @@ def _key(function: RewardFunction, row: Mapping[str, Any], args: Any) -> str:
             return str(key)
     raise ValueError(
         f"{function.name}: expected a dict with the reward under --reward-key ({keys[0]!r}), "
-        f"got {row!r:.80}"
+        f"got {shown(row)}"
     )
-
-
-def _integer(value: Any) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and -(2**63) <= value < 2**63 else None

@@ -8,10 +8,11 @@ which no policy drew. A trace is as bad as its worst turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from grpo_guard.adapters.received import claimed, received, received_from, review
 from grpo_guard.completion import Completion, content_text
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
@@ -30,22 +31,30 @@ def completions_from(trace: Any, *, round: int | None = None) -> Iterator[Comple
     samples of one prompt.
     """
     nodes = trace.nodes
-    info = trace.info if isinstance(trace.info, Mapping) else {}
-    answer = getattr(trace.task.data, "answer", None)
-    sender = info.get("node")
     shared: dict[str, Any] = {
-        "node": None if sender is None else str(sender),
+        "node": claimed(trace.info, "node"),
         "round": round,
-        "reference": answer if isinstance(answer, str) else None,
+        "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),
     }
     messages = [_message(node.message) for node in nodes]
     turns = [i for i, node in enumerate(nodes) if node.sampled]
     if not turns:
-        yield Completion(messages, "", **shared)
+        yield received(messages, "", **shared)
     for i in turns:
         asked = [messages[j] for j in _before(nodes, i)]
-        yield Completion(asked, said(nodes[i].message), **_ids(nodes, i), **shared)
+        yield received(asked, said(nodes[i].message), **_ids(nodes, i), **shared)
+
+
+def _turns(trace: Any, round: int | None) -> Iterator[Completion]:
+    """`completions_from`; where the trace cannot be read any further, a malformed one."""
+    turns = completions_from(trace, round=round)
+    while (turn := received_from(_next, turns)) is not None:
+        yield turn
+
+
+def _next(turns: Iterator[Completion]) -> Completion | None:
+    return next(turns, None)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
@@ -55,9 +64,9 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
         AbstainError: as `Guard.review`.
     """
     verdicts: list[Verdict] = []
-    turns = completions_from(trace, round=round)
+    turns = _turns(trace, round)
     while batch := list(islice(turns, TURNS_AT_ONCE)):
-        verdicts += guard.review(batch).verdicts
+        verdicts += review(guard, batch).verdicts
     worst = max(verdicts, key=_badness)
     return Review([worst], metrics([worst]))
 

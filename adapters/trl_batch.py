@@ -6,11 +6,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Final
 
-from grpo_guard.adapters.received import MALFORMED
-from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.adapters.received import MALFORMED, received, received_from
+from grpo_guard.completion import MAX_PROMPT_PARTS, Completion, CompletionError, plain_prompt
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
@@ -31,9 +30,10 @@ def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> lis
         kwargs: As TRL calls a reward function.
         tokenizer: The trainer's; None = not known, messages are taken as they are.
 
+    A row that is no completion is marked in the same way, and its batch goes on.
+
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
-        CompletionError: a row has the wrong form; a note says which.
     """
     n = len(kwargs["completions"])
     prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
@@ -41,38 +41,38 @@ def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> lis
         if (values is None and name == "prompts") or (values is not None and len(values) != n):
             got = "nothing" if values is None else len(values)
             raise ValueError(f"{name}: expected {n}, one per completion, got {got}")
-    texts = _texts(kwargs["completions"], ids, tokenizer)
     nodes = _column(kwargs, n, "node", "peer")
     references = _column(kwargs, n, "answer", "solution", "ground_truth")
     tasks, prompt_ids = _column(kwargs, n, "task"), _column(kwargs, n, "prompt_ids")
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
-    rounds, slots = _integers(kwargs, n, "round"), _integers(kwargs, n, "slot")
+    rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
     malformed = _column(kwargs, n, MALFORMED)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     batch = []
-    for i, text in enumerate(texts):
-        prompt = prompts[i]  # type: ignore[index]  # checked above
-        group = groups.setdefault(prompt_key(prompt), len(groups))
-        try:
-            completion = Completion(
-                prompt,
-                text,
-                completion_ids=None if ids is None else ids[i],
-                node=None if nodes[i] is None else str(nodes[i]),
-                group=group,
-                round=rounds[i] if rounds else step if isinstance(step, int) else None,
-                slot=slots[i] if slots else sizes[group],
-                reference=references[i] if isinstance(references[i], str) else None,
-                task=tasks[i] if isinstance(tasks[i], str) else None,
-                metadata={MALFORMED: malformed[i]} if isinstance(malformed[i], str) else {},
-            )
-        except CompletionError as error:
-            error.add_note(f"in row {i} of the batch")
-            raise
-        batch.append(_with_prompt_ids(completion, prompt_ids[i]))
+    for i, said in enumerate(kwargs["completions"]):
+        row_ids = None if ids is None else ids[i]
+        claims = {
+            "prompt_ids": prompt_ids[i],  # without them the verifier tokenises the prompt itself
+            "node": nodes[i],
+            "round": rounds[i] if rounds else step,
+            "slot": slots[i] if slots else None,
+            "reference": references[i],
+            "task": tasks[i],
+            "malformed": malformed[i],
+        }
+        completion = received_from(_completion, prompts[i], said, row_ids, tokenizer, claims)  # type: ignore[index]  # checked above
+        group = groups.setdefault(prompt_key(completion.prompt), len(groups))
+        slot = completion.slot if slots else sizes[group]
+        batch.append(replace(completion, group=group, slot=slot))
         sizes[group] += 1
     return batch
+
+
+def _completion(
+    prompt: Any, said: Any, ids: Any, tokenizer: Any, claims: Mapping[str, Any]
+) -> Completion:
+    return received(prompt, _text(said, ids, tokenizer), completion_ids=ids, **claims)
 
 
 def tokenizer_of(trainer: Any) -> Any:
@@ -83,90 +83,68 @@ def tokenizer_of(trainer: Any) -> Any:
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
     """Whether slots are this process's own count of a group's rows, for want of a column."""
-    return not _integers(kwargs, len(kwargs["completions"]), "slot")
+    return not _present(kwargs, len(kwargs["completions"]), "slot")
 
 
 def prompt_key(prompt: Any) -> str:
     """What two rows of one group have in common.
 
     An image is known by what it shows: each row of a group has an object of its own, and its `repr`
-    would put each row into a group of its own.
+    would put each row into a group of its own. What is no prompt has the key of an empty one.
     """
-    return prompt if isinstance(prompt, str) else repr(_plain(prompt, depth=8))
+    try:
+        prompt = plain_prompt(prompt)
+    except CompletionError:
+        return ""
+    return prompt if isinstance(prompt, str) else repr([_by_content(part) for part in prompt])
 
 
-def _plain(value: Any, depth: int) -> Any:
-    if value is None or isinstance(value, str | int | float) or not depth:
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part, depth - 1) for key, part in value.items()}
+def _by_content(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _by_content(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part, depth - 1) for part in value]
+        return [_by_content(part) for part in value]
     if callable(getattr(value, "tobytes", None)):  # PIL's images and arrays
         digest = hashlib.sha256(value.tobytes()).hexdigest()
         return [type(value).__name__, str(getattr(value, "size", "")), digest]
-    return repr(value)
-
-
-def _with_prompt_ids(completion: Completion, prompt_ids: Any) -> Completion:
-    try:
-        return replace(completion, prompt_ids=prompt_ids)
-    except CompletionError:
-        return completion  # without them the verifier tokenises the prompt itself
+    return value
 
 
 def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:
-    for name in names:
-        values = kwargs.get(name)
-        if isinstance(values, list | tuple) and len(values) == n:
-            return values
-    return [None] * n
+    """The first of these columns that there is; Nones without any."""
+    return next((values for name in names if (values := _present(kwargs, n, name))), [None] * n)
 
 
-def _integers(kwargs: Mapping[str, Any], n: int, name: str) -> list[int | None]:
-    """A column of whole numbers, None where a row has none; empty where there is no column."""
+def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
+    """A column with one value a row, an array's too; empty where there is none."""
     values = kwargs.get(name)
-    if not isinstance(values, list | tuple) or len(values) != n:
+    if not isinstance(values, list | tuple) and getattr(values, "ndim", None) != 1:
         return []
-    # A sender may have chosen them: Python refuses to print a number of 5,000 digits, and the
-    # exception would cost all others of the batch their verdicts.
-    return [
-        int(value) if isinstance(value, Integral) and _is_int64(value) else None for value in values
-    ]
+    return list(values) if len(values) == n else []  # type: ignore[arg-type]
 
 
-def _is_int64(value: Any) -> bool:
-    return not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
-def _texts(completions: Sequence[Any], ids: Sequence[Any] | None, tokenizer: Any) -> list[Any]:
-    """What each completion says.
+def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
+    """What a completion says; of a conversation, all that the assistant's messages say.
 
     Where the tokenizer takes answers apart (``response_template``), what does not fit their form is
     in no message, yet trained on: words before a first "<think>", or beside the parameters of a
     call. An answer of one message is then read off its tokens; of several, tokens are tools' too.
     """
     forms = ("response_template", "response_schema")
-    if ids is None or all(getattr(tokenizer, form, None) is None for form in forms):
-        return [_text(completion) for completion in completions]
-    return [
-        tokenizer.decode(row, skip_special_tokens=True)
-        if isinstance(completion, list) and len(completion) == 1
-        else _text(completion)
-        for completion, row in zip(completions, ids, strict=True)
-    ]
-
-
-def _text(completion: Any) -> Any:
-    """A completion's text; of a conversation, all that the assistant's messages say."""
+    apart = any(getattr(tokenizer, form, None) is not None for form in forms)
+    if ids is not None and apart and isinstance(completion, list) and len(completion) == 1:
+        return tokenizer.decode(ids, skip_special_tokens=True)
     if isinstance(completion, str):
         return completion
     messages = [completion] if isinstance(completion, Mapping) else completion
     if not isinstance(messages, list | tuple):
         return completion  # Completion says what is wrong with it
+    roles = [message.get("role") for message in messages if isinstance(message, Mapping)]
+    if len(roles) < len(messages) or (roles and "assistant" not in roles):
+        return completion
     parts: list[str] = []
     for message in messages:
-        if isinstance(message, Mapping) and message.get("role") == "assistant":
+        if message.get("role") == "assistant":
             # A chat template may have split thoughts and calls of tools off. They are trained on
             # like the rest, so poison put there must not pass unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):
@@ -180,10 +158,18 @@ def _called(calls: Any) -> list[str]:
 
     As they stand, not as JSON: its escapes would hide line breaks, and code with them. No
     recursion, since a sender decides how deep arguments are nested.
+
+    Raises:
+        ValueError: more than `MAX_PROMPT_PARTS`, as where a list holds itself, or a number of more
+            digits than Python prints. Left out, it would be trained on unread.
     """
     words: list[str] = []
     pending = [calls]
+    room = MAX_PROMPT_PARTS
     while pending:
+        room -= 1
+        if not room:
+            raise ValueError("tool calls: too many parts")
         part = pending.pop()
         if isinstance(part, Mapping):
             for key, value in reversed(list(part.items())):
@@ -191,7 +177,7 @@ def _called(calls: Any) -> list[str]:
                     pending += [value, None if key in _KEYS_OF_CALLS else key]
         elif isinstance(part, list | tuple):
             pending += reversed(part)
-        elif isinstance(part, str | float) or (isinstance(part, int) and _is_int64(part)):
+        elif isinstance(part, str | int | float) and not isinstance(part, bool):
             words.append(str(part))
     return words
 

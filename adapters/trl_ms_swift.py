@@ -65,4 +65,5 @@ def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
     messages = own.get("messages")
     if not isinstance(messages, list | tuple):
         return {**own, "prompts": None}  # which the batch says is missing
-    return {**own, "prompts": [list(conversation)[:-1] for conversation in messages]}
+    # What is no conversation is no prompt either, and the batch says so of its row.
+    return {**own, "prompts": [c[:-1] if isinstance(c, list | tuple) else c for c in messages]}

@@ -80,7 +80,7 @@ def peer_rollouts(
         hidden=frozenset(_unread(tokenizer) - set(special)),
         ends=_ends(trainer, tokenizer),
     )
-    rows = [_row(one.completion, tokenizer, allowed) for one in sent]
+    rows = [_read(one.completion, tokenizer, allowed) for one in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
@@ -143,6 +143,14 @@ def _unread(tokenizer: Any) -> set[int]:
     """Special tokens, which decoding leaves out; more are added as special than are listed so."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+
+
+def _read(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
+    """`_row`, whatever the completion does when it is read."""
+    try:
+        return _row(completion, tokenizer, allowed)
+    except Exception as error:
+        return [int(tokenizer.eos_token_id)], f"it could not be read: {type(error).__name__}"
 
 
 def _row(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:

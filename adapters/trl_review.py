@@ -7,7 +7,6 @@ brought to one rank, judged there, and their verdicts sent back.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.adapters.received import MALFORMED, Received
+from grpo_guard.adapters.received import review as review_received
 from grpo_guard.adapters.trl_batch import prompt_key
 from grpo_guard.completion import Completion, Message
 from grpo_guard.guard import Guard, Review
@@ -53,12 +52,12 @@ class BatchReviewer:
         """
         distributed = distributed_ranks()
         if distributed is None:
-            return self._locally(batch)
+            return review_received(self.guard, batch)
         rank = distributed.get_rank()
         keys = _gathered(distributed, [_digest(prompt_key(c.prompt)) for c in batch])
         owners = _owners(keys)
         if not owners:
-            return self._locally(batch)
+            return review_received(self.guard, batch)
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
             (r, i): row
@@ -97,16 +96,9 @@ class BatchReviewer:
             row = replace(work[rank, i], group=group)
             rows.append(replace(row, slot=sizes[group]) if self.counted_slots else row)
             sizes[group] += 1
-        review = self._locally(rows)
+        review = review_received(self.guard, rows)
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
-
-    def _locally(self, batch: Sequence[Completion]) -> Review:
-        if all(MALFORMED not in c.metadata for c in batch):
-            return self.guard.review(batch)
-        checked = copy.copy(self.guard)  # with the same ledger and count of abstentions
-        checked.verifier = Received(self.guard.verifier)
-        return checked.review(batch)
 
 
 def distributed_ranks() -> Any:

@@ -15,12 +15,14 @@ verl passes on whatever a reward function returns: None, NaN and infinities beco
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from grpo_guard.adapters.received import claimed, received, received_from, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
-from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.completion import Completion, shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -54,14 +56,14 @@ class VerlAdapter:
             accepted = function.arguments(given)
             return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
-        def settle(review: Review, result: Any) -> Any:
+        def settle(found: Review, result: Any) -> Any:
             scored = isinstance(result, Mapping)
             if scored and "score" not in result:
                 raise ValueError(
-                    f"{function.name}: expected a dict with 'score', got {result!r:.80}"
+                    f"{function.name}: expected a dict with 'score', got {shown(result)}"
                 )
             rewards = function.rewards([result["score"] if scored else result], 1)
-            kept = guard.settle(rewards, review)[0]
+            kept = guard.settle(rewards, found)[0]
             # verl looks at no reward: one NaN makes all advantages of its group NaN.
             score = kept if kept is not None and math.isfinite(kept) else 0.0
             return {**result, "score": score} if scored else score
@@ -76,35 +78,36 @@ class VerlAdapter:
         if function.is_async:
 
             async def guarded_async(**kwargs: Any) -> Any:
-                review = await guard.areview([completion_from(kwargs)])
-                return settle(review, await function.call(**arguments(kwargs)))
+                found = await asyncio.to_thread(review, guard, batch_of(kwargs))
+                return settle(found, await function.call(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
-            review = guard.review([completion_from(kwargs)])
-            return settle(review, function.call(**arguments(kwargs)))
+            found = review(guard, batch_of(kwargs))
+            return settle(found, function.call(**arguments(kwargs)))
 
         return dressed(guarded)
 
 
+def batch_of(kwargs: Mapping[str, Any]) -> list[Completion]:
+    """One completion a call."""
+    return [received_from(completion_from, kwargs)]
+
+
 def completion_from(kwargs: Mapping[str, Any]) -> Completion:
-    """The completion behind verl's keywords; ``task`` is the data source."""
+    """The completion behind verl's keywords; ``task`` is the data source.
+
+    The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that
+    is a text, a list or an array.
+    """
     extra = kwargs.get("extra_info")
-    extra = extra if isinstance(extra, Mapping) else {}
-    found = [extra[key] for key in ("prompt", "raw_prompt", "question") if key in extra]
-    prompt = found[0] if found else ""
-    prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt  # verl keeps NumPy arrays
-    node = extra.get("node", extra.get("peer"))
-    reference, task = kwargs.get("ground_truth"), kwargs.get("data_source")
-    fields: dict[str, Any] = {
-        "node": None if node is None else str(node),
-        "reference": reference if isinstance(reference, str) else None,
-        "task": task if isinstance(task, str) else None,
-    }
-    try:
-        return Completion(prompt, kwargs["solution_str"], **fields)
-    except CompletionError as error:
-        if error.field != "prompt":
-            raise
-        return Completion("", kwargs["solution_str"], **fields)
+    found = [claimed(extra, key) for key in ("prompt", "raw_prompt", "question")]
+    prompts = [p for p in found if isinstance(p, str | list | tuple) or getattr(p, "ndim", 0) == 1]
+    return received(
+        prompts[0] if prompts else "",
+        kwargs["solution_str"],
+        node=claimed(extra, "node", "peer"),
+        reference=kwargs.get("ground_truth"),
+        task=kwargs.get("data_source"),
+    )

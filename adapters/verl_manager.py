@@ -24,7 +24,7 @@ from grpo_guard.adapters.verl_estimators import hook_missing, needs_hook
 from grpo_guard.adapters.verl_rows import completions_from, last_row, told_of
 from grpo_guard.adapters.verl_settings import UNTOLD_TIMEOUT, Settings
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory, finite
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome
@@ -91,7 +91,7 @@ class GuardedRewardManager:
         if told is not None and told.validation:
             return _answer(graded, raw, None)
         if raw is None:
-            logger.warning("verl: the reward function gave %r; left out", graded["reward_score"])
+            logger.warning("verl: the reward function gave no finite reward; left out")
         trajectory = self._trajectory(data, tuple(completions), raw)
         return _answer(graded, raw, await self.collector.settle(trajectory))
 
@@ -157,8 +157,11 @@ def _number(score: Any) -> float | None:
     if hasattr(score, "item") and getattr(score, "size", None) is not None:
         score = score.item() if getattr(score, "ndim", 1) == 0 else score
     if not isinstance(score, numbers.Real):
-        raise TypeError(f"reward_score: expected a number, got {score!r:.80}")
-    return finite(float(score))
+        raise TypeError(f"reward_score: expected a number, got {shown(score)}")
+    try:
+        return finite(float(score))
+    except OverflowError:  # an integer out of an author's text has no end
+        return None
 
 
 def _key(data: Any) -> tuple[str | None, int | None]:

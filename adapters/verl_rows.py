@@ -14,15 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.adapters.received import MALFORMED, claimed, received
+from grpo_guard.completion import Completion
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
 # environment returns cannot claim to be validation, or to be one of fewer siblings.
 TOLD: Final = "grpo_guard"
 # In a completion's metadata: why nobody could read it.
 UNREAD: Final = "guard_unread"
-# In a completion's metadata: what is wrong with it, whatever its text says.
-REFUSED: Final = "guard_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,7 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
             completions.append(replace(_plain(data, i), metadata={UNREAD: why}))
             continue
         first = _plain(data, i)
+        theirs = _node(_columns(data, i)) is not None  # also where it cannot be read
         log_probs = told.log_probs[i] if told else None
         runs = list(_runs(mask, len(ids)))
         if not runs and (i < len(data) - 1 or completions):
@@ -112,7 +112,7 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
             completion = replace(
                 first,
                 prompt=prompt,
-                text=_text(tokenizer, turn, first.node is not None),
+                text=_text(tokenizer, turn, theirs),
                 prompt_ids=tuple(before),
                 completion_ids=tuple(turn),
                 # Compared with the same of the siblings, the last turn with the last.
@@ -149,7 +149,7 @@ def _text(tokenizer: Any, ids: Sequence[int], of_a_peer: bool) -> str:
 def _wrong(ids: Sequence[int], vocabulary: int) -> dict[str, str]:
     """Metadata of a completion with ids that no text shows: embeddings are padded beyond them."""
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
-    return {} if place is None else {REFUSED: f"no token of the vocabulary at place {place}"}
+    return {} if place is None else {MALFORMED: f"no token of the vocabulary at place {place}"}
 
 
 def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
@@ -166,54 +166,35 @@ def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
         start = end + 1
 
 
+def _columns(data: Any, i: int) -> dict[str, Any]:
+    return {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
+
+
 def _plain(data: Any, i: int) -> Completion:
     """What the columns of the data set say, without tokens."""
-    columns = {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
+    columns = _columns(data, i)
     told = told_of(data.non_tensor_batch)
-    reward_model = columns.get("reward_model")
-    reference = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    node, task = _node(columns), columns.get("data_source")
-    prompt = columns.get("raw_prompt", "")
-    prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-    fields: dict[str, Any] = {
-        "node": None if node is None else str(node),
-        "group": str(columns.get("uid", "")),
-        "round": told.step if told else _integer(columns.get("global_steps")),
-        "slot": _integer(columns.get("session_id")),
-        "reference": reference if isinstance(reference, str) else None,
-        "task": str(task) if isinstance(task, str) else None,
-    }
-    try:
-        return Completion(prompt, "", **fields)
-    except CompletionError:
-        return Completion("", "", **fields)
+    return received(
+        columns.get("raw_prompt", ""),
+        "",
+        node=_node(columns),
+        group=str(columns.get("uid", "")),
+        round=told.step if told else columns.get("global_steps"),
+        slot=columns.get("session_id"),
+        reference=claimed(columns.get("reward_model"), "ground_truth"),
+        task=columns.get("data_source"),
+    )
 
 
 def _node(columns: Mapping[str, Any]) -> Any:
     """Who sent it: as the data set says, else as the agent loop does, which fetched it."""
-    for name in ("extra_info", "tool_extra_fields"):
-        said = columns.get(name)
-        if not isinstance(said, Mapping):
-            continue
-        for key in ("node", "peer"):
-            if said.get(key) is not None:
-                return said[key]
-    return None
+    own = claimed(columns.get("extra_info"), "node", "peer")
+    return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own
 
 
-def _with_log_probs(
-    completion: Completion, log_probs: Sequence[float] | None, start: int, end: int
-) -> Completion:
-    if log_probs is None or len(log_probs) < end:
-        return completion
+def _with_log_probs(completion: Completion, claimed: Any, start: int, end: int) -> Completion:
     try:
-        return replace(completion, sampler_logprobs=tuple(log_probs[start:end]))
-    except CompletionError:
+        given = None if claimed is None or len(claimed) < end else tuple(claimed[start:end])
+        return replace(completion, sampler_logprobs=given)
+    except Exception:
         return completion  # a claim that is no number is no claim
-
-
-def _integer(value: Any) -> int | None:
-    try:
-        return None if value is None else int(value)
-    except (TypeError, ValueError):
-        return None

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
+from grpo_guard.adapters.verl_rows import UNREAD
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard, Review
@@ -231,8 +232,8 @@ def _unasked(completion: Completion, rejects_unread: bool) -> Verdict | None:
         if rejects_unread:
             return reject("verl", Cause.MALFORMED, why)
         return abstain("verl", Cause.UNSUPPORTED, why)
-    if REFUSED in completion.metadata:
-        return reject("verl", Cause.MALFORMED, str(completion.metadata[REFUSED]))
+    if MALFORMED in completion.metadata:
+        return reject("verl", Cause.MALFORMED, str(completion.metadata[MALFORMED]))
     return None
 
 

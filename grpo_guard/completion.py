@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: at least ``role`` and ``content``, as the trainers have it."""
+
+# Of a prompt in messages. JSON schemas of tools go 10 deep, talks of 1,000 turns have 10,000 parts.
+MAX_PROMPT_DEPTH: Final = 64
+MAX_PROMPT_PARTS: Final = 100_000
 
 
 class CompletionError(ValueError):
@@ -36,7 +41,8 @@ class Completion:
     without ids is scored under a looser profile.
 
     Args:
-        prompt: The prompt as text, or as chat messages.
+        prompt: The prompt as text, or as chat messages, which are copied; at most
+            `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
         text: The completion as text, as the reward function sees it.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
@@ -53,7 +59,8 @@ class Completion:
             other verifiers read only what they are told to.
 
     Raises:
-        CompletionError: a field has the wrong type or an impossible value.
+        CompletionError: a field has the wrong type or an impossible value. Nothing else, whatever
+            a field is: senders choose them.
     """
 
     prompt: str | Sequence[Message]
@@ -71,31 +78,15 @@ class Completion:
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        if not isinstance(self.prompt, str):
-            set_field(self, "prompt", _messages(self.prompt))
-        if not isinstance(self.text, str):
-            raise CompletionError("text", "a string", self.text)
-        for name in ("prompt_ids", "completion_ids"):
-            set_field(self, name, _token_ids(name, getattr(self, name)))
-        set_field(self, "sampler_logprobs", _log_probs(self.sampler_logprobs))
-        for name in ("node", "reference", "task", "finish_reason"):
-            if not isinstance(getattr(self, name), str | None):
-                raise CompletionError(name, "a string or null", getattr(self, name))
-        for name in ("round", "slot"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise CompletionError(name, "an integer or null", value)
-            if value is not None and not _fits(value):
-                raise CompletionError(name, "an integer of 64 bits or null", "a larger one")
-        if isinstance(self.group, bool) or not isinstance(self.group, str | int | None):
-            raise CompletionError("group", "a string, an integer or null", self.group)
-        if isinstance(self.group, int) and not _fits(self.group):
-            raise CompletionError(
-                "group", "a string, an integer of 64 bits or null", "a larger one"
-            )
-        if not isinstance(self.metadata, Mapping):
-            raise CompletionError("metadata", "an object", self.metadata)
+        for name, read in _READ.items():
+            given = getattr(self, name)
+            try:
+                value = read(name, given)
+            except CompletionError:
+                raise
+            except Exception:  # an object may raise anything, from any of its methods
+                raise CompletionError(name, "a value that can be read", given) from None
+            object.__setattr__(self, name, value)
 
     @property
     def prompt_text(self) -> str:
@@ -177,13 +168,89 @@ def _said_by(part: Any) -> bytes:
         return type(part).__name__.encode()
 
 
-def _messages(value: Any) -> tuple[Message, ...]:
+def plain_prompt(value: Any) -> str | tuple[Message, ...]:
+    """A prompt as `Completion` holds it.
+
+    Raises:
+        CompletionError: it is none. Anything else only where an object in it does.
+    """
+    name = "prompt"
+    if isinstance(value, str):
+        return str.__str__(value)
+    value = _listed(value)
     if not isinstance(value, Sequence) or isinstance(value, bytes):
-        raise CompletionError("prompt", "a string or a list of messages", value)
-    for message in value:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise CompletionError("prompt", "messages with a role and content", message)
-    return tuple(value)
+        raise CompletionError(name, "a string or a list of messages", value)
+    room = [MAX_PROMPT_PARTS]
+    messages = tuple(_plain(message, MAX_PROMPT_DEPTH, room) for message in value)
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise CompletionError(name, "messages with a role and content", message)
+    return messages
+
+
+def _plain(value: Any, depth: int, room: list[int]) -> Any:
+    """A copy in Python's own types, so that whoever prints or walks a prompt later comes back.
+
+    Cycles and shared parts, which a few bytes can hold, end at the bounds. Images stay what they
+    are; numbers too long to print, and objects that fail to print themselves, are refused.
+    """
+    room[0] -= 1
+    if not depth or room[0] < 0:
+        raise CompletionError("prompt", "messages of bounded size and depth", "larger ones")
+    if value is None or isinstance(value, bool | float | bytes):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {
+            _plain(key, depth - 1, room): _plain(part, depth - 1, room)
+            for key, part in value.items()
+        }
+    value = _listed(value)
+    if isinstance(value, list):
+        return [_plain(part, depth - 1, room) for part in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(part, depth - 1, room) for part in value)
+    repr(value)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Of an array of objects, as data sets have them, the list."""
+    objects = getattr(getattr(value, "dtype", None), "kind", "") == "O"
+    return value.tolist() if objects else value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise CompletionError(name, "a string", value)
+    return str.__str__(value)  # of a subclass the characters, without methods of its own
+
+
+def _text_or_none(name: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise CompletionError(name, "a string or null", value)
+    return None if value is None else str.__str__(value)
+
+
+def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise CompletionError(name, f"{kind} or null", value)
+    if value is not None and not _fits(value):
+        raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
+    return value
+
+
+def _group(name: str, value: Any) -> str | int | None:
+    if isinstance(value, str):
+        return str.__str__(value)
+    return _integer(name, value, "a string, an integer")
+
+
+def _metadata(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CompletionError(name, "an object", value)
+    return value
 
 
 def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
@@ -198,7 +265,7 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
             if isinstance(item, bool):
                 raise TypeError
             ids.append(operator.index(item))
-        except TypeError:
+        except Exception:
             raise CompletionError(name, "a list of integers or null", item) from None
         if not _fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
@@ -211,10 +278,9 @@ def _fits(value: int) -> bool:
     return -(2**63) <= value < 2**63
 
 
-def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
+def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | None:
     if value is None:
         return None
-    name = "sampler_logprobs"
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of numbers or null", value)
     numbers = []
@@ -223,7 +289,7 @@ def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
             raise CompletionError(name, "a list of numbers or null", item)
         try:
             number = float(item)
-        except (TypeError, ValueError, OverflowError):
+        except Exception:
             raise CompletionError(name, "a list of numbers or null", item) from None
         if math.isnan(number):
             raise CompletionError(name, "numbers, not NaN", item)
@@ -234,17 +300,45 @@ def _log_probs(value: Iterable[Any] | None) -> tuple[float, ...] | None:
 def shown(value: Any, most: int = 80) -> str:
     """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
 
-    Of what is neither text nor a plain number, its type alone: printing it could take any time.
+    Never raises and looks at little of it: `repr` may raise, for an integer of 4,300 digits, for
+    what is nested too deeply and for objects of others'; of lists that hold each other twice it may
+    not come back.
     """
     if isinstance(value, str):
         text = ascii(value[:most])
-    elif isinstance(value, bool | float | None) or (isinstance(value, int) and _fits(value)):
-        text = repr(value)
+    elif isinstance(value, int) and not _fits(value):
+        text = "a larger one"
+    elif value is None or isinstance(value, int | float | list | tuple | dict):
+        try:
+            text = _BRIEF.repr(value).encode("ascii", "backslashreplace").decode()
+        except Exception:
+            text = f"a {type(value).__name__} that cannot be printed"
     else:
-        text = "a larger one" if isinstance(value, int) else type(value).__name__
+        text = type(value).__name__
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
 def _got(value: Any) -> str:
-    words = ("nothing", "an unknown field", "a larger one")
-    return value if isinstance(value, str) and value in words else shown(value)
+    words = ("nothing", "an unknown field", "a larger one", "larger ones")
+    return value if type(value) is str and value in words else shown(value)
+
+
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 100
+_BRIEF.maxlevel = 4
+
+_READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "prompt": lambda _, value: plain_prompt(value),
+    "text": _text,
+    "prompt_ids": _token_ids,
+    "completion_ids": _token_ids,
+    "sampler_logprobs": _log_probs,
+    "node": _text_or_none,
+    "reference": _text_or_none,
+    "task": _text_or_none,
+    "finish_reason": _text_or_none,
+    "round": _integer,
+    "slot": _integer,
+    "group": _group,
+    "metadata": _metadata,
+}

@@ -17,6 +17,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class GuardConfig(_Strict):
         import yaml
 
         try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            data = yaml.load(Path(path).read_text(encoding="utf-8"), _yaml_loader())
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             problem = _unquoting(error)
             raise ConfigError(f"{path}: (file): expected readable YAML, got {problem}") from None
@@ -199,6 +200,19 @@ class GuardConfig(_Strict):
         for path in paths:
             if paths.count(path) > 1:
                 raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
+
+
+@cache
+def _yaml_loader() -> Any:
+    """The safe loader, with numbers as people write them: to YAML 1.1, 1e-3 is a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
+    return Loader
 
 
 def _evidence_files(node: Any) -> Iterator[str]:

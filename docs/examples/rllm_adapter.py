@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from grpo_guard import Completion, Guard
+from grpo_guard.adapters.received import received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.framework import FrameworkError
 
@@ -19,12 +20,12 @@ class RLLMAdapter:
             raise FrameworkError(f"{function.name}: rLLM does not await a reward function")
 
         def guarded(task_info: dict[str, Any], action: Any) -> Any:
-            review = guard.review([completion_from(task_info, action)])
+            found = review(guard, [completion_from(task_info, action)])
             given = {"task_info": task_info, "action": action}
             output = function.call(**function.arguments(given))
             scored = dataclasses.is_dataclass(output)
             rewards = function.rewards([output.reward if scored else output], 1)
-            (kept,) = guard.settle(rewards, review)
+            (kept,) = guard.settle(rewards, found)
             return dataclasses.replace(output, reward=kept) if scored else kept
 
         return function.dress(guarded)
@@ -33,6 +34,5 @@ class RLLMAdapter:
 def completion_from(task_info: dict[str, Any], action: Any) -> Completion:
     for name in ("action", "text"):  # workflows hand over an Action around a ModelOutput
         action = getattr(action, name, action)
-    prompt, reference = task_info.get("question", ""), task_info.get("ground_truth")
-    reference = reference if isinstance(reference, str) else None
-    return Completion(prompt if isinstance(prompt, str) else "", action, reference=reference)
+    prompt = task_info.get("question", "")
+    return received(prompt, action, reference=task_info.get("ground_truth"))  # never raises

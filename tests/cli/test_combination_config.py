@@ -138,3 +138,24 @@ def test_ledgers_that_cannot_be(tmp_path, ledger):
     path.write_text(f"verifier: {{type: screens}}\nledger: {ledger}\n")
     with pytest.raises(ConfigError, match="ledger: "):
         GuardConfig.from_yaml(path).build()
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("1e-3", 1e-3), ("1E-3", 1e-3), ("1.e-3", 1e-3), (".1e-2", 1e-3), ("0.001", 1e-3),
+     ("+1e-3", 1e-3), ("1.0e-03", 1e-3)],
+)  # fmt: skip
+def test_numbers_in_yaml_are_read_as_people_write_them(tmp_path, written, number):
+    """To YAML 1.1, and so to PyYAML, an exponent needs a point before it and a sign in it."""
+    path = tmp_path / "guard.yaml"
+    path.write_text(f"alpha: {written}\nverifier: {{type: length, alpha: {written}}}\n")
+    config = GuardConfig.from_yaml(path)
+    assert (config.alpha, config.verifier["alpha"]) == (number, number)
+    config.build()
+
+
+@pytest.mark.parametrize("text", ["e5", "1e", "a1e5", "1e5b", "0x1e5g", "1e-3 x", "'1e5'"])
+def test_names_in_yaml_stay_names(tmp_path, text):
+    path = tmp_path / "guard.yaml"
+    path.write_text(f"verifier: {{type: {text}}}\n")
+    assert GuardConfig.from_yaml(path).verifier == {"type": text.strip("'")}

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_verl import HONEST, QUESTION, batch, several_outputs
 
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.verl_rows import (
-    REFUSED,
     TOLD,
     UNREAD,
     Told,
@@ -96,9 +96,9 @@ def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.batch["responses"][0, 1] = len(tokenizer)
     (completion,) = completions_from(data, tokenizer, 99)
-    assert "at place 1" in completion.metadata[REFUSED]
+    assert "at place 1" in completion.metadata[MALFORMED]
     data.batch["responses"][0, 1] = len(tokenizer) - 1
-    assert REFUSED not in completions_from(data, tokenizer, 99)[0].metadata
+    assert MALFORMED not in completions_from(data, tokenizer, 99)[0].metadata
 
 
 def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):

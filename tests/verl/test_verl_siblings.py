@@ -6,8 +6,9 @@ import json
 import pytest
 
 from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import REFUSED, UNREAD
+from grpo_guard.adapters.verl_rows import UNREAD
 from grpo_guard.adapters.verl_siblings import SiblingCollector
 from grpo_guard.adapters.verl_trajectory import Trajectory
 from grpo_guard.content.screens.verifier import ScreensVerifier
@@ -173,7 +174,7 @@ def test_what_nobody_can_read_is_abstained_on():
 
 
 def test_ids_without_text_are_rejected_whatever_the_text_says():
-    (settled,) = run([row("fine", siblings=1, metadata={REFUSED: "no token"})], Policy("zero"))
+    (settled,) = run([row("fine", siblings=1, metadata={MALFORMED: "no token"})], Policy("zero"))
     assert (settled.outcome, settled.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert settled.score == 0.0
 

@@ -1,0 +1,301 @@
+"""Every way into the guard, fed with rows: what each trainer's hook does with them, without it.
+
+An entry takes a guard and rows, each a dict with the entry's own fields, and gives back one reward
+a row, in order; it is 1.0 where nothing is vetoed. No trainer needs to be installed.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from types import SimpleNamespace as Fields
+
+import numpy as np
+import torch
+
+from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
+from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.prime_rl import GuardFilter
+from grpo_guard.adapters.received import MALFORMED
+from grpo_guard.adapters.slime import SlimeAdapter
+from grpo_guard.adapters.trl import TRLAdapter
+from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+from grpo_guard.adapters.verifiers import VerifiersAdapter
+from grpo_guard.adapters.verl import VerlAdapter
+from grpo_guard.adapters.verl_rows import TOLD, Told, completions_from
+from grpo_guard.adapters.verl_siblings import SiblingCollector
+from grpo_guard.adapters.verl_trajectory import Trajectory
+
+CHAT = [{"role": "user", "content": "3+4?"}]
+ANSWER = [{"role": "assistant", "content": "seven"}]
+
+
+class Characters:
+    """A tokenizer of 128 characters; 3 ends a text."""
+
+    eos_token_id, pad_token_id, all_special_ids, added_tokens_decoder = 3, 0, (0, 3), {}
+    response_template = None
+
+    def __len__(self):
+        return 128
+
+    def __call__(self, text, add_special_tokens=True):
+        return {"input_ids": self.encode(text)}
+
+    def encode(self, text, add_special_tokens=True):
+        return [min(ord(c), 127) for c in text]
+
+    def decode(self, ids, skip_special_tokens=False, clean_up_tokenization_spaces=False):
+        return "".join(chr(i) for i in ids if not (skip_special_tokens and i in (0, 3)))
+
+    def apply_chat_template(self, prompt, **_):
+        return {"input_ids": self.encode(prompt[-1]["content"])}
+
+
+class Reasoning(Characters):
+    response_template = "..."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``own``: fields of which nothing can be judged if they are no text or no ids."""
+
+    fields: dict
+    run: object
+    own: tuple = ()
+
+
+def ones(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def columns(rows):
+    given = {name: [row[name] for row in rows] for name in rows[0]}
+    return {**given, "trainer_state": Fields(global_step=3)}
+
+
+def trl(guard, rows):
+    return TRLAdapter().wrap(ones, guard)(**columns(rows))
+
+
+def trl_reasoning(guard, rows):
+    class Trainer:
+        processing_class = Reasoning()
+        reward_funcs = ()
+        logged = ()
+
+        def log(self, name, values):
+            self.logged = values
+
+    Trainer.__module__ = "trl.trainer"
+    given = columns(rows)
+    from grpo_guard.adapters.trl_batch import completions_from as batch_of
+    from grpo_guard.adapters.trl_review import BatchReviewer
+
+    batch = batch_of(given, tokenizer=Trainer.processing_class)
+    return guard.settle([1.0] * len(rows), BatchReviewer(guard).review(batch))
+
+
+def ms_swift(guard, rows):
+    given = columns(rows)
+    return MsSwiftAdapter().wrap(ones, guard)(**given)
+
+
+def trl_peers(guard, rows):
+    trainer = Fields(
+        processing_class=Characters(),
+        model=Fields(config=Fields(vocab_size=128)),
+        accelerator=Fields(unwrap_model=lambda model: model),
+        max_completion_length=64,
+        state=Fields(global_step=5),
+    )
+    sent = [Sent(row["node"], row["completion"], row["slot"]) for row in rows]
+    made = peer_rollouts(["3+4?"] * len(rows), sent, trainer)
+    assert all(ids and all(type(i) is int for i in ids) for ids in made["completion_ids"])
+    texts = [Characters().decode(ids, True) for ids in made["completion_ids"]]
+    given = {**made, "prompts": ["3+4?"] * len(rows), "completions": texts}
+    return TRLAdapter().wrap(ones, guard)(**given)
+
+
+def verl(guard, rows):
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        return 1.0
+
+    function = VerlAdapter().wrap(compute_score, guard)
+    rewards = []
+    for row in rows:
+        extra = {k: row[k] for k in ("prompt", "node")} if "prompt" in row else row["extra_info"]
+        rest = {k: row[k] for k in ("data_source", "solution_str", "ground_truth")}
+        rewards.append(function(extra_info=extra, **rest))
+    return rewards
+
+
+class Rows:
+    """What of verl's DataProto the adapter looks at."""
+
+    def __init__(self, batch, non_tensor_batch, n=1):
+        self.batch, self.non_tensor_batch, self.n = batch, non_tensor_batch, n
+
+    def __len__(self):
+        return self.n
+
+
+def one(value):
+    made = np.empty(1, dtype=object)
+    made[0] = value
+    return made
+
+
+def verl_manager(guard, rows):
+    async def go():
+        collector = SiblingCollector(lambda: guard)
+        calls = []
+        for row in rows:
+            prompt, ids = Characters().encode("3+4?"), [*Characters().encode("seven"), 3]
+            data = Rows(
+                {"prompts": torch.tensor([prompt]), "responses": torch.tensor([ids])},
+                {
+                    "prompt_len": np.array([len(prompt)]),
+                    "response_len": np.array([len(ids)]),
+                    **{k: one(row[k]) for k in row if k not in ("log_probs", "mask", "score")},
+                    "uid": one("a"),
+                    TOLD: one(Told(len(rows), False, ((1,) * len(ids),), (row["log_probs"],))),
+                },
+            )
+            made = tuple(completions_from(data, Characters(), 64))
+            calls.append(collector.settle(Trajectory("a", 1, len(rows), made, 1.0, 30.0)))
+        return await asyncio.gather(*calls)
+
+    return [0.0 if settled.left_out else settled.score for settled in asyncio.run(go())]
+
+
+def openrlhf(guard, rows):
+    function = OpenRLHFAdapter().wrap(lambda queries, prompts, labels: 1.0, guard)
+    given = [([row["query"]], [row["prompt"]], [row["label"]]) for row in rows]
+    return [function(*arguments)["rewards"] for arguments in given]
+
+
+def openrlhf_agent(guard, rows):
+    class Executor:
+        async def execute(self, *, label, **_):
+            given = {"prompt": "3+4?", "reward": 1.0, "scores": 1.0, "extra_logs": {}}
+            return {**given, **label}
+
+    class Agent(GuardedAgent, Executor):
+        pass
+
+    Agent.guard = guard
+
+    async def go():
+        agent, sampling = Agent(), object()
+        calls = [agent.execute("3+4?", row, sampling, 64, Characters(), None) for row in rows]
+        return await asyncio.gather(*calls)
+
+    answers = asyncio.run(go())
+    for answer in answers:
+        ids = answer["observation_tokens"]
+        assert all(0 <= int(i) < 128 for i in ids)
+        assert all(0 <= a <= b for a, b in answer["action_ranges"])
+    return [0.0 if answer["extra_logs"]["guard_reject"] else answer["reward"] for answer in answers]
+
+
+def slime_samples(rows):
+    return [Fields(**row, status=Fields(value="completed"), reward=None) for row in rows]
+
+
+def slime(guard, rows):
+    def rm(args, sample):
+        return 1.0
+
+    function = SlimeAdapter().wrap(rm, guard)
+    return [function(None, sample) for sample in slime_samples(rows)]
+
+
+def slime_group(guard, rows):
+    def rm(args, samples):
+        return [1.0] * len(samples)
+
+    return SlimeAdapter().wrap(rm, guard)(None, slime_samples(rows))
+
+
+def trace(row):
+    row = dict(row)
+    asked = {k[6:]: row.pop(k) for k in list(row) if k.startswith("asked_")}
+    said = {k[5:]: row.pop(k) for k in list(row) if k.startswith("said_")}
+    nodes = [
+        Fields(message=Fields(role="user", content=asked["content"]), sampled=False, parent=None,
+               token_ids=asked["ids"], mask=[False], logprobs=[]),
+        Fields(message=Fields(role="assistant", **said), sampled=True, parent=row["parent"],
+               token_ids=row["ids"], mask=row["mask"], logprobs=row["logprobs"]),
+    ]  # fmt: skip
+    task = Fields(type="Sums", data=Fields(answer=row["answer"]))
+    return Fields(nodes=nodes, info=row["info"], task=task)
+
+
+def verifiers(guard, rows):
+    def right(trace):
+        return 1.0
+
+    function = VerifiersAdapter().wrap(right, guard)
+    return [function(trace=trace(row)) for row in rows]
+
+
+def prime_rl(guard, rows):
+    return [0.0 if GuardFilter(guard).check(trace(row)).detected else 1.0 for row in rows]
+
+
+TRL = {
+    "prompts": CHAT, "completions": "seven", "completion_ids": [5, 6], "node": "n",
+    "answer": "7", "task": "sums", "round": 1, "slot": 1, "prompt_ids": [1, 2], MALFORMED: None,
+}  # fmt: skip
+SLIME = {
+    "prompt": CHAT, "response": "seven", "tokens": [5, 6, 1, 2], "response_length": 2,
+    "loss_mask": None, "rollout_log_probs": [-0.5, -0.1], "group_index": 0, "label": "7",
+    "metadata": {"node": "n", "round": 1, "slot": 1, "task": "sums"},
+}  # fmt: skip
+TRACE = {
+    "asked_content": "3+4?", "asked_ids": [5], "said_content": "seven", "said_tool_calls": None,
+    "said_reasoning_content": None, "parent": 0, "ids": [6, 7], "mask": [False, True],
+    "logprobs": [-0.5], "answer": "7", "info": {"node": "n"},
+}  # fmt: skip
+ENTRIES = {
+    "trl": Entry(TRL, trl, ("completions", "completion_ids")),
+    "trl_messages": Entry(
+        {**TRL, "completions": ANSWER, "prompts": "3+4?"}, trl, ("completion_ids",)
+    ),
+    "trl_reasoning": Entry({**TRL, "completions": ANSWER}, trl_reasoning, ("completion_ids",)),
+    "trl_peers": Entry({"node": "n", "completion": [5, 6, 3], "slot": 0}, trl_peers),
+    "ms_swift": Entry(
+        {"completions": "seven", "messages": [*CHAT, *ANSWER], "node": "n", "answer": "7"},
+        ms_swift,
+        ("completions",),
+    ),
+    "verl": Entry(
+        {"data_source": "sums", "solution_str": "seven", "ground_truth": "7", "prompt": CHAT,
+         "node": "n"},
+        verl,
+        ("solution_str",),
+    ),
+    "verl_extra_info": Entry(
+        {"data_source": "sums", "solution_str": "seven", "ground_truth": "7", "extra_info": {}},
+        verl,
+    ),
+    "verl_manager": Entry(
+        {"data_source": "sums", "extra_info": {"node": "n"}, "tool_extra_fields": {"node": "n"},
+         "reward_model": {"ground_truth": "7"}, "raw_prompt": CHAT, "session_id": 1,
+         "log_probs": (-0.5,) * 6},
+        verl_manager,
+    ),
+    "openrlhf": Entry(
+        {"query": "3+4?seven", "prompt": "3+4?", "label": "7"}, openrlhf, ("query",)
+    ),
+    "openrlhf_agent": Entry(
+        {"observation_tokens": [51, 43, 52, 63, 55, 3], "action_ranges": [(4, 6)], "node": "n",
+         "rollout_log_probs": [-0.5] * 6, "label": "7", "prompt": "3+4?", "truncated": False,
+         "images": None},
+        openrlhf_agent,
+    ),
+    "slime": Entry(SLIME, slime, ("response",)),
+    "slime_group": Entry(SLIME, slime_group, ("response",)),
+    "verifiers": Entry(TRACE, verifiers),
+    "prime_rl": Entry(TRACE, prime_rl),
+}  # fmt: skip

@@ -1,0 +1,139 @@
+"""No field that a peer fills ends a batch: its completion alone is malformed, in its place."""
+
+import logging
+import random
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hostile import EVERYTHING, HUGE, cyclic, deep, wide
+from hostile_entries import ENTRIES
+
+from grpo_guard import CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.received import _warn_unused, reference_from
+from grpo_guard.completion import shown
+from grpo_guard.verdict import Cause, accept, reject
+
+CALLS = 150
+
+
+class Reads(CompletionVerifier):
+    """Looks at all that verifiers look at, and accepts."""
+
+    name = "reads"
+
+    def verify(self, batch):
+        return [accept(self.name) for c in batch if isinstance(c.prompt_text + repr(c), str)]
+
+
+class Heard:
+    def __init__(self):
+        self.verdicts = []
+
+    def record(self, batch, verdicts):
+        assert len(batch) == len(verdicts)
+        self.verdicts += verdicts
+
+
+def judged(entry, rows):
+    heard = Heard()
+    guard = Guard(Reads(), policy=Policy("zero", "zero"), ledger=heard)
+    rewards = entry.run(guard, rows)
+    assert len(rewards) == len(rows)
+    assert all(v.accepted or (v.rejected and v.cause is Cause.MALFORMED) for v in heard.verdicts), [
+        v.reason for v in heard.verdicts
+    ]
+    return rewards
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_hostile_row_is_rejected_or_ignored_and_the_others_are_judged(name):
+    entry, chance = ENTRIES[name], random.Random(17)
+    assert judged(entry, [entry.fields] * 3) == [1.0] * 3
+    for _ in range(CALLS):
+        rows = [dict(entry.fields) for _ in range(3)]
+        place = chance.randrange(3)
+        fields = chance.sample(sorted(entry.fields), chance.choice([1, 1, 1, 2, 3]))
+        changes = {field: chance.choice(EVERYTHING) for field in fields}
+        rows[place].update(changes)
+        try:
+            rewards = judged(entry, rows)
+        except Exception as error:
+            said = {field: shown(value) for field, value in changes.items()}
+            raise AssertionError(f"{name}: {said}: {error!r}") from error
+        assert rewards.pop(place) in (0.0, 1.0)
+        assert rewards == [1.0, 1.0]
+
+
+NOT_OWN = [(name, field) for name, entry in ENTRIES.items() for field in entry.own]
+
+
+@pytest.mark.parametrize(("name", "field"), NOT_OWN)
+@pytest.mark.parametrize(
+    "value",
+    [HUGE, 1.5, deep(), cyclic(mapping=True), wide(), {1: object()}],
+    ids=["huge", "float", "deep", "cyclic", "wide", "object"],
+)
+def test_what_is_no_text_and_no_ids_earns_nothing(name, field, value):
+    entry = ENTRIES[name]
+    rows = [dict(entry.fields) for _ in range(3)]
+    rows[1][field] = value
+    assert judged(entry, rows) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])
+def test_a_prompt_that_cannot_be_walked_earns_nothing(name):
+    entry = ENTRIES[name]
+    field = {"trl": "prompts", "ms_swift": "messages"}.get(name, "prompt")
+    for value in (deep(mapping=True), deep(), cyclic(), HUGE, {"a": HUGE}):
+        rows = [dict(entry.fields) for _ in range(3)]
+        chat = [{"role": "user", "content": value}]
+        rows[1][field] = [*chat, *chat]
+        assert judged(entry, rows) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("7", "7"), (7, "7"), (7.0, "7"), (0.1, "0.1"), (1e300, "1e+300"),
+        (10**400, "1" + "0" * 400),
+        (np.int64(7), "7"), (np.float64(7), "7"), (np.float32(0.1), "0.1"), (np.str_("7"), "7"),
+        (np.array(7), "7"), (torch.tensor(7), "7"), (torch.tensor(0.5), "0.5"),
+        (Decimal("7.50"), "7.50"), (Fraction(1, 3), "1/3"), (-0.0, "0"),
+        ("", None), (None, None), (float("nan"), None), (np.float64("nan"), None),
+    ],
+)  # fmt: skip
+def test_references_are_texts_or_numbers(value, text, caplog):
+    assert reference_from(value) == text
+    assert not caplog.records
+
+
+def test_a_reference_of_another_kind_is_told_of_once(caplog):
+    _warn_unused.cache_clear()
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        assert [reference_from(v) for v in ([1], [2], True, {"a": 1}, np.ones(2))] == [None] * 5
+    said = [record.getMessage() for record in caplog.records]
+    assert [words.split()[4] for words in said] == ["list", "bool", "dict", "ndarray"]
+
+
+REFERENCES = {"trl": "answer", "verl": "ground_truth", "openrlhf": "label", "slime": "label"}
+REFERENCES |= {"ms_swift": "answer", "verifiers": "answer", "openrlhf_agent": "label"}
+
+
+@pytest.mark.parametrize("name", [*REFERENCES, "verl_manager"])
+def test_every_adapter_takes_numbers(name):
+    class Right(Reads):
+        def verify(self, batch):
+            return [accept("r") if c.reference == "942" else reject("r") for c in batch]
+
+    for value in (942, 942.0, np.int64(942), "942"):
+        rows = [dict(ENTRIES[name].fields) for _ in range(2)]
+        for row in rows:
+            if name == "verl_manager":
+                row["reward_model"] = {"ground_truth": value}
+            else:
+                row[REFERENCES[name]] = value
+        guard = Guard(Right(), policy=Policy("zero", "zero"))
+        assert ENTRIES[name].run(guard, rows) == [1.0, 1.0]
