@@ -28,6 +28,7 @@ bet; Ville's inequality for the level.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,11 +79,18 @@ class Tally:
         held: Those that are held against the node itself, 0 <= held <= rejected. One odd prompt can
             have all its answers rejected together, so only a few of each are: fewer than were
             rejected keeps the bet fair.
+
+    Raises:
+        ValueError: counts that do not fit; a file that they come from may be broken.
     """
 
     judged: float
     rejected: float
     held: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held <= self.rejected <= self.judged < math.inf:
+            raise ValueError(f"tally: expected 0 <= held <= rejected <= judged, got {self!r:.200}")
 
 
 @dataclass(frozen=True, slots=True)

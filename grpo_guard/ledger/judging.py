@@ -12,7 +12,7 @@ from grpo_guard.ledger.evidence import STRIDE, Comparison, Evidence, bar
 from grpo_guard.ledger.release import pardoned, pardons
 from grpo_guard.ledger.schema import transaction
 from grpo_guard.ledger.standing import Mark, State, updated
-from grpo_guard.ledger.store import closed_rounds, read_meta, write_meta
+from grpo_guard.ledger.store import closed_rounds, read_clock, read_meta, write_meta
 
 WORK = "work"
 SLOTS = "slots"
@@ -49,13 +49,16 @@ class Judging:
 
         Raises:
             sqlite3.Error: the rest will be judged next time.
+            LedgerError, ValueError, TypeError: the file holds odd values.
         """
-        closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+        _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
             self._fed, self._pardons = None, given  # what was fed speaks against the pardoned
         if closed <= judged and self._fed is not None:
             return
+        # Of rounds before these nothing is left, where judging failed for long.
+        judged = max(judged, closed - self._work.window)
         if self._fed is None or judged - self._fed > self._work.window:
             self._start(_salt(connection))
             # As many rounds as count, from one on which evidence may begin.

@@ -1,4 +1,4 @@
-"""The evidence as `grpo_guard.ledger.evidence` defines it, worked out from all rounds for all names.
+"""The evidence as `grpo_guard.ledger.evidence` defines it, from all rounds for all names.
 
 What the ledger did before it was made independent of the number of names: the same answers.
 """
