@@ -6,9 +6,12 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
+# Names are remembered for a whole run, and a stranger's may be as long as a request.
+MAX_NAME = 1_000
 """One chat message: at least ``role`` and ``content``, as the trainers have it."""
 
 
@@ -38,7 +41,8 @@ class Completion:
         text: The completion as text, as the reward function sees it.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
-        node: Who sent it.
+        node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
+            stand for it.
         group: The GRPO group it belongs to (completions of one prompt).
         round: Training round in which it was generated.
         slot: Its place within the group.
@@ -79,6 +83,8 @@ class Completion:
         for name in ("node", "reference", "task", "finish_reason"):
             if not isinstance(getattr(self, name), str | None):
                 raise CompletionError(name, "a string or null", getattr(self, name))
+        if self.node is not None and len(self.node) > MAX_NAME:
+            set_field(self, "node", _cut(self.node))
         for name in ("round", "slot"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -153,6 +159,12 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
         if not _fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
     return tuple(ids)
+
+
+def _cut(name: str) -> str:
+    """The same name for the same node, short; other nodes have others."""
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{name[: MAX_NAME - 40]}...{digest}"
 
 
 def _fits(value: int) -> bool:

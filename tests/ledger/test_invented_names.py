@@ -7,6 +7,9 @@ from plain_evidence import PlainComparison
 from swarm_ledger import ODD
 
 from grpo_guard import Completion
+from grpo_guard.completion import MAX_NAME
+from grpo_guard.content.recurrence.swarm import lockstep
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.ledger.bets import Tally
 from grpo_guard.ledger.evidence import Comparison
 from grpo_guard.ledger.ledger import EvidenceLedger
@@ -113,3 +116,22 @@ def test_what_is_kept_of_a_name_that_is_used_once_is_small():
     kept = sum(account.ahead.nbytes for account in comparison._accounts.values())
     assert len(comparison._accounts) == 64 * 40
     assert kept < 12_000_000  # 1.1 GB where each beginning had a row
+
+
+def test_threat_names_as_long_as_a_request_are_not_remembered_whole():
+    names = ["n" * 10**6, "n" * 10**6 + "x", "\ud800" * 10**6]
+    batch = [Completion(f"p {i}", f"t {i}", node=n) for n in names for i in range(3)]
+    kept = {c.node for c in batch}
+    assert len(kept) == 3
+    assert max(map(len, kept)) <= MAX_NAME
+    assert Completion("p", "t", node=names[0]).node == batch[0].node
+    assert Completion("p", "t", node="n" * MAX_NAME).node == "n" * MAX_NAME
+    verifier = RecurrenceVerifier()
+    verifier.verify(batch)
+    assert len(str(verifier.state_dict())) < 100_000
+
+
+def test_recurrence_takes_a_batch_of_many_names_in_step():
+    queues = {"a": list(range(9)), **{f"n{k}": [100 + k] for k in range(3)}}
+    assert list(lockstep(queues)) == [[0, 1, 2, 3, 100, 101, 102], [4, 5, 6, 7], [8]]
+    assert list(lockstep({})) == []
