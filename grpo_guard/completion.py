@@ -13,6 +13,9 @@ from typing import Any, Final, TypeAlias
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: at least ``role`` and ``content``, as the trainers have it."""
 
+# Names are remembered for a whole run, and a stranger's may be as long as a request.
+MAX_NAME: Final = 1_000
+
 # Of a prompt in messages. JSON schemas of tools go 10 deep, talks of 1,000 turns have 10,000 parts.
 MAX_PROMPT_DEPTH: Final = 64
 MAX_PROMPT_PARTS: Final = 100_000
@@ -46,7 +49,8 @@ class Completion:
         text: The completion as text, as the reward function sees it.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
-        node: Who sent it.
+        node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
+            stand for it.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
@@ -233,6 +237,11 @@ def _text_or_none(name: str, value: Any) -> str | None:
     return None if value is None else str.__str__(value)
 
 
+def _node(name: str, value: Any) -> str | None:
+    text = _text_or_none(name, value)
+    return text if text is None or len(text) <= MAX_NAME else _cut(text)
+
+
 def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise CompletionError(name, f"{kind} or null", value)
@@ -270,6 +279,12 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
         if not _fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
     return tuple(ids)
+
+
+def _cut(name: str) -> str:
+    """The same name for the same node, short; other nodes have others."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{name[: MAX_NAME - 40]}...{digest}"
 
 
 def _fits(value: int) -> bool:
@@ -333,7 +348,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "prompt_ids": _token_ids,
     "completion_ids": _token_ids,
     "sampler_logprobs": _log_probs,
-    "node": _text_or_none,
+    "node": _node,
     "reference": _text_or_none,
     "task": _text_or_none,
     "finish_reason": _text_or_none,

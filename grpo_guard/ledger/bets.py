@@ -28,6 +28,8 @@ bet; Ville's inequality for the level.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,11 +79,18 @@ class Tally:
         held: Those that are held against the node itself, 0 <= held <= rejected. One odd prompt can
             have all its answers rejected together, so only a few of each are: fewer than were
             rejected keeps the bet fair.
+
+    Raises:
+        ValueError: counts that do not fit; a file that they come from may be broken.
     """
 
     judged: float
     rejected: float
     held: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held <= self.rejected <= self.judged < math.inf:
+            raise ValueError(f"tally: expected 0 <= held <= rejected <= judged, got {self!r:.200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +122,21 @@ class Bets:
             peer: Of the peer, in the same round.
             honest: Size of the sets, >= 1.
         """
-        if not node.judged or not peer.judged:
-            return np.zeros(len(ALTERNATIVES))
+        return np.asarray(self.scores(node, [peer], honest)[0])
+
+    def scores(self, node: Tally, peers: Sequence[Tally], honest: int) -> Array:
+        """`score` of each of these peers, shape [peers, G]."""
+        # Many peers have sent as much: each such score is worked out once.
+        row = {peer: k for k, peer in enumerate(dict.fromkeys(peers))}
+        found = np.zeros((len(row), len(ALTERNATIVES)))
         odds = self._odds_for(honest)
-        part = min(1.0, peer.judged / node.judged)
-        price = self._price(min(node.judged, peer.judged), peer.judged, honest)
-        won = part * node.held * odds.log_up - price
-        return np.asarray(won / honest + peer.rejected * odds.log_down)
+        for peer, k in row.items() if node.judged else ():
+            if peer.judged:
+                part = min(1.0, peer.judged / node.judged)
+                price = self._price(min(node.judged, peer.judged), peer.judged, honest)
+                won = part * node.held * odds.log_up - price
+                found[k] = won / honest + peer.rejected * odds.log_down
+        return found[[row[peer] for peer in peers]]
 
     def _price(self, judged: float, of_peer: float, honest: int) -> Array:
         """F of the module, for so many completions of the node and ``honest`` times the peer's."""

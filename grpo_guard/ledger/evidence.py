@@ -19,8 +19,10 @@ is not a growth has a chance of its own, of at most alpha.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -79,14 +81,20 @@ def honest_peers(peers: int, hostile: float) -> int:
 class _Account:
     """What has been added up against one node.
 
+    Beginnings of evidence between which the node did no work have equal sums: they share a row.
+    So a name that is used once takes one row, not one for each beginning.
+
     Args:
         peers: That it is compared with.
         next: Number of the first round that is not in it yet.
-        ahead: Scores summed from each beginning on, shape [beginnings, peers, G].
+        ends: For each row the last beginning that it stands for, rising; nothing speaks against
+            the node from later beginnings on.
+        ahead: Scores summed from the beginnings on, shape [rows, peers, G].
     """
 
     peers: tuple[str, ...]
     next: int
+    ends: list[int]
     ahead: Array
     log_e: float = 0.0
     rose: bool = field(default=False)
@@ -124,6 +132,13 @@ class Comparison:
         self._rounds: list[Round] = []
         self._number = 0  # of the first remembered round
         self._accounts: dict[str, _Account] = {}
+        # Kept up round by round, for the names of remembered rounds. Names cost nothing, so a
+        # round must not cost as much as there are names: the rounds that each worked in, a bit
+        # for each; the names by how many those are; rounds with a rejection; and the lots.
+        self._at_work: dict[str, int] = {}
+        self._by_count: defaultdict[int, set[str]] = defaultdict(set)
+        self._rejected: Counter[str] = Counter()
+        self._lots: dict[str, bytes] = {}
 
     def begin_at(self, number: int) -> None:
         """Number of the round that is added first: a stake depends on when it is laid.
@@ -137,72 +152,119 @@ class Comparison:
 
     def add(self, tallies: Round) -> None:
         """One more round, complete."""
-        self._rounds.append({name: t for name, t in tallies.items() if t.judged})
-        if len(self._rounds) > self.window + STRIDE:
+        if len(self._rounds) == self.window + STRIDE:
+            for k in range(STRIDE):
+                self._note(self._number + k, self._rounds[k], leaves=True)
             del self._rounds[:STRIDE]
             self._number += STRIDE
-            for account in self._accounts.values():
-                account.ahead = account.ahead[1:]
+        self._rounds.append({name: t for name, t in tallies.items() if t.judged})
+        self._note(self._number + len(self._rounds) - 1, self._rounds[-1], leaves=False)
 
     def evidence(self) -> dict[str, Evidence]:
-        """Evidence after the last round against each node with work in a remembered one."""
-        names = sorted({name for tallies in self._rounds for name in tallies})
-        rejected = {name for tallies in self._rounds for name, t in tallies.items() if t.held > 0}
-        order = sorted(range(len(names)), key=lambda i: self._lot(names[i]))
-        at_work = np.array([[n in tallies for n in names] for tallies in self._rounds], dtype=bool)
+        """Evidence after the last round against each node with work in it.
+
+        Against a node that is away nothing is added, so there is nothing to say of it.
+        """
         found = {}
-        for i, name in enumerate(names):
-            mine = at_work[at_work[:, i]]
-            met = 2 * np.count_nonzero(mine, axis=0) >= len(mine)
-            met[i] = False
-            drawn = [names[j] for j in order if met[j]][:MAX_PEERS]
+        known: dict[int, list[str]] = {}
+        for name in self._rounds[-1] if self._rounds else ():
+            at_work = self._at_work[name]
+            if at_work not in known:
+                known[at_work] = self._met(name)
+            met = known[at_work]  # itself among them
+            drawn = [other for other in met[: MAX_PEERS + 1] if other != name][:MAX_PEERS]
             log_e, rose = 0.0, False
-            if name in rejected and len(drawn) >= SMALLEST_SWARM - 1:
+            if self._rejected[name] and len(drawn) >= SMALLEST_SWARM - 1:
                 account = self._brought_up(name, tuple(sorted(drawn)))
                 log_e, rose = account.log_e, account.rose
-            found[name] = Evidence(log_e, len(drawn), int(met.sum()), rose)
-        for gone in set(self._accounts) - rejected:
-            del self._accounts[gone]
+            found[name] = Evidence(log_e, len(drawn), len(met) - 1, rose)
         return found
 
+    def _note(self, number: int, tallies: Round, *, leaves: bool) -> None:
+        """A round comes, or is forgotten."""
+        bit = 1 << number % (self.window + STRIDE)
+        for name, tally in tallies.items():
+            before = self._at_work.get(name, 0)
+            now = self._at_work[name] = before ^ bit
+            self._by_count[before.bit_count()].discard(name)
+            self._by_count[now.bit_count()].add(name)
+            if tally.held > 0:
+                self._rejected[name] += -1 if leaves else 1
+            if not now:
+                self._by_count[0].discard(name)
+                del self._at_work[name]
+                self._lots.pop(name, None)
+            if not self._rejected[name]:
+                del self._rejected[name]
+                self._accounts.pop(name, None)
+
+    def _met(self, name: str) -> list[str]:
+        """Nodes with work in at least half of this one's rounds, by lot; itself among them."""
+        mine = self._at_work[name]
+        rounds = [tallies for tallies in self._rounds if name in tallies]
+        # Either list holds them all. Whoever invents names can make one of the two long: those
+        # that worked as often are many for a new name, those of its rounds for an old one.
+        often = [names for n, names in self._by_count.items() if 2 * n >= len(rounds)]
+        few = sum(map(len, often)) < sum(map(len, rounds))
+        met = [
+            other
+            for other in set[str]().union(*(often if few else rounds))
+            if 2 * (self._at_work[other] & mine).bit_count() >= len(rounds)
+        ]
+        return sorted(met, key=lambda other: (self._lot(other), other))
+
     def _lot(self, name: str) -> bytes:
-        return blake2b(
-            name.encode("utf-8", "surrogatepass"), key=self._salt, digest_size=8
-        ).digest()
+        if name not in self._lots:
+            data = name.encode("utf-8", "surrogatepass")
+            self._lots[name] = blake2b(data, key=self._salt, digest_size=8).digest()
+        return self._lots[name]
 
     def _brought_up(self, name: str, peers: tuple[str, ...]) -> _Account:
         """The account of one node with the last round in it."""
         account = self._accounts.get(name)
         if account is None or account.peers != peers:
             nothing = np.zeros((0, len(peers), len(SHARES)))
-            account = self._accounts[name] = _Account(peers, self._number, nothing)
+            account = self._accounts[name] = _Account(peers, self._number, [], nothing)
+        gone = sum(end < self._number // STRIDE for end in account.ends)
+        account.ends, account.ahead = account.ends[gone:], account.ahead[gone:]
         honest = honest_peers(len(peers), self.hostile)
         last = self._number + len(self._rounds) - 1
         for number in range(max(account.next, self._number), last + 1):
             tallies = self._rounds[number - self._number]
-            mine = tallies.get(name, _NOTHING)
-            before = self._log_e(account, honest) if number == last and mine.held else math.inf
-            if number % STRIDE == 0:
+            mine = tallies.get(name)
+            if mine is None:
+                continue
+            before = math.inf
+            if number == last and mine.held:
+                before = self._log_e(account, honest, (number - 1) // STRIDE)
+            if not account.ends or account.ends[-1] < number // STRIDE:
                 begun = np.zeros((1, len(peers), len(SHARES)))
                 account.ahead = np.concatenate([account.ahead, begun])
-            if mine.judged:
-                account.ahead += np.stack(
-                    [self.bets.score(mine, tallies.get(p, _NOTHING), honest) for p in peers]
-                )
-            account.next = number + 1
+                account.ends.append(number // STRIDE)
+            account.ahead += self.bets.scores(
+                mine, [tallies.get(peer, _NOTHING) for peer in peers], honest
+            )
             if number == last:
-                account.log_e = self._log_e(account, honest)
+                account.log_e = self._log_e(account, honest, number // STRIDE)
                 account.rose = account.log_e > before
+        account.next = last + 1
         return account
 
-    def _log_e(self, account: _Account, honest: int) -> float:
-        """Over all beginnings and bets, each at its worst peers."""
-        if not len(account.ahead):
-            return -math.inf
-        worst = np.sort(account.ahead, axis=1)[:, :honest].sum(axis=1)  # [beginnings, G]
+    def _log_e(self, account: _Account, honest: int, last: int) -> float:
+        """Over all beginnings up to ``last`` and bets, each at its worst peers."""
         first = self._number // STRIDE
-        begun = np.arange(first, first + len(worst), dtype=np.float64)
-        # Stakes 1 / ((b + 1)(b + 2)) add up to 1 over all b >= 0.
-        logs = worst - np.log((begun + 1) * (begun + 2))[:, None] + _LOG_SHARES
+        if last < first:
+            return -math.inf
+        worst = np.zeros((len(account.ends) + 1, len(SHARES)))
+        worst[:-1] = np.sort(account.ahead, axis=1)[:, :honest].sum(axis=1)
+        worst = np.repeat(worst, np.diff([first - 1, *account.ends, last]), axis=0)
+        logs = worst - _log_stakes(first, last) + _LOG_SHARES
         top = float(logs.max())
         return top + float(np.log(np.exp(logs - top).sum()))
+
+
+@lru_cache(maxsize=4)
+def _log_stakes(first: int, last: int) -> Array:
+    """Stakes 1 / ((b + 1)(b + 2)) add up to 1 over all beginnings b >= 0; shape [b, 1]."""
+    begun = np.arange(first, last + 1, dtype=np.float64)
+    return np.asarray(np.log((begun + 1) * (begun + 2))[:, None])

@@ -12,12 +12,13 @@ from grpo_guard.ledger.evidence import STRIDE, Comparison, Evidence, bar
 from grpo_guard.ledger.release import pardoned, pardons
 from grpo_guard.ledger.schema import transaction
 from grpo_guard.ledger.standing import Mark, State, updated
-from grpo_guard.ledger.store import closed_rounds, read_meta, write_meta
+from grpo_guard.ledger.store import closed_rounds, read_clock, read_meta, write_meta
 
 WORK = "work"
 SLOTS = "slots"
 # A node without a connection leaves slots empty in good faith: more room than for rejections.
 SLOT_TOLERANCE = Tolerance(ratio=1.25, offset=0.05)
+_NOTHING = Evidence(0.0, 0, 0, rose=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,16 @@ class Judging:
 
         Raises:
             sqlite3.Error: the rest will be judged next time.
+            LedgerError, ValueError, TypeError: the file holds odd values.
         """
-        closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+        _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
             self._fed, self._pardons = None, given  # what was fed speaks against the pardoned
         if closed <= judged and self._fed is not None:
             return
+        # Of rounds before these nothing is left, where judging failed for long.
+        judged = max(judged, closed - self._work.window)
         if self._fed is None or judged - self._fed > self._work.window:
             self._start(_salt(connection))
             # As many rounds as count, from one on which evidence may begin.
@@ -93,30 +97,36 @@ class Judging:
         evidence: Mapping[str, Evidence],
         most: State,
     ) -> None:
-        query = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
-        marks = {
-            str(node): Mark(State(state), level, renewed, since)
-            for node, state, level, renewed, since in connection.execute(query, (kind,))
-        }
-        nothing = Evidence(0.0, 0, 0, rose=False)
+        # Nodes at work in this round, and those that time may release. A name that came once and is
+        # clear is not looked at again: strangers invent as many as they like.
+        columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
+        rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
+        for node in evidence:
+            rows += connection.execute(f"{columns} AND node = ?", (kind, int(node)))
+        marks = {str(row[0]): Mark(State(row[1]), *row[2:]) for row in rows}
         for node in marks.keys() | evidence.keys():
-            if node not in evidence and marks[node].state is State.CLEAR:
-                continue
-            found = evidence.get(node, nothing)
+            found = evidence.get(node, _NOTHING)
+            before = marks.get(node, Mark(since=clock))
             bars = found.log_e / bar(found.others, self._rules.alpha)
             mark = updated(
-                marks.get(node, Mark(since=clock)),
+                before,
                 bars,
                 rose=found.rose,
                 now=clock,
                 half_life=self._rules.half_life,
                 most=most,
             )
-            connection.execute(
-                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (int(node), kind, found.log_e, found.peers,
-                 mark.state.value, mark.level, mark.renewed, mark.since),
-            )  # fmt: skip
+            if node in evidence:
+                connection.execute(
+                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (int(node), kind, found.log_e, found.peers,
+                     mark.state.value, mark.level, mark.renewed, mark.since),
+                )  # fmt: skip
+            elif mark != before:
+                connection.execute(
+                    "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?",
+                    (mark.state.value, mark.since, int(node), kind),
+                )
 
 
 def _salt(connection: sqlite3.Connection) -> bytes:

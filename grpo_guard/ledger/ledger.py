@@ -87,7 +87,9 @@ class EvidenceLedger:
         self._judging = Judging(self.rules)
         try:
             write_meta(self._open(), "half_life_thousandths", round(half_life * 1000))
-        except (sqlite3.Error, OSError) as error:
+        except LedgerError:
+            raise
+        except Exception as error:
             self._fail(error)
 
     def record(
@@ -199,7 +201,7 @@ class EvidenceLedger:
                 if self.lost > self._said_lost:
                     count_lost(connection, self.lost - self._said_lost)
                     self._said_lost = self.lost
-            except (sqlite3.Error, OSError, LedgerError) as error:
+            except Exception as error:  # odd values in the file fail in ways of their own
                 self._fail(error)
                 return
             if self.degraded is not None:
@@ -252,8 +254,11 @@ class EvidenceLedger:
         with self._lock:
             try:
                 return query(self._open())
-            except (sqlite3.Error, OSError) as error:
-                raise LedgerError(f"{self.path}: expected a readable ledger: {error}") from error
+            except LedgerError:
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {error!s:.200}"
+                raise LedgerError(f"{self.path}: expected a readable ledger: {said}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         hidden = ("_lock", "_connection", "_judging", "_waiting", "_owner")

@@ -43,8 +43,12 @@ def release(path: Path, node: str) -> None:
                 _release(connection, path, node)
         finally:
             connection.close()
-    except (sqlite3.Error, OSError) as error:
-        raise LedgerError(f"{path}: expected a ledger that can be written: {error}") from error
+    except LedgerError:
+        raise
+    except Exception as error:  # odd values in the file fail in ways of their own
+        raise LedgerError(
+            f"{path}: expected a ledger that can be written: {error!s:.200}"
+        ) from error
 
 
 def pardons(connection: sqlite3.Connection) -> int:

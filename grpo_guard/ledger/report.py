@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.ledger.intake import printable
 from grpo_guard.ledger.judging import SLOTS, WORK
+from grpo_guard.ledger.schema import LedgerError
 from grpo_guard.ledger.standing import Mark, State
 from grpo_guard.ledger.store import read_meta
 
@@ -111,6 +113,7 @@ def standings(
     rows = connection.execute(query, (name,)).fetchall()
     found = []
     for node, stored, last, own, own_rejected, abstained, owed, empty in rows:
+        _expect_counts(last, own, own_rejected, abstained, owed, empty, judged, rejected)
         mark, log_e, peers = _mark(connection, node, WORK)
         slots, _, _ = _mark(connection, node, SLOTS)
         found.append(
@@ -167,6 +170,7 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
             "WHERE digest = ? ORDER BY name",
             (digest,),
         )
+        _expect_counts(count)
         hint = SybilHint(tuple(printable(n) for (n,) in names), printable(excerpt), count)
         hints.setdefault((hint.nodes, hint.excerpt), hint)  # the pieces of one phrase
     return list(hints.values())
@@ -180,10 +184,20 @@ def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, f
     if row is None:
         return Mark(), 0.0, 0
     state, level, renewed, since, log_e, peers = row
+    _expect_counts(peers)
+    if not isinstance(log_e, int | float) or not math.isfinite(log_e):
+        raise LedgerError(f"expected evidence, got {log_e!r:.80}")
     return Mark(State(state), level, renewed, since), log_e, peers
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:
     query = "SELECT kind, count FROM reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
     rows = connection.execute(query, (node, SHOWN_REASONS)).fetchall()
+    _expect_counts(*(count for _, count in rows))
     return tuple((printable(kind.encode()), count) for kind, count in rows)
+
+
+def _expect_counts(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, int) or value < 0:
+            raise LedgerError(f"expected a count, got {value!r:.80}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +61,8 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
         create: Off: only read, and never make a file.
 
     Raises:
-        LedgerError: the file is something else, or of a newer version.
+        LedgerError: the file is something else, of a newer version, or (where it is written) one
+            that somebody else can write.
         sqlite3.Error: it cannot be opened or written now.
     """
     if not create and not path.is_file():
@@ -68,7 +71,21 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
         raise LedgerError(f"{path}: expected a path in an existing folder")
     if path.is_dir():
         raise LedgerError(f"{path}: expected a file, got a folder")
-    uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'ro'}"
+    if create:
+        _refuse_what_others_write(path)
+        return _connected(path, "mode=rwc", seconds, create)
+    try:
+        return _connected(path, "mode=ro", seconds, create)
+    except sqlite3.OperationalError:
+        # SQLite makes its files beside a ledger even to read it, which takes the right to write
+        # there. Where there is no log nobody writes, and the file alone holds everything.
+        if Path(f"{path.resolve()}-wal").exists():
+            raise
+        return _connected(path, "mode=ro&immutable=1", seconds, create)
+
+
+def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?{mode}"
     connection = sqlite3.connect(
         uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False
     )
@@ -76,13 +93,44 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
         _prepare(connection, path, create)
     except BaseException as error:
         connection.close()
-        if isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in (
-            sqlite3.SQLITE_NOTADB,
-            sqlite3.SQLITE_CORRUPT,
-        ):
+        if isinstance(error, sqlite3.DatabaseError):
+            broken = error.sqlite_errorcode & 0xFF in (
+                sqlite3.SQLITE_NOTADB,
+                sqlite3.SQLITE_CORRUPT,
+            )
+        else:  # SQLite quotes a broken schema, which need not be UTF-8
+            broken = isinstance(error, UnicodeDecodeError)
+        if broken:
             raise LedgerError(f"{path}: expected a ledger, got a file that is none") from None
         raise
     return connection
+
+
+def _refuse_what_others_write(path: Path) -> None:
+    """Whoever can write the file, or one beside it that SQLite takes up, says who is excluded.
+
+    A link of somebody else's would have another file of ours written.
+
+    Raises:
+        LedgerError: somebody else can.
+    """
+    if os.name != "posix":
+        return
+    me, real = os.geteuid(), path.resolve()
+    if path.is_symlink() and path.lstat().st_uid not in (me, 0):
+        raise LedgerError(f"{path}: expected a file of your own, got somebody else's link")
+    for file in (real, *(Path(f"{real}{end}") for end in ("-wal", "-shm", "-journal"))):
+        try:
+            found = file.lstat()
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise LedgerError(f"{file}: expected a file, got something else")
+        if found.st_uid != me or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise LedgerError(
+                f"{file}: expected a file that nobody else can write; "
+                "make it yours alone (chown, chmod go-w) or name a new one"
+            )
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:

@@ -45,8 +45,10 @@ def read(path: Path, node: str | None = None) -> Shown:
                 return _read(connection, path, node)
         finally:
             connection.close()
-    except (sqlite3.Error, OSError) as error:
-        raise LedgerError(f"{path}: expected a readable ledger, got: {error}") from None
+    except LedgerError:
+        raise
+    except Exception as error:  # odd values in the file fail in ways of their own
+        raise LedgerError(f"{path}: expected a readable ledger, got: {error!s:.200}") from None
 
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:

@@ -36,12 +36,20 @@ class Mark:
         level: Evidence in bars when it was last renewed, in round ``renewed``.
         renewed: Counted in the ledger's own rounds.
         since: Round in which the state was taken.
+
+    Raises:
+        ValueError: what no ledger writes; a file that it comes from may be broken.
     """
 
     state: State = State.CLEAR
     level: float = 0.0
     renewed: int = 0
     since: int = 0
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.renewed, int) and isinstance(self.since, int)
+        if not whole or not isinstance(self.level, int | float) or not 0 <= self.level <= MOST:
+            raise ValueError(f"mark: expected a level in [0, {MOST}] and rounds, got {self!r:.200}")
 
     def level_at(self, now: int, half_life: float) -> float:
         """The level after decay."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from grpo_guard.ledger.bets import Tally
 from grpo_guard.ledger.evidence import STRIDE, WINDOW
 from grpo_guard.ledger.intake import Entry, Intake
-from grpo_guard.ledger.schema import transaction
+from grpo_guard.ledger.schema import LedgerError, transaction
 from grpo_guard.verdict import Outcome
 
 REMEMBERED_ROUNDS = 8
@@ -37,6 +37,7 @@ MAX_JUDGED = 12
 # trainers that hand over single completions would else make a round of each, with nobody to
 # compare with. Beyond the most it is full in any case, or two nodes alone would fill it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
+_MOST = 2**62
 
 Tallies = dict[int, Tally]
 
@@ -52,8 +53,8 @@ def write(connection: sqlite3.Connection, batch: Intake) -> None:
         if not new:
             return
         clock = _clock(connection, batch.round)
-        if clock <= read_meta(connection, "closed"):
-            (clock,) = connection.execute("SELECT max(clock) FROM clock").fetchone()
+        last, closed, _ = read_clock(connection)
+        clock = last if clock <= closed else clock
         connection.executemany(
             "INSERT INTO seen VALUES (?, ?)",
             [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
@@ -98,9 +99,31 @@ def write_slots(
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> int:
-    """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first."""
+    """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
+
+    Raises:
+        LedgerError: the file holds something else there.
+    """
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return int(row[0]) if row else (-1 if key in ("closed", "judged") else 0)
+    if row is None:
+        return -1 if key in ("closed", "judged") else 0
+    if not isinstance(row[0], int) or not -1 <= row[0] < _MOST:
+        raise LedgerError(f"{key}: expected a count in the ledger, got {row[0]!r:.80}")
+    return row[0]
+
+
+def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """The last rounds that have begun, are closed, and are judged; -1 where there is none.
+
+    Raises:
+        LedgerError: they do not fit. One wrong digit would have no round judged any more, or
+            billions.
+    """
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
+    closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+    if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
+        raise LedgerError(f"expected rounds that fit, got {last} begun, {closed} closed, {judged}")
+    return int(last), closed, judged
 
 
 def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
@@ -144,6 +167,7 @@ def _clock(connection: sqlite3.Connection, round: int | None) -> int:
         query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
             return int(row[0])
+    read_clock(connection)
     last, name = connection.execute("SELECT max(clock), round FROM clock").fetchone()
     if round is None and name is None and last is not None and not _full(connection, int(last)):
         return int(last)
@@ -167,6 +191,8 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
         query = "SELECT node, judged, rejected FROM cells WHERE clock = ?"
         sums = defaultdict[int, list[float]](lambda: [0, 0, 0])
         for node, judged, rejected in connection.execute(query, (clock,)):
+            if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
+                raise LedgerError(f"expected counts, got {rejected!r:.80} of {judged!r:.80}")
             # As fair as so many of them drawn by lot, whose mean this is (Jensen's inequality).
             part = min(1.0, MAX_JUDGED / judged)
             held = min(rejected * part, MAX_HELD)

@@ -7,6 +7,7 @@ and an honest solution of a word problem has no use for the name in any place.
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 from itertools import pairwise
 from typing import Final
 
@@ -77,9 +78,10 @@ _ATTRIBUTES: Final = _INTERNALS | _FRAMES | _MODULES | _SYSTEM | {"__class__"}
 
 
 def check_calls(
-    program: Program, source: Source, modules: Modules, stdin: bool, shift: int
+    program: Program, source: Source, modules: Modules, stdin: Set[int] | None, shift: int
 ) -> list[Note]:
-    """All notes about dangerous names, attributes, calls and classes."""
+    """All notes about dangerous names, attributes, calls and classes; ``stdin`` are ids of nodes
+    that only read standard input, None where the task has none."""
     notes = _names(program, source, stdin, shift) + _attributes(program, source, shift)
     notes += _calls(program, source, shift) + _classes(program, source, shift)
     notes += check_lookups(program, source, modules, _LOOKUPS, shift)
@@ -104,7 +106,7 @@ def _named_in_text(program: Program, source: Source, shift: int) -> list[Note]:
     return notes
 
 
-def _names(program: Program, source: Source, stdin: bool, shift: int) -> list[Note]:
+def _names(program: Program, source: Source, stdin: Set[int] | None, shift: int) -> list[Note]:
     notes: list[Note] = []
     if _NAMES.isdisjoint(program.read_names):
         return notes
@@ -124,7 +126,9 @@ def _names(program: Program, source: Source, stdin: bool, shift: int) -> list[No
                 about_self = _about_self(program) if about_self is None else about_self
                 if id(node) in about_self:
                     continue
-            if (name == "input" and stdin) or _is_own(program, scope, name, node.lineno):
+            if stdin is not None and (name == "input" or id(node) in stdin):
+                continue
+            if _is_own(program, scope, name, node.lineno):
                 continue
             kind, what = "reaches_out", "reaches outside the program"
         elif scope.owner(name) is None:

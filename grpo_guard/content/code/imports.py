@@ -31,14 +31,17 @@ _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 _WHOLE: Final = frozenset({"sys", "types", "io"})
 
 
-def check_imports(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
-    """Imports that are not allowed, and members that allowed modules do not have."""
+def check_imports(
+    program: Program, source: Source, modules: Modules, shift: int, read: Set[int] = frozenset()
+) -> list[Note]:
+    """Imports that are not allowed, and members that allowed modules do not have; ``read`` are ids
+    of nodes that only read standard input, where a task feeds programs so."""
     used = program.read_names
     notes: list[Note] = []
     for node, _ in program.imports:
         start, end = source.span(node, shift)
         if isinstance(node, ast.ImportFrom):
-            notes += _from(node, modules, used, start, end)
+            notes += _from(node, modules, used, start, end, read)
             continue
         for alias in node.names:
             if not modules.allows(alias.name):
@@ -47,11 +50,11 @@ def check_imports(program: Program, source: Source, modules: Modules, shift: int
             elif _odd_submodule(alias.name, modules):
                 message = f"imports {alias.name}, which reaches further than a solution needs"
                 notes.append(Note("module_member", message, start, end))
-    return notes + _members(program, source, modules, shift)
+    return notes + _members(program, source, modules, shift, read)
 
 
 def _from(
-    node: ast.ImportFrom, modules: Modules, used: Set[str], start: int, end: int
+    node: ast.ImportFrom, modules: Modules, used: Set[str], start: int, end: int, read: Set[int]
 ) -> list[Note]:
     module = node.module or ""
     if node.level:
@@ -65,10 +68,15 @@ def _from(
         return [_unlisted(module, not used.isdisjoint(names), start, end)]
     if module in _OPEN and module != "collections.abc":
         return []
+    if names == ["*"] and module in _WHOLE and module not in modules.free:
+        message = f"imports everything from {module}, which reaches further than a solution needs"
+        return [Note("star_import", message, start, end)]
     problems = [
         problem
         for alias in node.names
-        if alias.name != "*" and (problem := modules.problem(module, alias.name))
+        if alias.name != "*"
+        and id(alias) not in read
+        and (problem := modules.problem(module, alias.name))
     ]
     if _odd_submodule(module, modules):
         problems.append(f"{module} reaches further than a solution needs")
@@ -86,7 +94,9 @@ def _unlisted(module: str, is_used: bool, start: int, end: int) -> Note:
     return Note("unlisted_import", message, start, end)
 
 
-def _members(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+def _members(
+    program: Program, source: Source, modules: Modules, shift: int, read: Set[int]
+) -> list[Note]:
     """``random._os``, ``math.addition``, ``sys.modules``: what allowed modules are used for."""
     if not program.aliases:
         return []
@@ -107,7 +117,7 @@ def _members(program: Program, source: Source, modules: Modules, shift: int) -> 
             if len(path) == 1:
                 message = f"changes {module}.{node.attr} of an imported module"
                 notes.append(Note("monkeypatch", message, *source.span(node, shift)))
-        elif problem := modules.path_problem(module, path[::-1]):
+        elif id(node) not in read and (problem := modules.path_problem(module, path[::-1])):
             imported = _imported(program) if imported is None else imported
             if f"{module}.{path[-1]}" not in imported:
                 notes.append(

@@ -23,6 +23,7 @@ from grpo_guard.content.code.reachability import Liveness, check_decoration
 from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Source
 from grpo_guard.content.code.stalls import check_stalls
+from grpo_guard.content.code.stdin import only_read
 from grpo_guard.content.code.texts import Texts
 from grpo_guard.content.code.tokens import scan
 from grpo_guard.content.code.words import check_words
@@ -70,8 +71,9 @@ class CodeVerifier(CompletionVerifier):
         on_broken: What a block that its author called Python and that does not parse is worth. The
             default rejects: it earns no honest reward, and broken syntax must not be a way out.
         require: Reject completions without code.
-        stdin: The task feeds programs through standard input: ``input()`` and ``sys.stdin`` are no
-            finding. Without it a program that waits for input stalls the reward.
+        stdin: The task feeds programs through standard input: ``input()``, and reading or looping
+            over ``sys.stdin`` or ``open(0)``, are no finding; the rest of `sys` stays closed.
+            Without it a program that waits for input stalls the reward.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
@@ -162,9 +164,10 @@ class CodeVerifier(CompletionVerifier):
     def _check(self, program: Program, source: Source, shift: int, names: set[str]) -> list[Note]:
         live = Liveness(program)
         texts = Texts(program, source)
-        notes = check_imports(program, source, self.modules, shift)
+        stdin = only_read(program) if self.stdin else None
+        notes = check_imports(program, source, self.modules, shift, stdin or frozenset())
         notes += check_undefined(program, source, live, names, shift)
-        notes += check_calls(program, source, self.modules, self.stdin, shift)
+        notes += check_calls(program, source, self.modules, stdin, shift)
         notes += check_payloads(program, texts, source, self.modules, shift)
         notes += check_stalls(program, source, shift)
         notes += check_words(program, texts, source, self.modules, shift)

@@ -227,7 +227,7 @@ def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
 
     Otherwise a batch that is sorted by node would judge the first one before the others are known.
     """
-    turn = 0
-    while any(turn < len(places) for places in queues.values()):
-        yield [i for places in queues.values() for i in places[turn : turn + 4]]
+    turn, waiting = 0, list(queues.values())
+    while waiting := [places for places in waiting if len(places) > turn]:
+        yield [i for places in waiting for i in places[turn : turn + 4]]
         turn += 4
