@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
@@ -315,21 +314,15 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
 def shown(value: Any, most: int = 80) -> str:
     """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
 
-    Never raises and looks at little of it: `repr` may raise, for an integer of 4,300 digits, for
-    what is nested too deeply and for objects of others'; of lists that hold each other twice it may
-    not come back.
+    Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
+    4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
     """
     if isinstance(value, str):
         text = ascii(value[:most])
-    elif isinstance(value, int) and not _fits(value):
-        text = "a larger one"
-    elif value is None or isinstance(value, int | float | list | tuple | dict):
-        try:
-            text = _BRIEF.repr(value).encode("ascii", "backslashreplace").decode()
-        except Exception:
-            text = f"a {type(value).__name__} that cannot be printed"
+    elif isinstance(value, bool | float | None) or (isinstance(value, int) and _fits(value)):
+        text = repr(value)
     else:
-        text = type(value).__name__
+        text = "a larger one" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
@@ -337,10 +330,6 @@ def _got(value: Any) -> str:
     words = ("nothing", "an unknown field", "a larger one", "larger ones")
     return value if type(value) is str and value in words else shown(value)
 
-
-_BRIEF: Final = reprlib.Repr()
-_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 100
-_BRIEF.maxlevel = 4
 
 _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "prompt": lambda _, value: plain_prompt(value),
