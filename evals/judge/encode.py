@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_guard.completion import Completion
 from grpo_guard.evals.judge.data import Example
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-from grpo_guard.judge.backends.transformers import plain_prompt
+from grpo_guard.judge.backends.chat_ids import plain_prompt
 from grpo_guard.judge.prompt import Window, messages, neutralised
 from grpo_guard.judge.rubric import Rubric
 

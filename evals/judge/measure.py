@@ -26,7 +26,7 @@ from grpo_guard.evals.judge.samples import draw
 from grpo_guard.evals.judge.sets import attacked, made, of_policy
 from grpo_guard.evals.stats import wilson
 from grpo_guard.evals.tasks.word_problems import prompt_of
-from grpo_guard.judge.shipped import SETTINGS, shipped_judge
+from grpo_guard.judge.shipped import SETTINGS
 from grpo_guard.judge.verifier import JudgeVerifier
 
 SEED: Final = "measure-1"
@@ -77,7 +77,7 @@ def measure(
         each: Completions of each class of the generators.
         problems: Problems that the bundled policy is asked, four times each.
     """
-    judge = shipped_judge(screens=None)
+    judge = JudgeVerifier(screens=None)
     judge.check()
     started = time.process_time()
     found = [rates(judge, name, cases) for name, cases in attacked(seed, often)]
