@@ -168,14 +168,15 @@ class Guard:
         """
         policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
+        rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards],
-            [ruling_of(verdict) for verdict in review.verdicts],
+            rulings,
             policy,
             groups=review.groups,
             labels=review.labels,
             length_factors=review.length_factors,
-            lowest_seen=self._lowest.seen,
+            lowest_seen=self._lowest.seen if any(rulings) else 0.0,
         )
         self._lowest.add(settled.lowest)
         return [reward for (reward,) in settled.rewards]
@@ -299,6 +300,7 @@ class _AbstainWindow:
         # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
         # hash is kept.
         self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
+        self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
@@ -310,7 +312,8 @@ class _AbstainWindow:
             found.setdefault(node, Counter())[verdict.outcome] += 1
         with self._lock:
             self._batches.append(found)
-            if len(self._batches) < self._policy.abstain_window:
+            self._abstained.append(sum(verdict.abstained for verdict in verdicts))
+            if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
                 return
             nodes: dict[int | None, Counter[str]] = {}
             for counts in self._batches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
@@ -83,7 +84,8 @@ class Policy:
         Raises:
             ValueError: none of an argument's rules can be carried out; with the reason.
         """
-        cannot = cannot or {}
+        if not cannot:
+            return _preferred(self)
         rules: dict[str, Any] = {}
         for name, _, _ in _RULES:
             asked = self.rules(name)
@@ -102,6 +104,12 @@ class Policy:
     def leaves_out(self) -> bool:
         """Whether a rejected completion may leave its group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")
+
+
+@lru_cache(maxsize=64)
+def _preferred(policy: Policy) -> Policy:
+    """The first rule in each place: asked for with every batch."""
+    return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
 
 
 Rule: TypeAlias = tuple[str, Any]
