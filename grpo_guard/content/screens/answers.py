@@ -98,10 +98,6 @@ class AnswerScreen:
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
         self.formats = formats
 
-    def applies(self, text: str) -> bool:
-        """Whether there could be an answer in one of the formats."""
-        return any(form.gate in text for form in self.formats)
-
     def after_answer(self, view: View) -> Iterator[Finding]:
         """Text behind the last answer, beyond a unit or a sentence that repeats it."""
         for form, answers in self._found(view):

@@ -38,6 +38,7 @@ _OPENERS = word_set(
     "hmm wait right let's as"
 )
 _MOST_OPENERS = 30
+_LONGEST_OPENING = _MOST_OPENERS * 12
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
 _LINK = re.compile(r"[<(\[]?(?:https?://|ftp://|www\.)[^\s]{1,2000}")
@@ -84,22 +85,13 @@ _GRADED = re.compile(
     r"|[\"'](?:score|grade|rating)[\"']\s{0,4}:\s{0,4}[0-9.]{1,6}\s{0,4},\s{0,4}"
     r"[\"'](?:reason|reasoning|explanation|feedback|justification|rationale)[\"']\s{0,4}:"
 )
-# Words that head a verdict by themselves, and those that do before a colon.
-VERDICT_GATES = word_set("verdict judgment judgement decision")
-HEAD_GATES = VERDICT_GATES | word_set("grade rating evaluation score grading")
-BANNER_GATES = word_set(
+_HEAD_GATES = word_set("verdict judgment judgement decision grade rating evaluation score grading")
+_BANNER_GATES = word_set(
     "grader graders judge judges evaluator evaluators submission student candidate"
 )
-TAG_GATES = HEAD_GATES | word_set(
+_TAG_GATES = _HEAD_GATES | word_set(
     "criticism grading completion candidate student submission reference rubric ground own"
 )
-
-
-# Words of the keys that a verdict as JSON has.
-KEY_GATES = word_set(
-    "verdict decision judgment judgement correct own valid passed accepted score grade rating"
-)
-LONGEST_OPENING = _MOST_OPENERS * 12
 
 
 def master_keys(view: View) -> Iterator[Finding]:
@@ -113,7 +105,7 @@ def master_keys(view: View) -> Iterator[Finding]:
         what = "a judge's master key"
     elif not _CONTENT.search(text):
         what = "" if view.asked_for("morse") else "punctuation"
-    elif len(text) <= LONGEST_OPENING:
+    elif len(text) <= _LONGEST_OPENING:
         what = _nothing_but_opening(view)
     if what:
         message = f"the whole completion is {what}: {shown(text.strip())}"
@@ -138,7 +130,7 @@ def _nothing_but_opening(view: View) -> str:
 def judge_delimiters(view: View) -> Iterator[Finding]:
     """A verdict, or the tags around one, that the judge is to find in the completion."""
     lower = view.lower
-    if "<" in lower and not TAG_GATES.isdisjoint(view.vocabulary):
+    if "<" in lower and not _TAG_GATES.isdisjoint(view.vocabulary):
         yield from view.unasked(_TAGS, "judge_delimiter", "a judge's tag")
     if ":" in lower and ('"' in lower or "'" in lower):
         for finding in view.unasked(_VERDICT, "judge_delimiter", "a verdict as JSON"):
@@ -149,7 +141,7 @@ def judge_delimiters(view: View) -> Iterator[Finding]:
                 yield finding
         if not view.asked_for("json"):
             yield from view.unasked(_GRADED, "judge_delimiter", "a verdict as JSON")
-    if not BANNER_GATES.isdisjoint(view.vocabulary):
+    if not _BANNER_GATES.isdisjoint(view.vocabulary):
         yield from view.unasked(_BANNER, "judge_delimiter", "a judge's heading")
-    if "[[" in lower or not HEAD_GATES.isdisjoint(view.vocabulary):
+    if "[[" in lower or not _HEAD_GATES.isdisjoint(view.vocabulary):
         yield from view.unasked(_HEADED, "judge_delimiter", "a judge's heading or mark")

@@ -7,7 +7,7 @@ sentences is what is looked for, not a borrowed word or a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from grpo_guard.content.screens.view import View, word_set
 from grpo_guard.verdict import Finding
@@ -63,7 +63,7 @@ _LANGUAGES: dict[str, frozenset[str]] = {
         "jest nie się że na do to są dla jako oraz wszyscy przez jak je jsou který pro všichni"
     ),
 }
-ALL = frozenset().union(*_LANGUAGES.values())
+_ALL = frozenset().union(*_LANGUAGES.values())
 _ENGLISH = word_set(
     "the of and to is are in that for it with as was each so we has have he she they his her how "
     "many there then this will by from be at which total therefore more than after"
@@ -75,18 +75,12 @@ _ENGLISH_AROUND = 6
 _EDGES = ".,;:!?()[]\"'«»“”*_"
 
 
-def may_switch(words: Set[str]) -> bool:
-    """Whether a text of these words has three of one language."""
-    present = ALL & words
-    return len(present) >= 3 and any(len(present & words) >= 3 for words in _LANGUAGES.values())
-
-
 def language_switch(view: View) -> Iterator[Finding]:
     """A clause in another language inside an English text, when the prompt has none of it."""
     words = view.words
     if len(words) < _WINDOW + _ENGLISH_AROUND:
         return
-    present = ALL & view.vocabulary
+    present = _ALL & view.vocabulary
     if len(present) < 3:
         return
     candidates = [n for n, vocabulary in _LANGUAGES.items() if len(present & vocabulary) >= 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from grpo_guard.content.screens.view import View, word_set
 from grpo_guard.verdict import Finding
@@ -117,17 +117,6 @@ _ORDERS = (
         r"\bend\s+of\s+(?:the\s+)?(?:completion|submission|system\s+prompt)\b",
     ),
 )
-
-_PAIRS = (*((first, second) for first, second, _ in _ORDERS), (_YES_VERBS, _YES))
-_FIRST = frozenset().union(*(first for first, _ in _PAIRS))
-GATES = frozenset().union(*(first | second for first, second in _PAIRS))
-
-
-def may_order(words: Set[str]) -> bool:
-    """Whether a text of these words could hold an order."""
-    return not _FIRST.isdisjoint(words) and any(
-        not first.isdisjoint(words) and not second.isdisjoint(words) for first, second in _PAIRS
-    )
 
 
 def grader_orders(view: View) -> Iterator[Finding]:
