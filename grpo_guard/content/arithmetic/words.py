@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.content.arithmetic.characters import fold, lowered, words_among
+from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import divide
 from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
@@ -68,6 +68,7 @@ _WORD: Final = re.compile(r"[A-Za-z]++|[0-9]++(?:[.,][0-9]++)*+|[-+*/=,]")
 _SENTENCE: Final = re.compile(r"[^.;:!?\n]++(?:\.[0-9][^.;:!?\n]*+)*+")
 _NUMERAL: Final = "|".join((*_SMALL, *_TENS, *_LARGE))
 _NUMERALS: Final = frozenset(_SMALL) | frozenset(_TENS) | frozenset(_LARGE)
+_NUMERAL_WORD: Final = re.compile(rf"(?<![a-z])(?:{_NUMERAL})(?![a-z])")
 _JOINED: Final = re.compile(
     rf" (?:(?:plus|minus|times|and|by) (?:[0-9]|(?:{_NUMERAL})(?!\w))|[-+*/] |(?<== )[a-z])"
 )
@@ -77,7 +78,6 @@ _SAID: Final = re.compile(
 )
 # Without a number in words, only these join two numbers to a statement.
 _JOINTS: Final = (" and 0", " by 0", " times 0", " plus 0", " minus 0")
-NUMERALS: Final = frozenset(word.encode() for word in _NUMERALS)
 _LONGEST_NUMERAL: Final = 12
 _MAX_UNIT_WORDS: Final = 4
 _MAX_OPERANDS: Final = 30
@@ -94,15 +94,12 @@ class _Sum:
     units: int = 0
 
 
-def statements(
-    text: str, found: Sequence[Equation], words: frozenset[bytes] | None = None
-) -> list[Equation]:
+def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     """Statements in words, right or wrong; those that overlap an equation of ``found`` are not.
 
     Args:
         text: The completion; linear time.
         found: What was already read as equations.
-        words: Those of the text, at least those of `NUMERALS`, where that is known already.
     """
     folded = fold(text)
     small = lowered(folded)
@@ -110,8 +107,7 @@ def statements(
     taken = {equation.span for equation in found}
     result = [phrase for phrase in phrases(text, small, plain) if phrase.span not in taken]
     taken |= {phrase.span for phrase in result}
-    words = words_among(folded, NUMERALS) if words is None else words
-    if NUMERALS.isdisjoint(words) and not any(joint in plain for joint in _JOINTS):
+    if not (_NUMERAL_WORD.search(small) or any(joint in plain for joint in _JOINTS)):
         return result
     end = -1
     for joined in _JOINED.finditer(small):
