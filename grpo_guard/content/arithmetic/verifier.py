@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.arithmetic.answer import answers
+from grpo_guard.content.answers import is_right
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
@@ -108,8 +108,8 @@ class ArithmeticVerifier(CompletionVerifier):
         deciding: list[int] = []
         shown: list[Finding] = []
         if flow is not None:
-            right = completion.reference is not None and answers(text, completion.reference)
             has_reference = completion.reference is not None
+            right = completion.reference is not None and is_right(text, completion.reference)
             order = range(len(flow.wrong))
             deciding = [at for at in order if self._decides(flow, at, has_reference, right)]
             # Those that decide come first.
