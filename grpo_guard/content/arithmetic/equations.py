@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.arithmetic import leniency, measures
+from grpo_guard.content.arithmetic import leniency, units
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
-from grpo_guard.content.arithmetic.lines import segments
+from grpo_guard.content.arithmetic.expression import (
+    Reading,
+    Run,
+    UndefinedError,
+    evaluate,
+    readings,
+)
 from grpo_guard.content.arithmetic.links import Link, links
 from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
-from grpo_guard.content.arithmetic.readings import readings
 from grpo_guard.content.arithmetic.rounding import (
     FLOAT_DECIMALS,
     agrees,
@@ -20,6 +25,29 @@ from grpo_guard.content.arithmetic.rounding import (
     rounds_to,
     states,
 )
+
+_SEGMENT: Final = re.compile(
+    r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
+    r"|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
+)
+# A calculation without a sign of equality needs one of these, and a verb.
+_OPERATION: Final = re.compile(
+    r"[-+*/xX^][ ]?+\\?+\$?+[0-9(\\]|(?i:times|plus|minus|by|of)[ ]\\?+\$?+[0-9]|\\frac|\\div"
+)
+_SAID: Final = re.compile(
+    r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
+    r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
+    r"approximately)(?!\w))"
+)
+
+
+def _segments(text: str) -> Iterator[tuple[int, int]]:
+    """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
+    for match in _SEGMENT.finditer(text):
+        line = match.group()
+        if "=" in line or "~" in line or (_OPERATION.search(line) and _SAID.search(line)):
+            yield match.span()
+
 
 # Evaluations beyond the default reading in one text. Honest texts need tens; one that leaves
 # thousands of equations open on purpose is read by the rules of arithmetic from there on.
@@ -45,7 +73,7 @@ def equations(text: str) -> list[Equation]:
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
     places = [(*note.span(1), folded) for note in notes]
-    places += [(start, end, outer) for start, end in segments(outer)]
+    places += [(start, end, outer) for start, end in _segments(outer)]
     for start, end, source in places:
         for link in links(source, start, end):
             checker.add(link)
@@ -204,7 +232,7 @@ class _Checker:
         noted, stated = number(result), number(copy[1].rstrip(".,"))
         if noted is None or stated is None or rounds_to(noted[0], *stated):
             return None
-        if rounds_to(stated[0], *noted) or measures.converts(
+        if rounds_to(stated[0], *noted) or units.converts(
             noted[0], stated[0], folded[place[1] : place[1] + 24]
         ):
             return None

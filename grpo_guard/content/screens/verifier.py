@@ -7,14 +7,12 @@ from itertools import chain, islice
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.screens import characters, judges, orders
+from grpo_guard.content.screens import characters, judges
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
 from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
 from grpo_guard.content.screens.hidden_markup import hidden_markup
 from grpo_guard.content.screens.homoglyphs import homoglyphs
-from grpo_guard.content.screens.languages import language_switch
-from grpo_guard.content.screens.marks import stacked_marks
-from grpo_guard.content.screens.scripts import script_switch
+from grpo_guard.content.screens.languages import language_switch, script_switch
 from grpo_guard.content.screens.spelt import spelt_out
 from grpo_guard.content.screens.template_tokens import TemplateTokens
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
@@ -110,7 +108,7 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "invisible": characters.invisible,
         "tag_character": characters.tag_characters,
         "variation_selector": characters.variation_selectors,
-        "combining": stacked_marks,
+        "combining": characters.stacked_marks,
         "bidi": characters.bidi_controls,
         "control": characters.control_characters,
         "blank_run": characters.blank_runs,
@@ -122,7 +120,7 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "several_answers": answers.several_answers,
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
-        "grader_order": orders.grader_orders,
+        "grader_order": judges.grader_orders,
         "encoded": _encoded,
         "overlong_token": OverlongTokens(),
     }
