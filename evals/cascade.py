@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from grpo_guard import AllOf, ArithmeticVerifier, Cascade, RecurrenceVerifier, ScreensVerifier
 from grpo_guard.completion import Completion
+from grpo_guard.content.answers import numbers_in
 from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.tasks.base import Problem
@@ -49,7 +50,7 @@ def completions(
     for rows in rng.sample(whole, questions):
         first, second = list(rows.values())[:2]
         gold = _plain(first["ground_truth"])
-        answer = re.findall(r"-?[0-9]+", gold.replace(",", ""))[-1]
+        *_, answer = map(str, numbers_in(gold))
         texts = [
             _plain(first["completion"]),
             _plain(second["completion"]),

@@ -16,7 +16,7 @@ from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.content_padding import HELD_OUT_PADDING, PADDING, padded
 from grpo_guard.evals.stats import wilson
-from grpo_guard.evals.tasks import gsm8k, word_problems
+from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.verdict import Verdict
 
 NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
@@ -41,10 +41,7 @@ def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 def earns(completion: Completion) -> float:
     """The task's reward."""
-    text, answer = completion.text, completion.reference or ""
-    if "<answer>" in text:
-        return word_problems.reward(text, answer)
-    return gsm8k.reward(text, answer)
+    return gsm8k.reward(completion.text, completion.reference or "")
 
 
 def always(completion: Completion) -> float:

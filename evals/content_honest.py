@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.groups import Member, is_right
+from grpo_guard.content.answers import is_right
+from grpo_guard.content.length.groups import Member
 from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
@@ -109,7 +110,7 @@ def reward_kept(batch: list[Completion]) -> dict[str, Any]:
     """Mean factor of honest right answers, by who wrote them: [mean, low, high, answers]."""
     kept: dict[str, list[float]] = {}
     for completion, factor in zip(batch, LengthScaling().factors(batch), strict=True):
-        if is_right(completion):
+        if completion.reference is not None and is_right(completion.text, completion.reference):
             kept.setdefault(completion.node or "", []).append(factor)
     rng = np.random.default_rng(0)
     found = {}

@@ -30,6 +30,7 @@ from grpo_guard import (
     ScreensVerifier,
 )
 from grpo_guard.completion import Completion
+from grpo_guard.content.answers import numbers_in
 from grpo_guard.evals.versions import versions
 from grpo_guard.jsonl import read_objects
 from grpo_guard.verifier import CompletionVerifier
@@ -71,7 +72,7 @@ def completions(
         while sum(map(len, parts)) < characters:
             text = next(solutions)["completion"]
             parts.append(re.split(r"\n(?:A:|####)", text)[0].strip())
-        answer = re.findall(r"-?[0-9]+", row["ground_truth"])[-1]
+        *_, answer = map(str, numbers_in(row["ground_truth"]))
         batch.append(
             Completion(
                 f"{i // GROUP}. {row['question']}",
