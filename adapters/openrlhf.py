@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf_query import completion_text
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
-from grpo_guard.adapters.received import received, received_from, review
+from grpo_guard.adapters.received import read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
@@ -128,10 +128,6 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
     """A query is its prompt and the completion in one text; the label is the reference."""
     return [
-        received_from(_completion, query, prompt, label)
+        received(prompt, read(completion_text, query, prompt), reference=label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
-
-
-def _completion(query: str, prompt: str, label: Any) -> Completion:
-    return received(prompt, completion_text(query, prompt), reference=label)

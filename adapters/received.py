@@ -10,10 +10,11 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.guard import Guard, Review
@@ -22,7 +23,6 @@ from grpo_guard.verdict import Cause, Verdict, reject
 from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
-Made = TypeVar("Made")
 
 MALFORMED: Final = "guard_malformed"
 """In the metadata of a completion that an adapter filled or put right: what was wrong with it."""
@@ -59,14 +59,24 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
             fields[error.field] = _FILLERS.get(error.field)
 
 
-def received_from(make: Callable[..., Made], *given: Any) -> Made | Completion:
-    """What ``make`` reads from a sender's structure; never raises."""
+def read(how: Callable[..., Any], *given: Any) -> Any:
+    """What ``how`` reads from a sender's structure; never raises.
+
+    Where it does, something that is no field's value, so that `received` calls the field malformed
+    and keeps the others: who sent it counts all the more.
+    """
     try:
-        return make(*given)
+        return how(*given)
     except Exception as error:
-        problem = f"it could not be read: {type(error).__name__}"
-        logger.warning("a completion is rejected, since %s", problem, exc_info=error)
-        return received("", "", malformed=problem)
+        logger.warning("a completion could not be read", exc_info=error)
+        return Unread(type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Stands for what could not be read, and says which exception it was."""
+
+    error: str
 
 
 def claimed(given: Any, *names: str) -> Any:

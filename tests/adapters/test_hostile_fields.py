@@ -12,7 +12,8 @@ from hostile import EVERYTHING, HUGE, cyclic, deep, wide
 from hostile_entries import ENTRIES
 
 from grpo_guard import CompletionVerifier, Guard, Policy
-from grpo_guard.adapters.received import _warn_unused, reference_from
+from grpo_guard.adapters.received import MALFORMED, _warn_unused, reference_from
+from grpo_guard.adapters.trl_batch import completions_from
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, accept, reject
 
@@ -81,6 +82,17 @@ def test_what_is_no_text_and_no_ids_earns_nothing(name, field, value):
     rows = [dict(entry.fields) for _ in range(3)]
     rows[1][field] = value
     assert judged(entry, rows) == [1.0, 0.0, 1.0]
+
+
+def test_what_cannot_be_read_still_counts_against_its_node():
+    """A list that holds itself among the arguments of a tool call, and numbers nobody prints."""
+    for value in (cyclic(), wide(), HUGE):
+        call = {"function": {"name": "f", "arguments": value}}
+        said = [{"role": "assistant", "content": "seven", "tool_calls": [call]}]
+        given = {k: [v] * 3 for k, v in ENTRIES["trl"].fields.items()} | {"completions": [said] * 3}
+        batch = completions_from(given)
+        assert [(c.node, c.group, c.slot) for c in batch] == [("n", 0, 1)] * 3
+        assert all(MALFORMED in c.metadata for c in batch)
 
 
 @pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])
