@@ -44,7 +44,7 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
         claims: The other fields of `Completion`, of any type: numbers become names, texts and
             integers as each field needs them.
     """
-    problem = str(malformed) if isinstance(malformed, str) else None
+    problem = str.__str__(malformed) if isinstance(malformed, str) else None
     fields: dict[str, Any] = {"prompt": prompt, "text": text, **claims}
     for name, read in _CLAIMS.items():
         if name in fields:
