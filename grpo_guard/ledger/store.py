@@ -105,11 +105,15 @@ def read_meta(connection: sqlite3.Connection, key: str) -> int:
         LedgerError: the file holds something else there.
     """
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if row is None:
+    return _count(key, None if row is None else row[0])
+
+
+def _count(key: str, value: object) -> int:
+    if value is None:
         return -1 if key in ("closed", "judged") else 0
-    if not isinstance(row[0], int) or not -1 <= row[0] < _MOST:
-        raise LedgerError(f"{key}: expected a count in the ledger, got {row[0]!r:.80}")
-    return row[0]
+    if not isinstance(value, int) or not -1 <= value < _MOST:
+        raise LedgerError(f"{key}: expected a count in the ledger, got {value!r:.80}")
+    return value
 
 
 def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
@@ -119,8 +123,13 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
         LedgerError: they do not fit. One wrong digit would have no round judged any more, or
             billions.
     """
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
-    closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+    # In one statement, and so of one moment: another process may be writing.
+    last, closed, judged = connection.execute(
+        "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"
+        " (SELECT value FROM meta WHERE key = 'closed'),"
+        " (SELECT value FROM meta WHERE key = 'judged')"
+    ).fetchone()
+    closed, judged = _count("closed", closed), _count("judged", judged)
     if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
         raise LedgerError(f"expected rounds that fit, got {last} begun, {closed} closed, {judged}")
     return int(last), closed, judged
