@@ -155,6 +155,8 @@ def test_a_minority_cannot_stop_a_run(texts):
         {"a": "??aa", "b": "a??a", "c": "aa??"},  # half of everybody's
         {"a": "????", "b": "????", "bad": "aaaa"},  # an attacker that the outage spares
         {"a": "????", "bad": "rrrr"},  # one that is rejected hides no outage
+        {"a": "????", "bad": "rrr?"},  # nor one that is rejected nearly always
+        {"nobody": "????rrrrrrrrrrrr"},
         {"nobody": "aa?", "a": "???", "b": "???"},
     ],
 )
@@ -166,14 +168,14 @@ def test_an_outage_stops_it(texts):
 def test_the_rate_is_taken_over_the_window_and_the_message_counts_what_is_left():
     counting = guard(window=2)
     counting.review(batch(a="????", b="a???", c="a???"))
-    with pytest.raises(AbstainError, match=r"on 10 of 16 .* last 2 batches, without 1 of 3 nodes,"):
+    with pytest.raises(AbstainError, match=r"on 10 of 16 .* in the last 2 batches, without 1 of 3 nodes,"):
         counting.review(batch(a="????", b="a??a", c="aa??"))
 
 
 def test_without_nodes_the_plain_rate_counts():
     plain = [Completion("p", text) for text in "aaa?"]
     guard().review(plain)
-    with pytest.raises(AbstainError, match=r"on 1 of 4 completions of the last 1 batches \(max"):
+    with pytest.raises(AbstainError, match=r"on 1 of 4 completions .* the last 1 batches \(max"):
         guard(rate=0.2).review(plain)
 
 
