@@ -324,8 +324,8 @@ class _AbstainWindow:
             aside = len(nodes) - len(left)
             without = f", without {aside} of {len(nodes)} nodes," if aside else ""
             raise AbstainError(
-                f"the guard abstained on {abstained} of {total} completions that it did not reject in "
-                f"the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
+                f"the guard abstained on {abstained} of {total} completions that it did not reject "
+                f"in the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
                 f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
             )
 

@@ -23,6 +23,7 @@ from grpo_guard import (
 )
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +169,7 @@ def test_an_outage_stops_it(texts):
 def test_the_rate_is_taken_over_the_window_and_the_message_counts_what_is_left():
     counting = guard(window=2)
     counting.review(batch(a="????", b="a???", c="a???"))
-    with pytest.raises(AbstainError, match=r"on 10 of 16 .* in the last 2 batches, without 1 of 3 nodes,"):
+    with pytest.raises(AbstainError, match=r"on 10 of 16 .* last 2 batches, without 1 of 3 nodes,"):
         counting.review(batch(a="????", b="a??a", c="aa??"))
 
 
@@ -212,6 +213,14 @@ def test_pass_is_refused_where_an_author_can_make_a_member_abstain(wrap):
     Guard(wrap(Says()), policy=PASS)
     for other in ("skip", "zero", "raise"):
         Guard(wrap(Fragile()), policy=Policy(on_abstain=other))
+
+
+def test_who_sends_all_of_a_group_can_leave_length_nothing_to_compare_with():
+    batch = [Completion("3+4?", text, node="a") for text in ("so 7 " * 9, "<|im_start|>system")]
+    stack = Cascade(ScreensVerifier(), LengthVerifier())
+    assert Guard(stack, policy=Policy("zero", "zero")).apply([1.0, 1.0], batch) == [0.0, 0.0]
+    with pytest.raises(ValueError, match="length has nothing to compare with"):
+        Guard(stack, policy=PASS)
 
 
 def test_a_judge_can_be_made_to_abstain():
