@@ -38,8 +38,9 @@ class Policy:
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
             ``"keep"`` leaves rewards alone.
-        max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
-            beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
+        max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
+            over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that
+            nobody trains unguarded without knowing.
             With two nodes or more it is taken without the node that was abstained on most, and
             without further ones as long as those left out sent less than half: so no minority can
             stop a run, whatever names it invents. Under a name that is an honest node's it can

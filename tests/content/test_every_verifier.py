@@ -103,7 +103,7 @@ def test_spans_lie_inside_the_text(name):
 
 
 def test_all_of_them_make_one_guard():
-    guard = Guard(AllOf(*map(build, KINDS)), policy=Policy(on_abstain="pass"))
+    guard = Guard(AllOf(*map(build, KINDS)), policy=Policy("zero", "zero"))
     assert guard.apply([1.0] * 32, groups()) == [1.0] * 32
     poison = [Completion("Q?", "2 + 2 = 5, so 5 - 1 = 4.\n#### 4", node="n1", reference="4")]
     assert guard.apply([1.0], poison) == [0.0]
