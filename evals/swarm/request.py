@@ -18,10 +18,10 @@ from grpo_guard.evals.policies.named import (
 )
 from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.options import SwarmOptions
 from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playable
 from grpo_guard.evals.swarm.presets import HOLD, PRESETS, Preset
 from grpo_guard.evals.swarm.workload import Workload
-from grpo_guard.evals.swarm_options import SwarmOptions
 from grpo_guard.evals.tasks.registry import TASKS
 from grpo_guard.registry import UnknownNameError, choose
 

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.evals.one_thread import one_thread
-from grpo_guard.evals.results import parse_results, write_json
-from grpo_guard.evals.scenarios import summarise
+from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences
+from grpo_guard.evals.swarm.one_thread import one_thread
 from grpo_guard.evals.swarm.ray_session import require_ray
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
@@ -28,7 +28,6 @@ from grpo_guard.evals.swarm.training import (
     Interrupted,
     stop_on_interrupt,
 )
-from grpo_guard.evals.versions import versions
 
 Tell = Callable[[Spec, dict[str, Any]], None]
 """Told of each round: its run and its row."""

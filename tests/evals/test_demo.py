@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from grpo_guard.evals import demo as demo_module
-from grpo_guard.evals.demo import DemoError, default_config, run_demo, train_all
-from grpo_guard.evals.demo_cli import demo
-from grpo_guard.evals.demo_console import marked, print_results, reporter
-from grpo_guard.evals.demo_worker import Job, Progress
+from grpo_guard.evals.cli import demo
+from grpo_guard.evals.demo import run as demo_module
+from grpo_guard.evals.demo.console import marked, print_results, reporter
+from grpo_guard.evals.demo.run import DemoError, default_config, run_demo, train_all
+from grpo_guard.evals.demo.worker import Job, Progress
 from grpo_guard.evals.results import Example, load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
-from grpo_guard.evals.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.replay.room import room
-from grpo_guard.evals.replay.step import one_step_later
-from grpo_guard.evals.replay.under_coin import Draw, Source, drawn
+from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
+from grpo_guard.evals.studies.replay.room import room
+from grpo_guard.evals.studies.replay.step import one_step_later
+from grpo_guard.evals.studies.replay.under_coin import Draw, Source, drawn
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.sampling import SamplingSpec

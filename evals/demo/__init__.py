@@ -1,0 +1,1 @@
+"""One swarm unharmed, one poisoned, one poisoned and guarded."""
