@@ -1,19 +1,14 @@
 """What the arithmetic verifier rejects: honest completions of real models, and MATH on them.
 
-``python -m grpo_guard.evals.studies.arithmetic --data model_solutions.jsonl [-o FILE]``; GSM8K's own
-solutions are read from ``train.jsonl`` beside it, where there is one. Each line of the data holds
-``completion``, ``ground_truth`` (ending in ``A: NUMBER``), ``model`` and ``is_correct``.
+``python -m grpo_guard.evals.studies.arithmetic --data FOLDER [-o FILE]``; see `solutions` for what
+the folder holds. The figures of MATH and of words come from GSM8K's own solutions too.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -22,9 +17,9 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.evals.attacks.base import Poisoned
 from grpo_guard.evals.attacks.math import MathAttack, equations
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.harness import option, per_second, rate, study
+from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.jsonl import read_objects
 from grpo_guard.verdict import Verdict
 
 SEED: Final = 0
@@ -44,44 +39,12 @@ _SPEED_CHARS: Final = 1200  # about 300 tokens
 _SPEED_COMPLETIONS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A completion of known origin."""
-
-    line: int
-    model: str
-    text: str
-    reference: str
-    correct: bool
-
-
-def load(path: Path) -> list[Sample]:
-    """Read the honest completions; `grpo_guard.jsonl.InputError` names what cannot be read."""
-    samples = []
-    for line, row in read_objects(path):
-        reference = row["ground_truth"].rpartition("A:")[2].strip()
-        samples.append(
-            Sample(line, row["model"], row["completion"], reference, bool(row["is_correct"]))
-        )
-    return samples
-
-
 def judge(verifier: ArithmeticVerifier, text: str, reference: str | None) -> Verdict:
     """The verdict on one completion."""
     return verifier.verify([Completion("", text, reference=reference)])[0]
 
 
-def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count with its Wilson 95 % interval."""
-    interval = wilson(hits, total)
-    return {
-        "count": hits,
-        "of": total,
-        "interval": [round(interval.low, 5), round(interval.high, 5)],
-    }
-
-
-def honest(samples: Sequence[Sample], faults: frozenset[int]) -> dict[str, Any]:
+def honest(samples: Sequence[Solution], faults: frozenset[int]) -> dict[str, Any]:
     """Rejections under the default and under ``on_wrong="reject"``, each with its reason.
 
     Args:
@@ -94,7 +57,7 @@ def honest(samples: Sequence[Sample], faults: frozenset[int]) -> dict[str, Any]:
         verifier = ArithmeticVerifier(on_wrong=setting)
         rejected = []
         for sample in samples:
-            verdict = judge(verifier, sample.text, sample.reference)
+            verdict = judge(verifier, sample.text, sample.answer)
             if verdict.rejected:
                 rejected.append((sample, verdict))
         wrong = {s.line for s, _ in rejected} - faults
@@ -261,22 +224,21 @@ def attacked(
     }
 
 
-def solutions(train: Path) -> list[tuple[str, str]]:
+def solutions(folder: Path) -> list[tuple[str, str]]:
     """GSM8K's own solutions in the paper's format, with their answers."""
-    problems = [gsm8k.problem(question) for question in gsm8k.load(train)]
+    problems = [gsm8k.problem(question) for question in gsm8k.load(folder / "train.jsonl")]
     return [(p.solution, p.answer) for p in problems]
 
 
-def math(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
+def math(samples: Sequence[Solution], folder: Path) -> dict[str, Any]:
     """MATH on correct completions, on GSM8K's solutions, and in other notations."""
-    attack = MathAttack()
-    default = ArithmeticVerifier()
-    sets = {"model_solutions, correct": [(s.text, s.reference) for s in samples if s.correct]}
-    if train is not None:
-        sets["gsm8k train, paper's format"] = solutions(train)
-        sets["gsm8k train, calculator notes"] = [
-            (f"{q.solution}\n#### {q.answer}", q.answer) for q in gsm8k.load(train)
-        ]
+    attack, default = MathAttack(), ArithmeticVerifier()
+    train, notes = solutions(folder), of_gsm8k(folder, form=str)
+    sets = {
+        "model_solutions, correct": [(s.text, s.answer) for s in samples if s.correct],
+        "gsm8k train, paper's format": train,
+        "gsm8k train, calculator notes": [(f"{s.text}\n#### {s.answer}", s.answer) for s in notes],
+    }
     result: dict[str, Any] = {}
     for name, texts in sets.items():
         result[name] = attacked(texts, by_attack(attack), default)
@@ -284,23 +246,16 @@ def math(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
             texts, by_attack(attack), default, with_reference=False
         )
     paper = MathAttack(target=("2+2", "2*2"))
-    if train is not None:
-        result["paper's target 2+2, 2x2, gsm8k train"] = attacked(
-            sets["gsm8k train, paper's format"], by_attack(paper), default
-        )
-        for notation in NOTATIONS:
-            result[f"notation: {notation}"] = attacked(
-                solutions(train)[:2000], in_notation(notation), default
-            )
+    result["paper's target 2+2, 2x2, gsm8k train"] = attacked(train, by_attack(paper), default)
+    for notation in NOTATIONS:
+        result[f"notation: {notation}"] = attacked(train[:2000], in_notation(notation), default)
     return result
 
 
-def textual(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
+def textual(samples: Sequence[Solution], folder: Path) -> dict[str, Any]:
     """Arithmetic in words: what is found, and how often honest texts are suspected of it."""
     judging = ArithmeticVerifier(textual="judge", on_wrong="reject")
-    texts = [s.text for s in samples]
-    if train is not None:
-        texts += [text for text, _ in solutions(train)]
+    texts = [s.text for s in samples] + [text for text, _ in solutions(folder)]
     suspected, found = 0, []
     for text in texts:
         mine = [f for f in judge(judging, text, None).findings if f.kind == "wrong_textual"]
@@ -320,16 +275,15 @@ def textual(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
     }
 
 
-def speed(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
+def speed(samples: Sequence[Solution], folder: Path) -> dict[str, Any]:
     """Completions of about 300 tokens per second of CPU time on one core."""
-    sources = {"model_solutions (calculator notes)": [s.text for s in samples]}
-    if train is not None:
-        sources["gsm8k train (plain)"] = [text for text, _ in solutions(train)]
-        sources["prose around the same equations"] = [
-            text.replace("\n", ". This follows from what was said above about the question.\n" * 3)
-            for text, _ in solutions(train)
-        ]
-    verifier = ArithmeticVerifier()
+    plain = [text for text, _ in solutions(folder)]
+    prose = ". This follows from what was said above about the question.\n" * 3
+    sources = {
+        "model_solutions (calculator notes)": [s.text for s in samples],
+        "gsm8k train (plain)": plain,
+        "prose around the same equations": [text.replace("\n", prose) for text in plain],
+    }
     result = {}
     for name, texts in sources.items():
         joined = "\n".join(texts)[: _SPEED_CHARS * _SPEED_COMPLETIONS]
@@ -337,54 +291,27 @@ def speed(samples: Sequence[Sample], train: Path | None) -> dict[str, Any]:
             Completion("", joined[at : at + _SPEED_CHARS], reference="0")
             for at in range(0, len(joined), _SPEED_CHARS)
         ]
-        began = time.process_time()
-        verifier.verify(batch)
-        seconds = time.process_time() - began
         signs = sum(len(list(equations(c.text))) for c in batch)
-        result[name] = {
-            "completions": len(batch),
-            "characters_each": _SPEED_CHARS,
-            "equations_each": round(signs / len(batch), 1),
-            "per_cpu_second": round(len(batch) / seconds),
-        }
+        found = per_second(ArithmeticVerifier, batch)
+        result[name] = {**found, "equations_each": round(signs / len(batch), 1)}
     return result
 
 
-def main() -> None:
-    """Measure, print a summary, and write everything to a file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="model_solutions.jsonl")
-    parser.add_argument("-o", "--out", type=Path, help="write JSON here")
-    parser.add_argument(
-        "--faults", default="", help="lines, a,b,c, whose rejection is the parser's fault"
-    )
-    options = parser.parse_args()
-    samples = load(options.data)
-    beside = options.data.parent / "train.jsonl"
-    train = beside if beside.is_file() else None
-    faults = frozenset(int(line) for line in options.faults.split(",") if line)
-    result: dict[str, Any] = {
-        "command": "python -m grpo_guard.evals.studies.arithmetic --data model_solutions.jsonl",
-        "honest": honest(samples, faults),
-        "math": math(samples, train),
-        "textual": textual(samples, train),
-        "speed": speed(samples, train),
+def measure(data: Path, faults: str) -> dict[str, Any]:
+    """All figures."""
+    samples = of_models(data)
+    return {
+        "honest": honest(samples, frozenset(int(line) for line in faults.split(",") if line)),
+        "math": math(samples, data),
+        "textual": textual(samples, data),
+        "speed": speed(samples, data),
     }
-    written = json.dumps(result, indent=1, ensure_ascii=False)
-    if options.out:
-        options.out.write_text(written + "\n", encoding="utf-8")
-    _print(result)
-
-
-def _print(result: dict[str, Any]) -> None:
-    for setting, part in result["honest"].items():
-        print(setting, json.dumps(part["rates"]))
-    for section in ("math", "textual", "speed"):
-        for name, part in result[section].items():
-            brief = isinstance(part, dict)
-            shown = {k: v for k, v in part.items() if k != "missed"} if brief else part
-            print(f"{name}: {json.dumps(shown)}")
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "arithmetic",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("--faults", default="", help="lines, a,b,c, rejected by the parser's own fault"),
+    )

@@ -11,21 +11,18 @@ held out while the checks were changed. Nothing that is measured is executed.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
-import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
-from grpo_guard.evals.stats import wilson
 from grpo_guard.evals.studies.code_functions import (
     MACHINERY,
     MAX_FUNCTIONS,
@@ -34,12 +31,14 @@ from grpo_guard.evals.studies.code_functions import (
     library_functions,
     package_functions,
 )
+from grpo_guard.evals.studies.harness import option, per_second, rate, rejected, study
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 PROGRAMS: Final = Path(__file__).resolve().parents[2] / "tests" / "content" / "programs"
 WORD_PROBLEMS: Final = 500
+Figures: TypeAlias = dict[str, Any]
 # Rejected and total when the held-out groups were judged for the first time. What they showed was
 # mended afterwards, so that the rates of today say nothing about programs not yet seen.
 FIRST_LOOK: Final = {
@@ -99,31 +98,19 @@ def judge(verifier: CompletionVerifier, texts: Sequence[str]) -> list[Verdict]:
     return verifier.verify([Completion("", text) for text in texts])
 
 
-def rate(
-    name: str, verdicts: Sequence[Verdict], names: Sequence[str], *, bad: bool
-) -> dict[str, Any]:
-    """Count and 95 % Wilson interval of the rejected, with the names of those judged wrongly."""
-    rejected = sum(verdict.rejected for verdict in verdicts)
-    interval = wilson(rejected, len(verdicts))
+def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad: bool) -> Figures:
+    """The rejected among (name, text), with the names of those judged wrongly."""
+    verdicts = judge(verifier, [text for _, text in pairs])
     wrong = [
-        {"name": n, "outcome": v.outcome.value, "reason": v.reason}
-        for n, v in zip(names, verdicts, strict=True)
+        {"name": name, "outcome": v.outcome.value, "reason": v.reason}
+        for (name, _), v in zip(pairs, verdicts, strict=True)
         if v.rejected != bad
     ]
     kinds = Counter(kind for v in verdicts for kind in {f.kind for f in v.findings})
-    return {
-        "name": name,
-        "rejected": rejected,
-        "total": len(verdicts),
-        "rate": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "wrong": wrong,
-        "findings": dict(sorted(kinds.items())),
-    }
+    return rejected(verdicts) | {"wrong": wrong, "findings": dict(sorted(kinds.items()))}
 
 
-def spans_hit(rows: Sequence[dict[str, Any]], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def spans_hit(rows: Sequence[dict[str, Any]], verdicts: Sequence[Verdict]) -> Figures:
     """How often a finding of a rejected program overlaps the place of its bad part."""
     hits = total = 0
     for row, verdict in zip(rows, verdicts, strict=True):
@@ -134,87 +121,63 @@ def spans_hit(rows: Sequence[dict[str, Any]], verdicts: Sequence[Verdict]) -> di
             ]
             total += 1
             hits += any(a < end and start < b for a, b in spans)
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
+    return rate(hits, total)
 
 
-def speed(verifier: CompletionVerifier, texts: Sequence[str], repeats: int = 5) -> dict[str, Any]:
-    """Completions per second of CPU time on one core: the best of several passes."""
-    best = min(_pass(verifier, texts) for _ in range(repeats))
-    size = sum(map(len, texts)) / len(texts)
-    return {"completions": len(texts), "mean_chars": size, "per_second": len(texts) / best}
-
-
-def _pass(verifier: CompletionVerifier, texts: Sequence[str]) -> float:
-    started = time.process_time()
-    judge(verifier, texts)
-    return time.process_time() - started
-
-
-def written(verifier: CompletionVerifier, folder: Path) -> list[dict[str, Any]]:
+def written(verifier: CompletionVerifier, folder: Path) -> Figures:
     """The rates of the files of programs, each in its two parts."""
-    rates = []
+    rates: Figures = {}
     for kind, bad in (("honest", False), ("malicious", True)):
         for prefix in ("", "reviewed ", "last "):
             rows = load(f"{prefix.replace(' ', '_')}{kind}", folder)
             for held_out in (False, True):
-                part = [row for row in rows if row["held_out"] is held_out]
+                part = [(row["name"], row["text"]) for row in rows if row["held_out"] is held_out]
                 if part:
-                    verdicts = judge(verifier, [row["text"] for row in part])
                     name = f"{prefix}{kind} programs, {'held out' if held_out else 'development'}"
-                    rates.append(rate(name, verdicts, [row["name"] for row in part], bad=bad))
+                    rates[name] = group(verifier, part, bad=bad)
     return rates
 
 
-def measure(folder: Path = PROGRAMS, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """All rates, as they stand in the JSON.
+def measure(programs: Path, packages: Sequence[str]) -> Figures:
+    """All figures.
 
     Args:
-        folder: Where the files of programs are.
+        programs: Where the files of programs are.
         packages: ``NAME=FOLDER`` of unpacked packages.
     """
     verifier = CodeVerifier()
-    honest = load("honest", folder)
+    honest = load("honest", programs)
     files = ("malicious", "reviewed_malicious", "last_malicious")
-    malicious = [row for file in files for row in load(file, folder)]
-    rates = written(verifier, folder)
+    malicious = [row for file in files for row in load(file, programs)]
+    rates = written(verifier, programs)
     functions = package_functions()
+    others = functions[MAX_FUNCTIONS : MAX_FUNCTIONS + OTHER_FUNCTIONS]
     problems = [problem.solution for problem in generate(0, WORD_PROBLEMS)]
-    groups = [
-        ("standard library functions", list(library_functions()), False),
-        ("mathematics packages, development", functions[:MAX_FUNCTIONS], False),
-        (
-            "mathematics packages, other functions",
-            functions[MAX_FUNCTIONS : MAX_FUNCTIONS + OTHER_FUNCTIONS],
-            False,
-        ),
-        ("standard library machinery (no target)", list(library_functions(MACHINERY)), False),
-        ("word problems in prose", [(str(i), text) for i, text in enumerate(problems)], False),
-        ("CODE attack of the paper", list(attacked(honest)), True),
-    ]
+    prose = [(str(number), text) for number, text in enumerate(problems)]
+    groups = {
+        "standard library functions": _fenced_all(library_functions()),
+        "mathematics packages, development": _fenced_all(functions[:MAX_FUNCTIONS]),
+        "mathematics packages, other functions": _fenced_all(others),
+        "standard library machinery (no target)": _fenced_all(library_functions(MACHINERY)),
+        "word problems in prose": prose,
+    }
     for name, _, place in (entry.partition("=") for entry in packages):
-        groups.append((name, folder_functions(Path(place)), False))
-    for name, pairs, bad in groups:
-        texts = [text if name.startswith(("CODE", "word")) else _fenced(text) for _, text in pairs]
-        rates.append(rate(name, judge(verifier, texts), [n for n, _ in pairs], bad=bad))
+        groups[name] = _fenced_all(folder_functions(Path(place)))
+    rates |= {name: group(verifier, pairs, bad=False) for name, pairs in groups.items()}
+    rates["CODE attack of the paper"] = group(verifier, list(attacked(honest)), bad=True)
+    long = long_programs(honest)
+    texts = {
+        "programs": [row["text"] for row in honest],
+        "long programs": [_fenced(text) for text in long],
+        "prose": problems,
+        "long prose": ["\n".join(problems[i : i + 13]) for i in range(0, WORD_PROBLEMS, 13)],
+    }
+    speed = {k: per_second(CodeVerifier, [Completion("", t) for t in v]) for k, v in texts.items()}
     return {
-        "python": platform.python_version(),
         "rates": rates,
-        "first_look": {
-            name: {"rejected": hits, "total": total, "low": i.low, "high": i.high}
-            for name, (hits, total) in FIRST_LOOK.items()
-            for i in (wilson(hits, total),)
-        },
+        "first_look": {name: rate(*counts) for name, counts in FIRST_LOOK.items()},
         "spans": spans_hit(malicious, judge(verifier, [row["text"] for row in malicious])),
-        "speed": {
-            "programs": speed(verifier, [row["text"] for row in honest]),
-            "long programs": speed(verifier, [_fenced(text) for text in long_programs(honest)]),
-            "parser alone, long programs": parser_speed(long_programs(honest)),
-            "prose": speed(verifier, problems),
-            "long prose": speed(
-                verifier, ["\n".join(problems[i : i + 13]) for i in range(0, 500, 13)]
-            ),
-        },
+        "speed": {**speed, "parser alone, long programs": parser_speed(long)},
     }
 
 
@@ -262,25 +225,14 @@ def _fenced(source: str) -> str:
     return f"```python\n{source}\n```"
 
 
-def main() -> None:
-    """Measure, print one line per group, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("-o", "--out", type=Path, help="where to write the JSON")
-    parser.add_argument("--programs", type=Path, default=PROGRAMS, help="folder with the programs")
-    parser.add_argument("--packages", action="append", default=[], metavar="NAME=FOLDER")
-    arguments = parser.parse_args()
-    results = measure(arguments.programs, arguments.packages)
-    for row in results["rates"]:
-        share = f"{row['rejected']} / {row['total']} ({row['low']:.2%} to {row['high']:.2%})"
-        print(f"{row['name']}: rejected {share}")
-        for wrong in row["wrong"][:10]:
-            print(f"    {wrong['name']}: {wrong['outcome']}, {wrong['reason']}")
-    print("first look:", results["first_look"])
-    print("spans:", results["spans"])
-    print("speed:", results["speed"])
-    if arguments.out:
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+def _fenced_all(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, _fenced(source)) for name, source in pairs]
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "code",
+        measure,
+        option("--programs", type=Path, default=PROGRAMS, metavar="FOLDER"),
+        option("--packages", action="append", default=[], metavar="NAME=FOLDER"),
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,8 +13,8 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
 from grpo_guard.content.length.verifier import LengthVerifier
-from grpo_guard.evals.stats import wilson
 from grpo_guard.evals.studies.content_padding import HELD_OUT_PADDING, PADDING, padded
+from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k, word_problems
 from grpo_guard.verdict import Verdict
 
@@ -24,19 +23,6 @@ ATTACKER = f"n{NODES - 1}"
 Pools: TypeAlias = list[tuple[list[Completion], list[Completion]]]
 """(honest group over four nodes, what the attacker chooses from)."""
 Earns: TypeAlias = Callable[[Completion], float]
-
-
-def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count with its Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
-
-
-def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Rejections and abstentions, and the kinds of the first findings."""
-    kinds = Counter(v.findings[0].kind for v in verdicts if v.rejected and v.findings)
-    found = rate(sum(v.rejected for v in verdicts), len(verdicts))
-    return found | {"abstained": sum(v.abstained for v in verdicts), "kinds": dict(kinds)}
 
 
 def earns(completion: Completion) -> float:

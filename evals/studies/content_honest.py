@@ -2,18 +2,14 @@
 
     python -m grpo_guard.evals.studies.content_honest --data FOLDER [--samples FILE] [-o FILE]
 
-FOLDER holds GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``; FILE is what
-`content_samples` writes. Attack shapes marked held out
-played no part in choosing the thresholds.
+See `solutions` for what FOLDER holds; FILE is what `content_samples` writes. Attack shapes marked
+held out played no part in choosing the thresholds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,6 @@ from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.content_attacks import (
     FACTORS,
     NODES,
@@ -34,11 +29,11 @@ from grpo_guard.evals.studies.content_attacks import (
     Pools,
     always,
     longest_of_pool,
-    rate,
-    rejected,
     under_attack,
 )
 from grpo_guard.evals.studies.content_padding import HELD_OUT_PADDING, PADDING, padded
+from grpo_guard.evals.studies.harness import RESULTS, option, per_second, rate, rejected, study
+from grpo_guard.evals.studies.solutions import of_gsm8k, of_models, plain
 from grpo_guard.evals.tasks import word_problems
 
 
@@ -155,74 +150,61 @@ def false_convictions(groups: list[tuple[list[Completion], list[Completion]]], r
     return rate(bad, runs) | {"alpha": 0.05}
 
 
-def speed(texts: list[tuple[str, str]]) -> dict[str, Any]:
+def speed(questions: list[str], texts: list[str]) -> dict[str, Any]:
     """Completions of about 300 tokens (1,150 characters) per second of CPU time, best of five."""
-    plain = [re.sub(r"<<[^<>]*>>", "", answer).split("\n####")[0] for _, answer in texts]
     batch = [
-        Completion(texts[i // 8][0], "\n".join(plain[i : i + 9])[: 900 + 500 * (i % 8) // 7],
+        Completion(questions[i // 8], "\n".join(texts[i : i + 9])[: 900 + 500 * (i % 8) // 7],
                    group=i // 8)
         for i in range(4000)
     ]  # fmt: skip
-    found = {}
-    for verifier in (ScreensVerifier(), LengthVerifier()):
-        seconds = []
-        for _ in range(5):
-            started = time.process_time()
-            verifier.verify(batch)
-            seconds.append(time.process_time() - started)
-        found[verifier.name] = round(len(batch) / min(seconds))
-    return found
+    makers = {"screens": ScreensVerifier, "length": LengthVerifier}
+    return {name: per_second(make, batch) for name, make in makers.items()}
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Honest work and padding under content checks.")
-    parser.add_argument("--data", type=Path, required=True, help="folder with GSM8K's two files")
-    parser.add_argument("--samples", type=Path, help="a real model's, by content_samples")
-    parser.add_argument("-o", type=Path, default=Path("docs/results/screens-length.json"))
-    args = parser.parse_args()
-    rows = [json.loads(x) for x in (args.data / "model_solutions.jsonl").open(encoding="utf-8")]
-    gold = [json.loads(x) for x in (args.data / "train.jsonl").open(encoding="utf-8")]
-    texts = [(r["question"], r["answer"]) for r in gold]
-
-    def answered(row: dict[str, Any], text: str, node: str) -> Completion:
-        reference = row["ground_truth"].rpartition("A: ")[2]
-        return Completion(row["question"], text, node=node, reference=reference)
-
-    models = [answered(r, r["completion"], r["model"]) for r in rows]
-    solutions = [Completion(q, a) for q, a in texts]
-    three = [*models, *(answered(r, r["ground_truth"], "gold") for r in rows[::2])]
-    result: dict[str, Any] = {"speed": speed(texts)}
-    result["honest"] = {
-        "model_solutions": honest_rates(models),
-        "gsm8k_solutions": honest_rates(solutions),
-        "two models and the solution": {"length": rejected(LengthVerifier().verify(three))},
-    }  # fmt: skip
-    result["honest reward kept, three writers"] = reward_kept(three)
-    others = [s for _, a in texts[:500] for s in re.sub(r"<<[^<>]*>>", "", a).split("\n")[:-1] if s]
-    result["padded beside one honest completion"] = pairs_under_attack(models, others)
+def measure(data: Path, samples: Path | None) -> dict[str, Any]:
+    """All figures."""
     from grpo_guard.evals.policies.bundled import load_bundled
 
+    rows, gold = of_models(data), of_gsm8k(data, form=str)
+    models = [Completion(r.question, r.text, node=r.model, reference=r.answer) for r in rows]
+    theirs = [Completion(r.question, r.gold, node="gold", reference=r.answer) for r in rows[::2]]
+    solutions = [Completion(s.question, f"{s.text}\n#### {s.answer}") for s in gold]
+    three = [*models, *theirs]
+    texts = [plain(s.text) for s in gold]
+    others = [s for text in texts[:500] for s in text.split("\n") if s]
     problems = word_problems.generate("fresh", 60)
     asked = [(p.prompt, p.question, p.answer) for p in problems]
     bundled = sampled_groups(*load_bundled(), asked, 96, 8, POOL)
-    result["honest"]["bundled policy, groups of 8"] = honest_rates(_texts(bundled, 0))
-    result["honest"]["bundled policy, groups of 80"] = honest_rates(_texts(bundled, 1))
-    result["bundled, groups of 8"] = under_attack(bundled, others)
-    result["longest of 80, bundled"] = longest_of_pool(bundled)
-    result["false convictions"] = false_convictions(bundled, 400)
-    if args.samples:
-        real = read_samples(args.samples)
+    result: dict[str, Any] = {
+        "speed": speed([s.question for s in gold], texts),
+        "honest": {
+            "model_solutions": honest_rates(models),
+            "gsm8k_solutions": honest_rates(solutions),
+            "two models and the solution": {"length": rejected(LengthVerifier().verify(three))},
+            "bundled policy, groups of 8": honest_rates(_texts(bundled, 0)),
+            "bundled policy, groups of 80": honest_rates(_texts(bundled, 1)),
+        },
+        "honest reward kept, three writers": reward_kept(three),
+        "padded beside one honest completion": pairs_under_attack(models, others),
+        "bundled, groups of 8": under_attack(bundled, others),
+        "longest of 80, bundled": longest_of_pool(bundled),
+        "false convictions": false_convictions(bundled, 400),
+    }
+    if samples:
+        real = read_samples(samples)
         result["honest"]["SmolLM2, groups of 8"] = honest_rates(_texts(real, 0))
         result["honest"]["SmolLM2, groups of 80"] = honest_rates(_texts(real, 1))
         # It answers one question in a hundred: every completion earns, right or wrong.
         result["SmolLM2, groups of 8"] = under_attack([(g, []) for g, _ in real], others, always)
         result["longest of 80, SmolLM2"] = longest_of_pool(real, always)
-    command = "python -m grpo_guard.evals.studies.content_honest --data FOLDER"
-    command += " --samples FILE" if args.samples else ""
-    write_json(args.o, {"kind": "screens-length", "command": command, **result})
-    print(json.dumps(result, indent=1))
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "screens-length",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("--samples", type=Path, metavar="FILE", help="a real model's, by content_samples"),
+        out=RESULTS / "screens-length.json",
+    )

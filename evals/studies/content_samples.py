@@ -1,6 +1,6 @@
 """Completions of a real model for `content_honest`: honest groups, and an attacker's pools.
 
-    python -m grpo_guard.evals.studies.content_samples --data train.jsonl --model FOLDER -o samples.jsonl
+    python -m grpo_guard.evals.studies.content_samples --data train.jsonl --model FOLDER -o FILE
 
 Sampling takes minutes on a CPU and judging takes seconds, so that the samples have a file of their
 own. The questions are those of GSM8K whose solution needs at most ``--calculations`` steps: a model

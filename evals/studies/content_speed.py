@@ -1,6 +1,6 @@
 """How many completions a second all verifiers without a model take, one by one and together.
 
-``python -m grpo_guard.evals.studies.content_speed --data FOLDER -o docs/results/content-speed.json``
+``python -m grpo_guard.evals.studies.content_speed --data FOLDER -o FILE``
 
 Solution steps of real models from ``model_solutions.jsonl``, put together to completions of about
 300 and of about 600 tokens, each with its answer at the end. Each solution is used before one is
@@ -11,8 +11,6 @@ it faster. CPU time of one thread; rounds take turns, and the median of the roun
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
 import statistics
@@ -30,7 +28,8 @@ from grpo_guard import (
     ScreensVerifier,
 )
 from grpo_guard.completion import Completion
-from grpo_guard.evals.results import versions
+from grpo_guard.evals.studies.harness import option, study
+from grpo_guard.evals.studies.solutions import Solution, of_models
 from grpo_guard.jsonl import read_objects
 from grpo_guard.verifier import CompletionVerifier
 
@@ -51,30 +50,30 @@ TOGETHER: Final = "all together"
 
 
 def completions(
-    path: Path, n: int, seed: int = 0, characters: int = CHARACTERS
+    folder: Path, n: int, seed: int = 0, characters: int = CHARACTERS
 ) -> list[Completion]:
     """Distinct completions of real steps, in groups of `GROUP` from `NODES` nodes.
 
     Args:
-        path: ``model_solutions.jsonl``.
+        folder: With GSM8K; see `solutions`.
         n: How many.
         seed: Of their order.
         characters: Steps are added until a completion has as many.
     """
     rng = random.Random(seed)
-    rows = [data for _, data in read_objects(path)]
+    rows = of_models(folder)
     solutions = _in_turns(rows, rng)
     batch = []
     for i in range(n):
         row = rows[(i // GROUP * 7) % len(rows)]
         parts: list[str] = []
         while sum(map(len, parts)) < characters:
-            text = next(solutions)["completion"]
+            text = next(solutions).text
             parts.append(re.split(r"\n(?:A:|####)", text)[0].strip())
-        answer = re.findall(r"-?[0-9]+", row["ground_truth"])[-1]
+        answer = row.answer.replace(",", "")
         batch.append(
             Completion(
-                f"{i // GROUP}. {row['question']}",
+                f"{i // GROUP}. {row.question}",
                 "\n".join(parts) + f"\n#### {answer}",
                 node=f"n{i % NODES}",
                 group=i // GROUP,
@@ -84,7 +83,7 @@ def completions(
     return batch
 
 
-def _in_turns(rows: Sequence[dict[str, Any]], rng: random.Random) -> Iterator[dict[str, Any]]:
+def _in_turns(rows: Sequence[Solution], rng: random.Random) -> Iterator[Solution]:
     """All of them in random order, again and again."""
     while True:
         yield from rng.sample(rows, len(rows))
@@ -106,8 +105,8 @@ def lines_distinct(batch: Sequence[Completion]) -> float:
     return len(set(lines)) / len(lines)
 
 
-def measure(batch: Sequence[Completion], rounds: int) -> list[dict[str, Any]]:
-    """Completions per second of CPU time, by verifier."""
+def speeds(batch: Sequence[Completion], rounds: int) -> dict[str, dict[str, float]]:
+    """Completions per second of CPU time, by verifier: the median of the rounds and its ends."""
     makers = dict(MAKERS)
     makers[TOGETHER] = lambda: AllOf(*(make() for make in MAKERS.values()))
     seconds: dict[str, list[float]] = {name: [] for name in makers}
@@ -119,55 +118,37 @@ def measure(batch: Sequence[Completion], rounds: int) -> list[dict[str, Any]]:
             started = time.process_time()
             verifier.verify(batch)
             seconds[name].append(time.process_time() - started)
-    return [
-        {
-            "verifier": name,
-            "per_second": len(batch) / statistics.median(times),
-            "low": len(batch) / max(times),
-            "high": len(batch) / min(times),
-        }
+    ends: dict[str, Callable[[list[float]], float]] = {
+        "per_second": statistics.median, "slowest": max, "fastest": min,
+    }  # fmt: skip
+    return {
+        name: {end: round(len(batch) / of(times)) for end, of in ends.items()}
         for name, times in seconds.items()
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the model solutions")
-    parser.add_argument("--also", type=Path, help="JSONL with a model's own samples")
-    parser.add_argument("-n", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("-o", "--out", type=Path)
-    options = parser.parse_args()
-    path = options.data / "model_solutions.jsonl"
-    batches = {name: completions(path, options.n, 0, size) for name, size in SIZES.items()}
-    if options.also and options.also.is_file():
-        batches["samples"] = samples(options.also)
-    sets: list[dict[str, Any]] = []
-    for name, batch in batches.items():
-        rows = measure(batch, options.rounds)
-        sets.append(
-            {
-                "set": name,
-                "completions": len(batch),
-                "mean_characters": statistics.mean(len(c.text) for c in batch),
-                "distinct_lines": lines_distinct(batch),
-                "rows": rows,
-            }
-        )
-        print(f"{name}: {len(batch)} of {sets[-1]['mean_characters']:,.0f} characters")
-        for row in rows:
-            span = f"{row['low']:,.0f}-{row['high']:,.0f}"
-            print(f"{row['verifier']:14} {row['per_second']:9,.0f} /s  ({span})")
-    found = {
-        "kind": "content-speed",
-        "command": "python -m grpo_guard.evals.studies.content_speed",
-        "rounds": options.rounds,
-        "versions": versions(),
-        "sets": sets,
     }
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(data: Path, also: Path | None, n: int, rounds: int) -> dict[str, Any]:
+    """All figures."""
+    batches = {name: completions(data, n, 0, size) for name, size in SIZES.items()}
+    if also:
+        batches["samples"] = samples(also)
+    return {
+        name: {
+            "completions": len(batch),
+            "mean_characters": statistics.mean(len(c.text) for c in batch),
+            "distinct_lines": lines_distinct(batch),
+            **speeds(batch, rounds),
+        }
+        for name, batch in batches.items()
+    }
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "content-speed",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("--also", type=Path, metavar="FILE", help="JSONL with a model's own samples"),
+        option("-n", type=int, default=2000),
+        option("--rounds", type=int, default=3),
+    )

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from grpo_guard.evals.studies.harness import CACHE, RESULTS
 from grpo_guard.evals.tasks.gsm8k import find_local
 from grpo_guard.sampling import SamplingSpec
 
 MODEL: Final = "models/SmolLM2-135M-Instruct"
-CACHE: Final = Path(".measure")
-RESULTS: Final = Path("docs/results")
 COMMAND: Final = "make measure"
 # The sampler of arXiv 2511.09780: top-k 50, top-p 1.0 (its temperature is not stated).
 SPEC: Final = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=192)

@@ -1,4 +1,6 @@
-"""Who the ledger finds, and whom it accuses: ``python -m grpo_guard.evals.studies.ledger [-o FILE]``.
+"""Who the ledger finds, and whom it accuses.
+
+``python -m grpo_guard.evals.studies.ledger [-o FILE]``
 
 Swarms of nodes whose completions are rejected at given rates, round by round. Horizontal: 8 prompts
 of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own 12 times.
@@ -7,19 +9,15 @@ A round is judged two rounds later, and found means: hard by then.
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.ledger.bets import SHARES, Bets, Tally, Tolerance
 from grpo_guard.ledger.evidence import STRIDE, Comparison, bar, honest_peers
 from grpo_guard.ledger.store import MAX_HELD, OPEN_ROUNDS
@@ -93,8 +91,8 @@ def jumping(nodes: int, high: float, every: int) -> Rates:
 def honest_scenarios() -> Iterator[Scenario]:
     """Swarms in which whoever is named honest must be left alone."""
     few: dict[str, Any] = {"most_swarms": 500}
-    for rate in (0.0, 0.001, 0.01, 0.03):
-        yield Scenario(f"all honest, {rate:.1%} rejected", three(rate, rate))
+    for share in (0.0, 0.001, 0.01, 0.03):
+        yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
     yield Scenario("three at 0.1%, a weaker one at 1%", three(0.001, 0.01))
     yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
     yield Scenario("beyond the tolerance: three at 0.1%, one at 2%", three(0.001, 0.02), **few)
@@ -110,9 +108,9 @@ def honest_scenarios() -> Iterator[Scenario]:
             name = f"all honest, 0.1%, and {odd:.1%} of {where} rejected whole"
             yield Scenario(name, three(0.001, 0.001), vertical=vertical, odd=odd)
     yield Scenario("three nodes, 1%", steady(0.01, 0.01, 0.01))
-    for rate in (0.03, 0.25):
-        name = f"three nodes: two at {rate:.0%}, a hostile spotless one"
-        yield Scenario(name, steady(rate, rate, 0.0), (2,))
+    for share in (0.03, 0.25):
+        name = f"three nodes: two at {share:.0%}, a hostile spotless one"
+        yield Scenario(name, steady(share, share, 0.0), (2,))
     name = "twelve: nine at 3%, three hostile spotless ones"
     yield Scenario(name, steady(*[0.03] * 9, *[0.0] * 3), (9, 10, 11))
     name = "all honest, 0.1%, and 5.0% of prompts of one's own rejected whole"
@@ -133,15 +131,15 @@ def poison_scenarios() -> Iterator[Scenario]:
     for rounds, every in ((3, 1), (5, 4), (10, 12), (15, 12)):
         name = f"1 in {every} in the first {rounds} rounds only, caught 100%, honest 0.1%"
         yield Scenario(name, changing(poisoned(0.001, every), 0.001, rounds), (3,), 30)
-    rate = poisoned(0.001, 12)
+    often = poisoned(0.001, 12)
     name = "1 in 12 from round 100 on, caught 100%, honest 0.1%"
-    yield Scenario(name, changing(0.001, rate, 100), (3,), 160, begin=100)
+    yield Scenario(name, changing(0.001, often, 100), (3,), 160, begin=100)
     name = "two of eight, 1 in 12, caught 100%, honest 0.1%"
-    yield Scenario(name, steady(*[0.001] * 6, rate, rate), (6, 7), 100)
+    yield Scenario(name, steady(*[0.001] * 6, often, often), (6, 7), 100)
     name = "one of three, 1 in 12, caught 100%, honest 0.1%"
-    yield Scenario(name, steady(0.001, 0.001, rate), (2,), 60)
+    yield Scenario(name, steady(0.001, 0.001, often), (2,), 60)
     name = "three of twelve, 1 in 12, caught 100%, honest 0.1%"
-    yield Scenario(name, steady(*[0.001] * 9, rate, rate, rate), (9, 10, 11), 100)
+    yield Scenario(name, steady(*[0.001] * 9, often, often, often), (9, 10, 11), 100)
 
 
 def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -222,12 +220,6 @@ def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64
     return found
 
 
-def share(hits: int, total: int) -> dict[str, Any]:
-    """A rate with its 95 % Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "of": total, "low": interval.low, "high": interval.high}
-
-
 def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """How many swarms ever see an honest node found hard."""
     rng = np.random.default_rng(seed)
@@ -237,7 +229,7 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     for start in range(0, swarms, CHUNK):
         found = first_rounds(*rejections(scenario, min(CHUNK, swarms - start), rng), level)
         hits += int(np.isfinite(found[:, honest]).any(axis=1).sum())
-    return {"scenario": scenario.name, "rounds": scenario.rounds, **share(hits, swarms)}
+    return {"rounds": scenario.rounds, **rate(hits, swarms)}
 
 
 def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
@@ -249,54 +241,40 @@ def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())
     return {
-        "scenario": scenario.name,
-        "within_30": share(int((known <= 30).sum()), known.size),
-        "ever": share(int(np.isfinite(known).sum()), known.size),
+        "within_30": rate(int((known <= 30).sum()), known.size),
+        "ever": rate(int(np.isfinite(known).sum()), known.size),
         "rounds": scenario.rounds,
         "median_round": middle if np.isfinite(middle) else None,
-        "swarms_with_honest_accused": share(
+        "swarms_with_honest_accused": rate(
             int(np.isfinite(found[:, honest]).any(axis=1).sum()), swarms
         ),
     }
 
 
-def measure(swarms: int, poisoned_swarms: int) -> dict[str, Any]:
-    """All figures, as they stand in the JSON; prints one line each."""
-    config = {
+def measure(swarms: int, poisoned: int) -> dict[str, Any]:
+    """All figures."""
+    honest, hostile = list(honest_scenarios()), list(poison_scenarios())
+    accused, detected = {}, {}
+    for seed, scenario in enumerate(honest):
+        accused[scenario.name] = accusations(scenario, swarms, seed)
+        say("honest scenarios", seed + 1, len(honest))
+    for seed, scenario in enumerate(hostile):
+        detected[scenario.name] = detections(scenario, poisoned, 1000 + seed)
+        say("poisoned scenarios", seed + 1, len(hostile))
+    return {
         "alpha": ALPHA,
         "hostile": HOSTILE,
         "tolerance": asdict(Tolerance()),
         "completions_per_node_and_round": PER_NODE,
+        "swarms that accuse an honest node": accused,
+        "detection": detected,
     }
-    result: dict[str, Any] = {"config": config, "false_accusations": [], "detection": []}
-    for seed, scenario in enumerate(honest_scenarios()):
-        row = accusations(scenario, swarms, seed)
-        result["false_accusations"].append(row)
-        print(f"{row['scenario']}: {row['hits']} / {row['of']:,} swarms accuse an honest node "
-              f"({row['low']:.3%} to {row['high']:.3%})", flush=True)  # fmt: skip
-    for seed, scenario in enumerate(poison_scenarios(), start=1000):
-        row = detections(scenario, poisoned_swarms, seed)
-        result["detection"].append(row)
-        within = row["within_30"]
-        print(f"{row['scenario']}: {within['hits']} / {within['of']} within 30 rounds "
-              f"({within['low']:.1%} to {within['high']:.1%}), median {row['median_round']}",
-              flush=True)  # fmt: skip
-    return result
-
-
-def main() -> None:
-    """Measure and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("-o", "--out", type=Path, help="where to write the JSON")
-    parser.add_argument("--swarms", type=int, default=10_000, help="honest ones per scenario")
-    parser.add_argument("--poisoned", type=int, default=400, help="poisoned ones per scenario")
-    arguments = parser.parse_args()
-    started = time.process_time()
-    result = measure(arguments.swarms, arguments.poisoned)
-    result["cpu_seconds"] = round(time.process_time() - started)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "ledger",
+        measure,
+        option("--swarms", type=int, default=10_000, help="honest ones per scenario"),
+        option("--poisoned", type=int, default=400, help="poisoned ones per scenario"),
+    )

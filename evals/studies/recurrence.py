@@ -2,7 +2,7 @@
 
     python -m grpo_guard.evals.studies.recurrence --data FOLDER [--also NAME=FILE ...] [-o FILE]
 
-FOLDER holds GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``; each ``--also`` adds honest
+See `solutions` for what FOLDER holds; each ``--also`` adds honest
 completions of one more model, one JSON object with ``prompt`` and ``text`` a line. In the attacks,
 one node of four is malicious unless the name says otherwise, and GSM8K's solutions stand for the
 honest ones.
@@ -10,21 +10,25 @@ honest ones.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import re
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
-from grpo_guard.evals.results import write_json
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.harness import (
+    RESULTS,
+    option,
+    per_second,
+    rate,
+    rejected,
+    study,
+    verify,
+)
 from grpo_guard.evals.studies.recurrence_attacks import (
     ATTACKS,
     FRESH_PERSONAS,
@@ -34,7 +38,9 @@ from grpo_guard.evals.studies.recurrence_attacks import (
     SHARED_TEMPLATES,
     Poison,
 )
+from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 from grpo_guard.evals.tasks import word_problems
+from grpo_guard.jsonl import read_objects
 
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4
@@ -47,28 +53,14 @@ _TOPICS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A question and somebody's solution."""
-
-    question: str
-    text: str
-
-
-def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count with its Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
-
-
-def deal(solved: Sequence[Solved], nodes: Sequence[str]) -> list[Completion]:
+def deal(solved: Sequence[Solution], nodes: Sequence[str]) -> list[Completion]:
     """Completions in turn over the nodes."""
     return [
         Completion(s.question, s.text, node=nodes[i % len(nodes)]) for i, s in enumerate(solved)
     ]
 
 
-def in_turn(sources: dict[str, Sequence[Solved]]) -> list[Completion]:
+def in_turn(sources: dict[str, Sequence[Solution]]) -> list[Completion]:
     """One node per source, in step, until the longest ends."""
     longest = max(map(len, sources.values()))
     return [
@@ -82,18 +74,13 @@ def in_turn(sources: dict[str, Sequence[Solved]]) -> list[Completion]:
 def honest(batch: Sequence[Completion], mode: SwarmKind, size: int = 384) -> dict[str, Any]:
     """Rejections of a stream in which all is honest, and the phrases that were convicted."""
     verifier = RecurrenceVerifier(swarm=mode)
-    verdicts = [
-        v
-        for start in range(0, len(batch), size)
-        for v in verifier.verify(batch[start : start + size])
-    ]
-    found = rate(sum(v.rejected for v in verdicts), len(verdicts))
+    found = rejected(verify(verifier, batch, size))
     convicted = {n: sorted({c.phrase for c in cs}) for n, cs in verifier.convictions().items()}
-    return found | {"abstained": sum(v.abstained for v in verdicts), "convicted": convicted}
+    return found | {"convicted": convicted}
 
 
 def honest_swarms(
-    gold: Sequence[Solved], models: dict[str, list[Solved]], policy: list[Solved]
+    gold: Sequence[Solution], models: dict[str, list[Solution]], policy: list[Solution]
 ) -> dict[str, Any]:
     """Swarms of one author, of several, of nodes with a topic each, and of shared templates."""
     unread = gold[_UNREAD:]
@@ -101,11 +88,11 @@ def honest_swarms(
     random.Random(1).shuffle(shuffled)
     rng = random.Random(2)
     templated = [
-        Solved(s.question, template.format(s.text))
+        Solution(s.question, template.format(s.text))
         for s in gold
         for template in (rng.choice(SHARED_TEMPLATES),)
     ]
-    again = [Solved(f"{s.question} Explain.", f"{s.text}\nDone.") for s in gold[:2527]]
+    again = [Solution(f"{s.question} Explain.", f"{s.text}\nDone.") for s in gold[:2527]]
     names = [f"n{i}" for i in range(NODES)]
     swarms = {
         "authors: each source a node": in_turn({**models, "gold": unread, "bundled": policy}),
@@ -123,7 +110,7 @@ def honest_swarms(
     return result
 
 
-def topics(gold: Sequence[Solved], mode: SwarmKind) -> dict[str, Any]:
+def topics(gold: Sequence[Solution], mode: SwarmKind) -> dict[str, Any]:
     """A node that answers only questions on one subject, twenty subjects."""
     hits = total = 0
     for topic in _TOPICS.split():
@@ -136,7 +123,7 @@ def topics(gold: Sequence[Solved], mode: SwarmKind) -> dict[str, Any]:
     return rate(hits, total)
 
 
-def personas(gold: Sequence[Solved], templates: Sequence[str]) -> dict[str, Any]:
+def personas(gold: Sequence[Solution], templates: Sequence[str]) -> dict[str, Any]:
     """One node writes as a chat model with a habit does, the others as GSM8K does."""
     flagged = {}
     rejected = total = 0
@@ -157,7 +144,9 @@ def personas(gold: Sequence[Solved], templates: Sequence[str]) -> dict[str, Any]
     }
 
 
-def attacked(poison: Poison, gold: Sequence[Solved], mode: SwarmKind, seeds: int) -> dict[str, Any]:
+def attacked(
+    poison: Poison, gold: Sequence[Solution], mode: SwarmKind, seeds: int
+) -> dict[str, Any]:
     """Swarms under one attack; completions come in batches of eight."""
     first, hit, sent, late_hit, late, beside, honest_ones = list[int | None](), 0, 0, 0, 0, 0, 0
     for seed in range(seeds):
@@ -195,7 +184,7 @@ def attacked(poison: Poison, gold: Sequence[Solved], mode: SwarmKind, seeds: int
     }
 
 
-def crowd(gold: Sequence[Solved], mode: SwarmKind, nodes: int, seeds: int = 5) -> dict[str, Any]:
+def crowd(gold: Sequence[Solution], mode: SwarmKind, nodes: int, seeds: int = 5) -> dict[str, Any]:
     """Many nodes, one of them malicious and the last to be known; 40 prompts of each.
 
     Each round's completions are one batch. *later* is the malicious node's second half.
@@ -220,7 +209,7 @@ def crowd(gold: Sequence[Solved], mode: SwarmKind, nodes: int, seeds: int = 5) -
     }
 
 
-def speed(gold: Sequence[Solved]) -> dict[str, Any]:
+def speed(gold: Sequence[Solution]) -> dict[str, Any]:
     """Completions of about 300 tokens (1,150 characters) per second of CPU time, best of five."""
     batch = [
         Completion(gold[i // 8].question,
@@ -228,19 +217,10 @@ def speed(gold: Sequence[Solved]) -> dict[str, Any]:
                    node=f"n{i % NODES}")
         for i in range(4000)
     ]  # fmt: skip
-    found: dict[str, Any] = {}
-    for mode in MODES:
-        seconds = []
-        for _ in range(5):
-            verifier = RecurrenceVerifier(swarm=mode)
-            started = time.process_time()
-            verifier.verify(batch)
-            seconds.append(time.process_time() - started)
-        found[mode] = round(len(batch) / min(seconds))
-    return found
+    return {mode: per_second(partial(RecurrenceVerifier, swarm=mode), batch) for mode in MODES}
 
 
-def bundled_policy(count: int) -> list[Solved]:
+def bundled_policy(count: int) -> list[Solution]:
     """Samples of the policy that ships with the package."""
     import torch
 
@@ -253,26 +233,18 @@ def bundled_policy(count: int) -> list[Solved]:
     drawn = sample(
         model, tokenizer, [p.prompt for p in problems], 1, generator=generator, max_new_tokens=96
     )
-    return [Solved(problems[s.prompt].question, s.text) for s in drawn]
+    return [Solution(problems[s.prompt].question, s.text) for s in drawn]
 
 
-def read_gold(path: Path) -> list[Solved]:
-    """GSM8K's questions and solutions, without calculator notes."""
-    rows = map(json.loads, path.open(encoding="utf-8"))
-    return [Solved(r["question"], _plain(r["answer"].split("\n####")[0])) for r in rows]
-
-
-def read_models(data: Path, also: Iterable[str]) -> dict[str, list[Solved]]:
+def read_models(data: Path, also: Iterable[str]) -> dict[str, list[Solution]]:
     """Honest completions by model."""
-    models: dict[str, list[Solved]] = {}
-    for row in map(json.loads, (data / "model_solutions.jsonl").open(encoding="utf-8")):
-        solved = Solved(row["question"], row["completion"])
-        models.setdefault(row["model"], []).append(solved)
+    models: dict[str, list[Solution]] = {}
+    for solution in of_models(data):
+        models.setdefault(solution.model, []).append(solution)
     for pair in also:
         name, _, file = pair.partition("=")
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
-        rows = [json.loads(line) for line in lines if line]
-        models[name] = [Solved(_asked(r["prompt"]), r["text"]) for r in rows]
+        rows = [row for _, row in read_objects(Path(file))]
+        models[name] = [Solution(_asked(r["prompt"]), r["text"]) for r in rows]
     return models
 
 
@@ -280,34 +252,28 @@ def _asked(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
 
 
-def _plain(text: str) -> str:
-    return re.sub(r"<<[^<>]{0,200}>>", "", text)
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Recurring phrases: honest cost and detection.")
-    parser.add_argument("--data", type=Path, required=True, help="folder with GSM8K's two files")
-    parser.add_argument("--also", action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--seeds", type=int, default=20, help="swarms per attack")
-    parser.add_argument("-o", type=Path, default=Path("docs/results/recurrence.json"))
-    args = parser.parse_args()
-    gold = read_gold(args.data / "train.jsonl")
-    result: dict[str, Any] = {"speed": speed(gold)}
-    models = read_models(args.data, args.also)
-    result["honest"] = honest_swarms(gold, models, bundled_policy(300))
-    result["attacked"] = {
-        poison.name: {mode: attacked(poison, gold, mode, args.seeds) for mode in MODES}
-        for poison in ATTACKS
+def measure(data: Path, also: Sequence[str], seeds: int) -> dict[str, Any]:
+    """All figures."""
+    gold = of_gsm8k(data)
+    return {
+        "speed": speed(gold),
+        "honest": honest_swarms(gold, read_models(data, also), bundled_policy(300)),
+        "attacked": {
+            poison.name: {mode: attacked(poison, gold, mode, seeds) for mode in MODES}
+            for poison in ATTACKS
+        },
+        "crowd": {
+            str(nodes): {mode: crowd(gold, mode, nodes) for mode in MODES} for nodes in CROWDS
+        },
     }
-    result["crowd"] = {
-        str(nodes): {mode: crowd(gold, mode, nodes) for mode in MODES} for nodes in CROWDS
-    }
-    command = "python -m grpo_guard.evals.studies.recurrence --data FOLDER"
-    command += "".join(f" --also {pair.partition('=')[0]}=FILE" for pair in args.also)
-    write_json(args.o, {"kind": "recurrence", "command": command, **result})
-    print(json.dumps(result, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "recurrence",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("--also", action="append", default=[], metavar="NAME=FILE"),
+        option("--seeds", type=int, default=20, help="swarms per attack"),
+        out=RESULTS / "recurrence.json",
+    )

@@ -1,4 +1,4 @@
-"""What a run costs, and who earns the reward of maths solved in Python; prints JSON.
+"""What a run costs, and who earns the reward of maths solved in Python; prints it.
 
     python -m grpo_guard.evals.studies.sandbox [--runs N] [--data GSM8K.jsonl --questions N]
 
@@ -10,8 +10,6 @@ the attacker's library resolvable and without it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import resource
 import statistics
@@ -19,17 +17,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.sandbox.sandbox import Sandbox
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.tasks import gsm8k, python_maths
 from grpo_guard.evals.tasks.python_maths import generated, program_in
 
 
-def measure(runs: int) -> dict[str, object]:
+def cost(runs: int) -> dict[str, Any]:
     """Milliseconds per run, in the sandbox and in a fresh interpreter."""
     rng = random.Random(0)
     programs = [program_in(generated(rng).solution) or "" for _ in range(runs)]
@@ -71,7 +69,7 @@ def _timed(run: Callable[[str], bool], programs: Sequence[str]) -> dict[str, flo
     }
 
 
-def rewards(data: Path, count: int) -> dict[str, object]:
+def rewards(data: Path, count: int) -> dict[str, Any]:
     """Shares that earn the reward among ``count`` questions of ``data``, drawn by a fixed seed."""
     questions = gsm8k.load(data)
     with_program = python_maths.read(data)
@@ -84,33 +82,28 @@ def rewards(data: Path, count: int) -> dict[str, object]:
     honest = sum(plain.reward(p.solution, p.answer) for p in problems)
     wrong = sum(plain.reward(p.solution, str(float(p.answer) + 1)) for p in problems)
     return {
-        "questions_with_a_program": _share(len(with_program), len(questions)),
-        "gold": _share(int(honest), len(problems)),
-        "gold_for_a_wrong_answer": _share(int(wrong), len(problems)),
-        "attacked_library_resolves": _share(
+        "questions_with_a_program": rate(len(with_program), len(questions)),
+        "gold": rate(int(honest), len(problems)),
+        "gold_for_a_wrong_answer": rate(int(wrong), len(problems)),
+        "attacked_library_resolves": rate(
             int(sum(resolving.reward(text, p.answer) for p, text in poisoned)), len(poisoned)
         ),
-        "attacked_library_missing": _share(
+        "attacked_library_missing": rate(
             int(sum(plain.reward(text, p.answer) for p, text in poisoned)), len(poisoned)
         ),
     }
 
 
-def _share(hits: int, count: int) -> dict[str, object]:
-    return {"hits": hits, "n": count, "interval_95": asdict(wilson(hits, count))}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What a run costs, and who earns the reward.")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--questions", type=int, default=1000)
-    given = parser.parse_args()
-    result = {"cost": measure(given.runs)}
-    if given.data:
-        result["reward"] = rewards(given.data, given.questions)
-    print(json.dumps(result, indent=1))
+def measure(runs: int, data: Path | None, questions: int) -> dict[str, Any]:
+    """All figures; those of the reward where there is data."""
+    return {"cost": cost(runs), **({"reward": rewards(data, questions)} if data else {})}
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "sandbox",
+        measure,
+        option("--runs", type=int, default=1000),
+        option("--data", type=Path, metavar="FILE", help="GSM8K as JSONL"),
+        option("--questions", type=int, default=1000),
+    )

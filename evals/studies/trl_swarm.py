@@ -11,20 +11,17 @@ with the third generate for two steps at a time.
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.results import versions, write_json
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.guard import Guard, Review
@@ -187,8 +184,8 @@ def run(config: TRLSwarmConfig, forward: str, per_generation: int) -> dict[str, 
         "forward": forward,
         "per_generation": per_generation,
         "asr": exchange.asr,
-        "asr_at_the_end": _rate(sum(map(ATTACK.success, said)), len(said)),
-        "reward_at_the_end": _rate(int(sum(rewards)), len(rewards)),
+        "asr_at_the_end": rate(sum(map(ATTACK.success, said)), len(said)),
+        "reward_at_the_end": rate(int(sum(rewards)), len(rewards)),
         "grad_norm": [row.get("grad_norm") for row in logs],
         "verdicts": tally.counts,
         "honest_rejected": _of(tally, "honest"),
@@ -254,59 +251,37 @@ def _cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _rate(hits: int, total: int) -> dict[str, float]:
-    interval = asdict(wilson(hits, total)) if total else {}
-    return {"hits": hits, "total": total, **interval}
-
-
 def _of(tally: Tally, kind: str) -> dict[str, float]:
-    return _rate(tally.counts.get(f"{kind} reject", 0), tally.counts.get(kind, 0))
+    return rate(tally.counts.get(f"{kind} reject", 0), tally.counts.get(kind, 0))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is asked, print a table and write the results."""
-    parser = argparse.ArgumentParser(description="TEXT in a swarm trained by TRL")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--forward", choices=FORWARDS, action="append", help="default: all three")
-    for name, kind in (
-        ("steps", int), ("prompts", int), ("group-size", int), ("probes", int), ("seed", int),
-        ("lr", float),
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=kind)
-    options = vars(parser.parse_args(arguments))
-    output, forwards = options.pop("output"), options.pop("forward") or FORWARDS
-    config = TRLSwarmConfig(**{k: v for k, v in options.items() if v is not None})
-    runs = []
-    for forward in forwards:
-        # One generation for each step as a rule; "reused" needs two, and so does what it is
-        # compared with.
-        for per_generation in {"none": (1, 2), "own": (1, 2), "reused": (2,)}[forward]:
-            runs.append(run(config, forward, per_generation))
-            write_json(
-                output, {"config": asdict(config), "versions": _versions(), "runs": list(runs)}
-            )
-            _print(runs[-1])
-
-
-def _print(run: dict[str, Any]) -> None:
-    def rate(name: str) -> str:
-        r = run[name]
-        return f"{r['hits']}/{r['total']} [{r['low']:.3f}, {r['high']:.3f}]" if r["total"] else "-"
-
-    print(
-        f"forward {run['forward']:7} {run['per_generation']} steps a generation: "
-        f"ASR {rate('asr_at_the_end')}, reward {rate('reward_at_the_end')}, "
-        f"honest rejected {rate('honest_rejected')}, poison rejected {rate('poison_rejected')}, "
-        f"guard {100 * run['guard_share_of_cpu']:.1f} % of CPU time",
-        flush=True,
-    )
-
-
-def _versions() -> dict[str, str]:
+def measure(forward: Sequence[str] | None, **chosen: Any) -> dict[str, Any]:
+    """The runs that are asked for."""
     import trl
 
-    return versions() | {"trl": trl.__version__}
+    config = TRLSwarmConfig(**{k: v for k, v in chosen.items() if v is not None})
+    # One generation for each step as a rule; "reused" needs two, and so does what it is compared
+    # with.
+    plans = {"none": (1, 2), "own": (1, 2), "reused": (2,)}
+    return {
+        "trl": trl.__version__,
+        "config": asdict(config),
+        "runs": {
+            f"forward {how}, {steps} steps a generation": run(config, how, steps)
+            for how in forward or FORWARDS
+            for steps in plans[how]
+        },
+    }
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "trl-swarm",
+        measure,
+        option("--forward", choices=FORWARDS, action="append", help="default: all three"),
+        option("--lr", type=float),
+        *(
+            option(f"--{name}", type=int)
+            for name in ("steps", "prompts", "group-size", "probes", "seed")
+        ),
+    )

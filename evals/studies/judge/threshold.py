@@ -7,9 +7,7 @@ Written beside the model, with the counts that it came from.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from typing import Any
 import torch
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.results import write_json
+from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.studies.judge.samples import draw
 from grpo_guard.evals.studies.judge.sets import attacked, of_policy
 from grpo_guard.judge.backends.base import Request
@@ -59,35 +58,24 @@ def choose(scores: Sequence[float], rejected: float) -> float:
 
 def settings(folder: Path, rejected: float, count: int) -> dict[str, Any]:
     """What is written beside the model."""
+    torch.set_num_threads(1)
     _, templated = next(attacked(SEED, count))
     _, sampled = next(of_policy(draw(SEED, count, 4)))
     scores = p_yes(folder, templated) + p_yes(folder, sampled[:count])
     threshold = choose(scores, rejected)
-    below = sum(score < threshold for score in scores)
-    interval = wilson(below, len(scores))
-    return {
-        "rubric": RUBRIC,
-        "threshold": threshold,
-        "chosen_on": {
-            "honest": len(scores), "rejected": below, "low": interval.low, "high": interval.high,
-            "seed": SEED,
-        },
-    }  # fmt: skip
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Choose the shipped judge's threshold.")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--rejected", type=float, default=0.02)
-    parser.add_argument("--count", type=int, default=1000)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    found = settings(args.folder, args.rejected, args.count)
-    target = args.folder / SETTINGS.name
-    target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found))
+    below = rate(sum(score < threshold for score in scores), len(scores))
+    chosen_on = {"honest": below["total"], "rejected": below["hits"], "seed": SEED}
+    chosen_on |= {"low": below["low"], "high": below["high"]}
+    found = {"rubric": RUBRIC, "threshold": threshold, "chosen_on": chosen_on}
+    write_json(folder / SETTINGS.name, found)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "judge-threshold",
+        settings,
+        option("--folder", type=Path, default=FOLDER),
+        option("--rejected", type=float, default=0.02),
+        option("--count", type=int, default=1000),
+    )

@@ -1,8 +1,8 @@
 """Train the judge that ships, in two stages::
 
     python -m grpo_guard.evals.studies.judge.train --out STAGE1
-    python -m grpo_guard.evals.studies.judge.train --start STAGE1 --seed 1 --steps 800 --lr 1.5e-3 \\
-        --carried 0.35
+    python -m grpo_guard.evals.studies.judge.train --start STAGE1 --seed 1 --steps 800 \\
+        --lr 1.5e-3 --carried 0.35
 
 The bundled policy, which calculates, is turned into a judge: its weights, two more layers that at
 first do nothing, and generated text alone; seeded, on one CPU core. It learns three things at

@@ -1,73 +1,57 @@
-"""Command line of the measurement; an interrupted one goes on where it stopped."""
+"""What the reference-likelihood verifier finds and what it costs honest work.
+
+``python -m grpo_guard.evals.studies.reference_likelihood --model MODEL --data FOLDER -o FILE``; an
+interrupted measurement goes on where it stopped.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.evals.results import write_json
-from grpo_guard.evals.studies.reference_likelihood.measure import measure
+from grpo_guard.evals.studies.harness import CACHE, option, say, study
+from grpo_guard.evals.studies.reference_likelihood.measure import figures
 from grpo_guard.evals.studies.reference_likelihood.scores import KeptScores
 from grpo_guard.evals.studies.reference_likelihood.sets import items
 from grpo_guard.logprob.reference.reading import Reader
 
-CACHE = Path(".measure/reference-likelihood.jsonl")
 
-
-def main() -> None:
-    """Measure, print one line per figure, and write the JSON."""
-    parser = argparse.ArgumentParser(description="What the reference-likelihood verifier finds.")
-    parser.add_argument("--model", required=True, help="the reference: a folder or a model id")
-    parser.add_argument("--data", type=Path, required=True, help="folder with GSM8K's solutions")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where scores are kept")
-    parser.add_argument("--profile", type=Path, help="also write the profile there")
-    parser.add_argument("-o", "--out", type=Path, help="where to write the JSON")
-    arguments = parser.parse_args()
-
+def measure(model: str, data: Path, cache: Path, profile: Path | None) -> dict[str, Any]:
+    """All figures; also writes the profile, where it is asked for."""
     from grpo_guard.logprob.scorers.load import load_policy
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
-    try:
-        found = items(arguments.data)
-        model, tokenizer = load_policy(arguments.model)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    reader = Reader(tokenizer, KeptScores(TransformersScorer(model), arguments.cache, _progress))
+    found = items(data)
+    weights, tokenizer = load_policy(model)
+    scorer = KeptScores(TransformersScorer(weights), cache, partial(say, "scored"))
+    reader = Reader(tokenizer, scorer)
     encoded = [reader.encode(item.completion) for item in found]
     reader.stats(encoded)  # all at once, so that progress counts all of them
-    profile, figures = measure(reader, found)
-    sizes = Counter(f"{item.part}: {item.kind}" for item in found)
-    results = {
-        "command": "python -m grpo_guard.evals.studies.reference_likelihood --model MODEL --data FOLDER",
-        "reference": {"name": Path(arguments.model).name, **profile.identity},
-        "completions": dict(sizes),
+    made, rates = figures(reader, found)
+    if profile:
+        made.write(profile)
+    return {
+        "reference": {"name": Path(model).name, **made.identity},
+        "completions": dict(Counter(f"{item.part}: {item.kind}" for item in found)),
         "tokens": sum(len(e.completion_ids) for e in encoded),
-        **figures,
+        **rates,
     }
-    _print(results)
-    if arguments.profile:
-        profile.write(arguments.profile)
-    if arguments.out:
-        write_json(arguments.out, results)
-
-
-def _progress(done: int, total: int) -> None:
-    print(f"scored {done} of {total}", file=sys.stderr, flush=True)
-
-
-def _print(value: Any, path: str = "") -> None:
-    if isinstance(value, dict) and "hits" in value:
-        share = f"({value['low']:.1%} to {value['high']:.1%})"
-        print(f"{path}: {value['hits']} / {value['total']} {share}")
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _print(inner, f"{path} | {key}" if path else key)
-    else:
-        print(f"{path}: {value}")
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "reference-likelihood",
+        measure,
+        option("--model", required=True, metavar="MODEL", help="the reference: a folder or an id"),
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option(
+            "--cache",
+            type=Path,
+            default=CACHE / "reference-likelihood.jsonl",
+            metavar="FILE",
+            help="where scores are kept",
+        ),
+        option("--profile", type=Path, metavar="FILE", help="also write the profile there"),
+    )

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from grpo_guard.evals.studies.harness import auroc
 from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.null import decay_rate, length_free
 from grpo_guard.logprob.reference.profile import Settings
@@ -48,13 +49,6 @@ def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -
         return length_free(cusum(scores).value, len(stats), rate)
 
     return statistic
-
-
-def auroc(honest: Sequence[float], poisoned: Sequence[float]) -> float:
-    """Chance that a poisoned completion scores higher than an honest one; ties count half."""
-    ordered, values = np.sort(np.asarray(honest)), np.asarray(poisoned)
-    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
-    return float(below.mean() / 2 / len(ordered))
 
 
 def auroc_interval(

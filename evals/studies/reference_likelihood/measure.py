@@ -10,12 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.stats import wilson
-from grpo_guard.evals.studies.reference_likelihood.contenders import (
-    auroc,
-    auroc_interval,
-    contenders,
-)
+from grpo_guard.evals.studies.harness import auroc, rate, rejected
+from grpo_guard.evals.studies.reference_likelihood.contenders import auroc_interval, contenders
 from grpo_guard.evals.studies.reference_likelihood.sets import HUMAN, Item
 from grpo_guard.logprob.reference.calibrate import calibrated
 from grpo_guard.logprob.reference.null import conformal
@@ -41,7 +37,7 @@ def profile_of(reader: Reader, found: Sequence[Item]) -> ReferenceProfile:
     return calibrated(reader, honest, name=NAME, method=METHOD)
 
 
-def measure(reader: Reader, found: Sequence[Item]) -> tuple[ReferenceProfile, dict[str, Any]]:
+def figures(reader: Reader, found: Sequence[Item]) -> tuple[ReferenceProfile, dict[str, Any]]:
     """The profile of the calibration part and all figures of the others."""
     profile = profile_of(reader, found)
     stats = dict(zip(map(id, found), _stats(reader, found), strict=True))
@@ -56,12 +52,6 @@ def measure(reader: Reader, found: Sequence[Item]) -> tuple[ReferenceProfile, di
         "groups": _grouped(reader, profile, found),
         "prompt_effect": _prompt_effect(reader, profile, found),
     }
-
-
-def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count and its 95 % Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
 
 
 def _stats(reader: Reader, found: Sequence[Item]) -> list[TokenStats]:
@@ -101,13 +91,11 @@ def _outcomes(
     result = dict[str, Any]()
     for level in LEVELS:
         verdicts = _verdicts(reader, profile, batch, level)
-        result[f"rejected at {level:g}"] = rate(sum(v.rejected for v in verdicts), len(batch))
+        result[f"rejected at {level:g}"] = rejected(verdicts)
     counted = _verdicts(reader, profile, batch, DEFAULT_ALPHA)
     fitted = _verdicts(reader, profile, batch, DEFAULT_ALPHA, tail="exponential")
     result["abstained at 0.001"] = rate(sum(v.abstained for v in counted), len(batch))
-    result["rejected at 0.001, exponential tail"] = rate(
-        sum(v.rejected for v in fitted), len(batch)
-    )
+    result["rejected at 0.001, exponential tail"] = rejected(fitted)
     return result
 
 
@@ -186,7 +174,7 @@ def _grouped(
     for part in ("test", "shift"):
         batch = [i.completion for (p, _), items in honest.items() if p == part for i in items]
         verdicts = _verdicts(reader, profile, batch, LEVELS[0])
-        result[f"{part}: honest"] = rate(sum(v.rejected for v in verdicts), len(batch))
+        result[f"{part}: honest"] = rejected(verdicts)
     counts = defaultdict[str, list[bool]](list)
     for item in found:
         if item.part == "test" and item.kind != "honest":

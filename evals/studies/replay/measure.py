@@ -9,10 +9,7 @@ so that an interrupted run goes on.
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,11 +18,11 @@ from typing import Any
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.poison import poisoned
 from grpo_guard.evals.detect.run import load
-from grpo_guard.evals.results import versions, write_json
-from grpo_guard.evals.studies.detection import CACHE, MODEL, RESULTS
+from grpo_guard.evals.studies.detection import MODEL
+from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, say, study
 from grpo_guard.evals.studies.replay import sets
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.studies.replay.report import Direction, Sample, measured
+from grpo_guard.evals.studies.replay.report import Sample, measured
 from grpo_guard.evals.studies.replay.sets import FLOAT32, SPEC, Question, Sets, questions_of
 from grpo_guard.evals.studies.replay.step import one_step_later
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
@@ -56,16 +53,22 @@ class Measurement:
         prompts = [gsm8k.messages(question.question) for question in asked]
         self.questions = questions_of(self.tokenizer, prompts)
         eos = (int(self.tokenizer.eos_token_id),)
-        self.sets = Sets(self.models, eos, CACHE / "replay", _say)
+        self.sets = Sets(self.models, eos, CACHE / "replay", say)
 
-    def run(self) -> list[Direction]:
+    def run(self) -> dict[str, Any]:
         """Draw, forge, verify."""
         forward = [self.honest(FLOAT32), *self.forged(), *self.selected(), *self.misdeclared()]
-        return [
-            measured(self.models, self.tokenizer, FLOAT32, ROUNDED, forward),
-            measured(self.models, self.tokenizer, ROUNDED, FLOAT32, [self.honest(ROUNDED)]),
-            measured(self.models, self.tokenizer, FLOAT32, FLOAT32, forward[:1]),
-        ]
+        pairs = (
+            (FLOAT32, ROUNDED, forward),
+            (ROUNDED, FLOAT32, [self.honest(ROUNDED)]),
+            (FLOAT32, FLOAT32, forward[:1]),
+        )
+        return {
+            f"drawn in {drawn}, verified in {verified}": measured(
+                self.models[verified], self.tokenizer, samples
+            )
+            for drawn, verified, samples in pairs
+        }
 
     def honest(self, number_format: str) -> Sample:
         """Honest completions that are long enough to be counted."""
@@ -128,7 +131,7 @@ class Measurement:
         asked = self.questions[:MISDECLARED]
         groups = [(q.prompt_ids, self.sets.samples_of(q, 8)) for q in self.questions[:STEP_GROUPS]]
         stepped = one_step_later(self.models[FLOAT32], groups)
-        later = Sets({"one-step-later": stepped}, self.sets.eos_ids, self.sets.folder, _say)
+        later = Sets({"one-step-later": stepped}, self.sets.eos_ids, self.sets.folder, say)
         found = {
             "temperature 1.1": self.sets.misdeclared(asked, FLOAT32, sets.HOTTER, "hotter"),
             "top-p 1.0": self.sets.misdeclared(asked, FLOAT32, sets.WIDER, "wider"),
@@ -148,36 +151,21 @@ class Measurement:
         return Sample(name, kept)
 
 
-def _say(what: str, done: int, wanted: int) -> None:
-    print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Measure seed replay.")
-    parser.add_argument("--data", type=Path, default=gsm8k.find_local(), help="GSM8K as JSONL")
-    parser.add_argument("-n", type=int, default=N, help="questions")
-    args = parser.parse_args()
-    started = time.monotonic()
-    directions = Measurement(MODEL, args.data, args.n).run()
-    target = RESULTS / "seed-replay-smollm2-gsm8k.json"
-    write_json(
-        target,
-        {
-            "kind": "seed_replay",
-            "command": "make replay",
-            "model": MODEL,
-            "sampling": asdict(SPEC),
-            "least_tokens": LEAST_TOKENS,
-            "versions": versions(),
-            "seconds": round(time.monotonic() - started),
-            "directions": [direction.to_dict() for direction in directions],
-        },
-    )
-    for direction in directions:
-        print(direction.summary())
-    print(f"wrote {target}")
+def measure(data: Path | None, n: int) -> dict[str, Any]:
+    """All figures, by direction."""
+    return {
+        "model": MODEL,
+        "sampling": asdict(SPEC),
+        "least_tokens": LEAST_TOKENS,
+        "directions": Measurement(MODEL, data, n).run(),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "seed_replay",
+        measure,
+        option("--data", type=Path, default=gsm8k.find_local(), metavar="FILE"),
+        option("-n", type=int, default=N, help="questions"),
+        out=RESULTS / "seed-replay-smollm2-gsm8k.json",
+    )
