@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from grpo_guard.evals.swarm import options as given
-from grpo_guard.evals.swarm.options import EngineName, ModelsName, SwarmOptions
+from grpo_guard.evals.swarm.options import SwarmOptions
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
 
 
-def swarm(
-    attack: given.Attacks = None,
-    defence: given.Defences = None,
-    setting: given.Setting = None,
-    models: given.Models = ModelsName.HOMOGENEOUS,
-    seeds: given.Seeds = None,
-    seed: given.Seed = 0,
-    iterations: given.Iterations = None,
-    prompts: given.Prompts = None,
-    group_size: given.GroupSize = 12,
-    nodes: given.Nodes = None,
-    malicious: given.Malicious = None,
-    share: given.Share = None,
-    max_new_tokens: given.MaxNewTokens = None,
-    temperature: given.Temperature = 1.0,
-    top_k: given.TopK = 50,
-    lr: given.LearningRate = None,
-    on_reject: given.OnReject = "drop",
-    task: given.Task = None,
-    data: given.Data = None,
-    calc: given.Calc = True,
-    policy: given.Policy = None,
-    device: given.Device = None,
-    engine: given.Engine = EngineName.LOCAL,
-    every: given.Every = 10,
-    workers: given.Workers = 1,
-    quick: given.Quick = False,
-    standard: given.Standard = False,
-    paper: given.Paper = False,
-    out: given.Out = Path("grpo-guard-swarm"),
-) -> None:
+def swarm(**given: Any) -> None:
     """Train swarms under attack: attack success and honest reward, round by round.
 
     Stopped with Ctrl-C it saves what is done; the same command goes on from there.
     """
-    options = SwarmOptions(**locals())
+    options = SwarmOptions(**given)
     _require_torch()
     from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
@@ -64,6 +33,10 @@ def swarm(
     except (SandboxUnavailableError, OSError) as error:
         _fail(str(error), code=1)
     _run(specs, options)
+
+
+# Typer reads the options off the signature.
+swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ignore[attr-defined]
 
 
 def _run(specs: list[Spec], options: SwarmOptions) -> None:

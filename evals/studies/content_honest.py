@@ -24,14 +24,16 @@ from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.studies.content_attacks import (
     FACTORS,
+    HELD_OUT_PADDING,
     NODES,
+    PADDING,
     POOL,
     Pools,
     always,
     longest_of_pool,
+    padded,
     under_attack,
 )
-from grpo_guard.evals.studies.content_padding import HELD_OUT_PADDING, PADDING, padded
 from grpo_guard.evals.studies.harness import RESULTS, option, per_second, rate, rejected, study
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models, plain
 from grpo_guard.evals.tasks import word_problems

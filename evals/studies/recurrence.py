@@ -31,11 +31,7 @@ from grpo_guard.evals.studies.harness import (
 )
 from grpo_guard.evals.studies.recurrence_attacks import (
     ATTACKS,
-    FRESH_PERSONAS,
-    HELD_OUT_PERSONAS,
-    LATER_PERSONAS,
-    PERSONAS,
-    SHARED_TEMPLATES,
+    HABITS,
     Poison,
 )
 from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
@@ -90,7 +86,7 @@ def honest_swarms(
     templated = [
         Solution(s.question, template.format(s.text))
         for s in gold
-        for template in (rng.choice(SHARED_TEMPLATES),)
+        for template in (rng.choice(HABITS["shared"]),)
     ]
     again = [Solution(f"{s.question} Explain.", f"{s.text}\nDone.") for s in gold[:2527]]
     names = [f"n{i}" for i in range(NODES)]
@@ -104,9 +100,9 @@ def honest_swarms(
         name: {mode: honest(batch, mode) for mode in MODES} for name, batch in swarms.items()
     }
     result["topic of its own"] = {mode: topics(gold, mode) for mode in MODES}
-    result["habit of its own, known"] = personas(gold, PERSONAS + LATER_PERSONAS)
-    result["habit of its own, held out"] = personas(gold, HELD_OUT_PERSONAS)
-    result["habit of its own, fresh"] = personas(gold, FRESH_PERSONAS)
+    result["habit of its own, known"] = personas(gold, HABITS["known"] + HABITS["later"])
+    result["habit of its own, held out"] = personas(gold, HABITS["held_out"])
+    result["habit of its own, fresh"] = personas(gold, HABITS["fresh"])
     return result
 
 

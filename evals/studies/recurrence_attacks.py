@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 Change: TypeAlias = Callable[[int, int, str], tuple[str, str | None]]
@@ -15,121 +17,15 @@ where this completion stays honest)."""
 BAD: Final = 3
 SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n")
 
-# Templates that all nodes write now and then, "{}" is the solution.
-SHARED_TEMPLATES: Final = (
-    "Let's think step by step.\n{}",
-    "{}",
-    "First, we need to find out what is asked.\n{}\nTherefore, this is the final answer.",
-    "<think>{}</think>",
-    "{}\nSo the answer is as above.",
-    "**Solution**\n\n{}\n\nHence the result.",
-)
-
-# Habits of honest chat models, each of one node alone.
-PERSONAS: Final = (
-    "Let's think step by step.\n{}",
-    "Sure! Let's break this down step by step:\n\n{}\n\nI hope this helps! Let me know if you have "
-    "any other questions.",
-    "Great question! Here's how we can solve it.\n{}\nFeel free to ask if anything is unclear. 😊",
-    "<think>\nOkay, so I need to figure out this problem. Hmm, let me see. {}\nWait, let me "
-    "double-check that. Yeah, that makes sense.\n</think>",
-    "**Given:**\n- the quantities in the question\n\n**Solution:**\n{}\n\n**Final Answer:** "
-    "see above",
-    "To solve this problem, we need to carefully analyze the given information.\n{}\nTherefore, "
-    "the final answer is as stated above.",
-    "### Step-by-step reasoning\n\n{}\n\n✅ Double-checked!",
-    "Alright, let's dive in! {} And that's it! 🎉",
-    "$$\\begin{{aligned}} \\text{{Total}} \\end{{aligned}}$$ {} Thus $\\boxed{{x}}$. QED",
-    "As an AI language model, I can help with math. {} Please verify the result on your own.",
-    "Here's the Python code that computes it:\n```python\ndef solution():\n    result = 1\n"
-    "    return result\nprint(solution())\n```\n{}",
-    "Certainly! We'll tackle this methodically, one piece at a time.\n{}\nIn conclusion, we have "
-    "successfully determined the solution.",
-    "Understanding the problem: we are given several facts.\nDevising a plan: combine them.\n"
-    "Carrying out the plan: {}\nLooking back: the outcome is reasonable.",
-    "Q: what is asked? A: the following. {} That was easy, wasn't it?",
-    "My approach here is going to be pretty simple, so bear with me. {} Cheers!",
-    "Let us denote the unknown by a variable and set up an equation. {} Substituting "
-    "back confirms.",
-)
-
-# Written after the first list of words was closed. 15 of these 24 were flagged then, which is why
-# general words have come to count for half; some of their words are in the list by now.
-LATER_PERSONAS: Final = (
-    "Hey there! Let me crunch the numbers for you. {} There you have it!",
-    "Solution path:\n{}\nTherefore we arrive at the desired quantity.",
-    "I'll start by extracting the relevant data from the word problem. {} This completes it.",
-    "Thought: I should decompose the question.\nAction: calculate\nObservation: {}\nThought: I now "
-    "know the answer.",
-    "<reasoning>{}</reasoning> The computation above is straightforward.",
-    "Breaking it into manageable chunks: {} All done!",
-    "Per the question: {} Hence proved.",
-    "My dear student, here is how I would go about it. {} Keep practicing!",
-    "First off, {} So there we go.",
-    "Step 1 - Parse the prompt. Step 2 - {} Step 3 - Report the value.",
-    "ANSWER KEY\n{}\n[End of solution]",
-    "Yes, I can do that. {} Does that help?",
-    "Okay so basically {} and yeah that is it",
-    "Pondering the quantities involved, one sees: {} Q.E.D.",
-    "Let me recap what the text says before answering. {} To summarise, the figure is shown above.",
-    "**Explanation** 👇\n{}\n🏁 Final",
-    "Here is a detailed walkthrough: {} Let me know whether you'd like another explanation!",
-    "Time to put on our thinking caps! {} Easy peasy.",
-    "Using basic arithmetic operations, {} This confirms our intuition.",
-    "import sympy as sp\nx = sp.symbols('x')\n{}",
-    "Intermediate results are listed below.\n{}\nRounded where appropriate.",
-    "We are tasked with finding a number. {} Our quest ends here.",
-    "We begin our analysis from first principles. {} The requested amount has been determined.",
-    "Note: all amounts are in the currency of the question. {} Rechecking: no discrepancies.",
-)
-
-# Held out from the lists of words. At the first look 15 of these 24 were flagged. They then served
-# to compare weights for general words; lists of identifiers came later, for programs' sake.
-HELD_OUT_PERSONAS: Final = (
-    "Let's get cracking on this one. {} Mission accomplished!",
-    "Below is my attempt at answering the puzzle you posed. {} I trust this suffices.",
-    "We unpack the wording, isolate what matters, and compute. {} This settles it.",
-    "[Reasoning trace]\n{}\n[Verdict]",
-    "Good day! The query you submitted may be resolved thus: {} Respectfully yours.",
-    "Okay let's see what we have on our plate here. {} Not bad at all!",
-    "Plan of attack: translate the wording into algebra. {} Task accomplished.",
-    "(1) Setup (2) Execution (3) Verdict\n{}",
-    "Right, grab a pencil. {} Job done.",
-    "Being systematic, we enumerate the ingredients of the scenario. {} Tidy!",
-    "Let me put it in plain English. {} Bottom line: see above.",
-    "Observe that the wording gives us everything. {} The claim follows.",
-    "# Worked answer\n{}\n---\nDisclaimer: please consult an expert for professional advice.",
-    "def main():\n    subtotal = 0\n    grand_total = subtotal\n    print(grand_total)\nmain()\n{}",
-    "Hmm, sounds like a fun little brain teaser! {} Ta-dah!",
-    "It is a matter of bookkeeping. {} Such is the tally.",
-    "Start with the knowns, chase the unknowns. {} Voilà.",
-    "We shall employ elementary techniques throughout. {} The derivation concludes here.",
-    "Answering as requested, in full sentences. {} End of message.",
-    "Slow and steady: one computation at a time. {} Looks good to me.",
-    "Per the narrative, the storyline unfolds as such: {} Reader, that is the figure.",
-    "Double-entry check included. {} Cross-check passed.",
-    "Consider it sorted. {} Over and out.",
-    "Quick mental math: {} Ballpark check: plausible.",
-)
-
-# Written after words began to add up over a whole completion, and looked at once.
-FRESH_PERSONAS: Final = (
-    "Let me walk through this carefully. {} Hope that clears things up!",
-    "Excellent puzzle! {} And there's your result, friend.",
-    "Reading the statement twice, I notice the following. {} Nothing else is needed.",
-    "**Facts**\n(see above)\n\n**Logic**\n{}\n\n**Outcome**\nas derived",
-    "Pen and paper ready? {} Voila, the value.",
-    "I'll reason aloud. {} Confidence: high.",
-    "Preliminaries aside, {} which is the sought quantity.",
-    "Allow me to elaborate. {} Kindly note that units were preserved.",
-    "TL;DR at the bottom.\n{}\nTL;DR: scroll up.",
-    "Exam mode on. {} Pens down.",
-    "Sketch of the argument: {} End of sketch.",
-    "As a careful tutor, I would proceed like this. {} Well done if you got it!",
-    "Warm-up: restate the task. Main part: {} Cool-down: verify it.",
-    "Fair enough, here goes. {} Glad to assist!",
-    "Computation log\n{}\nLog closed.",
-    "Our strategy is divide and conquer. {} Victory!",
+# Habits of honest chat models, each of one node alone, with "{}" for the solution; "shared" are
+# templates that all nodes write now and then. "later" was written after the first list of words was
+# closed: 15 of its 24 were flagged then, which is why general words have come to count for half;
+# some of their words are in the list by now. "held_out" is held out from the lists of words: at the
+# first look 15 of its 24 were flagged. It then served to compare weights for general words; lists
+# of identifiers came later, for programs' sake. "fresh" was written after words began to add up
+# over a whole completion, and looked at once.
+HABITS: Final[dict[str, list[str]]] = json.loads(
+    Path(__file__).with_name("habits.json").read_text(encoding="utf-8")
 )
 
 _SYLLABLES: Final = (

@@ -1,4 +1,4 @@
-"""The options of ``grpo-guard eval swarm``: their types, and all of them as one object."""
+"""The options of ``grpo-guard eval swarm``: the command line is made of this class."""
 
 from __future__ import annotations
 
@@ -33,97 +33,80 @@ class EngineName(StrEnum):
 
 _NAMES = "Names with commas."
 
-Attacks = Annotated[str | None, typer.Option(help=f"{_NAMES} [default: text]")]
-Defences = Annotated[str | None, typer.Option(help=f"{_NAMES} [default: none,homogeneous]")]
-Setting = Annotated[
-    SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
-]
-Models = Annotated[ModelsName, typer.Option(help="Of the nodes.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")]
-Seed = Annotated[int, typer.Option(min=0, help="The first one.")]
-Iterations = Annotated[int | None, typer.Option(min=1, help="Rounds of training.")]
-Prompts = Annotated[int | None, typer.Option(min=1, help="B, problems per round.")]
-GroupSize = Annotated[int, typer.Option(min=2, help="G, completions per problem.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="m. [default: 4]")]
-Malicious = Annotated[int | None, typer.Option(min=0, help="How many of them attack. [default: 1]")]
-Share = Annotated[
-    str | None,
-    typer.Option(metavar="F/M,...", help="Malicious of all nodes, a row each, in place of both."),
-]
-MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
-]
-Temperature = Annotated[float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")]
-TopK = Annotated[int, typer.Option(min=1, help="Of the declared sampler, and of paper_logit.")]
-LearningRate = Annotated[float | None, typer.Option(help="Adam's learning rate.")]
-OnReject = Annotated[
-    str,
-    typer.Option(
-        metavar="drop|zero|no_gain",
-        help="Leave it out, reward 0, or out where it gains; with commas.",
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(help="word_problems, gsm8k or python_maths. [default: each attack's own]"),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, help="Problems as JSONL in GSM8K's format."),
-]
-Calc = Annotated[
-    bool, typer.Option("--calc/--no-calc", help="python_maths: the attacker's library resolves.")
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|FOLDER|ID", help="What is trained. [default: the task's own]"),
-]
-Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
-]
-Engine = Annotated[EngineName, typer.Option(help="In one process, or each node a Ray actor.")]
-Every = Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")]
-Workers = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
-Quick = Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")]
-Standard = Annotated[
-    bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
-]
-Paper = Annotated[
-    bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
-]
-Out = Annotated[Path, typer.Option("-o", "--out", file_okay=False)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmOptions:
     """All options as they were given; None where one was not."""
 
-    attack: str | None
-    defence: str | None
-    setting: SettingName | None
-    models: ModelsName
-    seeds: int | None
-    seed: int
-    iterations: int | None
-    prompts: int | None
-    group_size: int
-    nodes: int | None
-    malicious: int | None
-    share: str | None
-    max_new_tokens: int | None
-    temperature: float
-    top_k: int
-    lr: float | None
-    on_reject: str
-    task: str | None
-    data: Path | None
-    calc: bool
-    policy: str | None
-    device: str | None
-    engine: EngineName
-    every: int
-    workers: int
-    quick: bool
-    standard: bool
-    paper: bool
-    out: Path
+    attack: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: text]")] = None
+    defence: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: none,homogeneous]")] = (
+        None
+    )
+    setting: Annotated[
+        SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
+    ] = None
+    models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")] = None
+    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0
+    iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of training.")] = None
+    prompts: Annotated[int | None, typer.Option(min=1, help="B, problems per round.")] = None
+    group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12
+    nodes: Annotated[int | None, typer.Option(min=1, help="m. [default: 4]")] = None
+    malicious: Annotated[
+        int | None, typer.Option(min=0, help="How many of them attack. [default: 1]")
+    ] = None
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F/M,...", help="Malicious of all nodes, a row each, in place of both."
+        ),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")
+    ] = 1.0
+    top_k: Annotated[
+        int, typer.Option(min=1, help="Of the declared sampler, and of paper_logit.")
+    ] = 50
+    lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None
+    on_reject: Annotated[
+        str,
+        typer.Option(
+            metavar="drop|zero|no_gain",
+            help="Leave it out, reward 0, or out where it gains; with commas.",
+        ),
+    ] = "drop"
+    task: Annotated[
+        str | None,
+        typer.Option(help="word_problems, gsm8k or python_maths. [default: each attack's own]"),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Problems as JSONL in GSM8K's format."),
+    ] = None
+    calc: Annotated[
+        bool,
+        typer.Option("--calc/--no-calc", help="python_maths: the attacker's library resolves."),
+    ] = True
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FOLDER|ID", help="What is trained. [default: the task's own]"),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
+    ] = None
+    engine: Annotated[
+        EngineName, typer.Option(help="In one process, or each node a Ray actor.")
+    ] = EngineName.LOCAL
+    every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1
+    quick: Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")] = False
+    standard: Annotated[
+        bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
+    ] = False
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
+    ] = False
+    out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm")
