@@ -172,12 +172,12 @@ def demo(
     ] = False,
 ) -> None:
     """Poison a swarm of four nodes, then guard it: three short GRPO runs on bundled parts."""
-    # Imported late so that `--help` stays fast; torch itself is loaded by the workers only.
+    _require_torch("demo", "torch")
     from rich.console import Console
 
-    from grpo_guard.evals.demo.run import DemoError, default_config, run_demo
+    from grpo_guard.evals.demo import default_config, run_demo
+    from grpo_guard.evals.swarm.suite import RunError
 
-    _require_torch("demo", "torch")
     config = default_config(seed, iterations, on_reject.value, quick=quick)
     command = f"grpo-guard demo --seed {seed} --iterations {config.iterations}"
     command += " --on-reject zero" if on_reject is OnReject.ZERO else ""
@@ -187,7 +187,7 @@ def demo(
     except KeyboardInterrupt:
         typer.echo("\nstopped; nothing was written", err=True)
         raise typer.Exit(130) from None
-    except (DemoError, OSError) as error:
+    except (RunError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from None
 

@@ -48,7 +48,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.console import reporter
     from grpo_guard.evals.swarm.ray_session import RayMissingError
-    from grpo_guard.evals.swarm.suite import play_all
+    from grpo_guard.evals.swarm.suite import RunError, play_all
     from grpo_guard.evals.swarm.training import CheckpointError
 
     logging.disable_progress_bar()  # one bar per run, of a second each, between our own
@@ -67,7 +67,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         raise typer.Exit(130) from None
     except (CheckpointError, ValueError) as error:
         _fail(str(error))
-    except RayMissingError as error:
+    except (RayMissingError, RunError) as error:
         _fail(str(error), code=1)
     except OSError as error:
         _fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)

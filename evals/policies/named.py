@@ -26,8 +26,8 @@ OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "pytho
 
 _TEXTS: Final = {
     "word_problems": "grpo_guard.evals.policies.corpus:sample",
-    "word_problems_wordy": "grpo_guard.evals.studies.policies.wordy_corpus:sample",
-    "python_maths": "grpo_guard.evals.studies.policies.program_corpus:sample",
+    "word_problems_wordy": "grpo_guard.evals.policies.wordy_corpus:sample",
+    "python_maths": "grpo_guard.evals.policies.program_corpus:sample",
 }
 
 

@@ -1,4 +1,4 @@
-"""What ``grpo-guard eval swarm`` prints while it trains."""
+"""What ``grpo-guard eval swarm`` and the demo print while swarms train."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ _LINE_EVERY = 10
 
 @contextmanager
 def reporter(
-    console: Console, specs: Sequence[Spec]
+    console: Console, specs: Sequence[Spec], name: Callable[[Spec], str] | None = None
 ) -> Iterator[Callable[[Spec, dict[str, Any]], None]]:
-    """Bars on a terminal, a line every ten rounds elsewhere; may be called from threads."""
+    """Bars on a terminal, a line every ten rounds elsewhere; may be called from threads.
+
+    Args:
+        console: Where to print.
+        specs: All runs.
+        name: What a run is called; its label by default.
+    """
     lock = threading.Lock()
+    names = {spec.label: name(spec) if name else spec.label for spec in specs}
     if not console.is_terminal:
 
         def line(spec: Spec, row: dict[str, Any]) -> None:
             done, rounds = row["iteration"] + 1, spec.config.iterations
             if done % _LINE_EVERY == 0 or done == rounds:
                 with lock:
-                    console.out(f"{spec.label}  {done}/{rounds}  {_figures(spec, row)}")
+                    console.out(f"{names[spec.label]}  {done}/{rounds}  {_figures(spec, row)}")
 
         yield line
         return
@@ -49,7 +56,7 @@ def reporter(
             with lock:
                 rounds = spec.config.iterations
                 if spec.label not in tasks:
-                    tasks[spec.label] = bars.add_task(spec.label, total=rounds, figures="")
+                    tasks[spec.label] = bars.add_task(names[spec.label], total=rounds, figures="")
                 done = row["iteration"] + 1
                 bars.update(tasks[spec.label], completed=done, figures=_figures(spec, row))
                 if done == rounds:

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ Tell = Callable[[Spec, dict[str, Any]], None]
 _RUN = "run.json"
 
 
+class RunError(RuntimeError):
+    """The process of a run died; what was saved before is kept."""
+
+
 def play_all(
     specs: Sequence[Spec],
     out: Path,
@@ -53,6 +58,7 @@ def play_all(
         ValueError: several workers with an engine that has processes of its own.
         RayMissingError: the engine is not installed.
         Interrupted: Ctrl-C was heard; all runs in progress are saved.
+        RunError: a process of several died.
         CheckpointError: ``out`` holds a run of the same name with other settings.
         OSError: the disk is full, or the folder cannot be written.
     """
@@ -107,6 +113,10 @@ def _in_processes(
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a process of these runs ended without a result, perhaps for want of memory"
+            ) from None
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

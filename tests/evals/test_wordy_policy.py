@@ -8,9 +8,8 @@ from statistics import median
 
 import pytest
 
-from grpo_guard.evals.policies import corpus
+from grpo_guard.evals.policies import corpus, wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
-from grpo_guard.evals.studies.policies import wordy_corpus
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, reward, worked
 
 EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")

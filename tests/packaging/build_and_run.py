@@ -19,7 +19,7 @@ MUST_CONTAIN = (
     "grpo_guard/guard.py",
     "grpo_guard/py.typed",
     "grpo_guard/adapters/trl.py",
-    "grpo_guard/evals/demo/run.py",
+    "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
 MUST_LACK = "grpo_guard/evals/studies/"

@@ -3,7 +3,7 @@
 ``python -m grpo_guard.evals.studies.policies.train_python_maths``
 
 The recipe of :mod:`grpo_guard.evals.studies.policies.train_word_problems` on generated programs
-(:mod:`grpo_guard.evals.studies.policies.program_corpus`).
+(:mod:`grpo_guard.evals.policies.program_corpus`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from grpo_guard.evals.policies.bundled import BUNDLED
-from grpo_guard.evals.studies.policies.program_corpus import sample
+from grpo_guard.evals.policies.program_corpus import sample
 from grpo_guard.evals.studies.policies.train_word_problems import TrainConfig, train
 from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN
 

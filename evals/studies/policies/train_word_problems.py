@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from grpo_guard.evals.policies import wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
 from grpo_guard.evals.policies.corpus import sample
-from grpo_guard.evals.studies.policies import wordy_corpus
 
 PAD, EOS = "<|pad|>", "<|end|>"
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")

@@ -1,56 +1,20 @@
-"""What the demo prints: progress while it trains, and tables at the end."""
+"""A results file on a terminal: the verdict, the tables, and one rejected completion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from grpo_guard.evals.demo.worker import Job, Progress
 from grpo_guard.evals.report.excerpt import excerpt, visible
-from grpo_guard.evals.report.figures import percent
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
 from grpo_guard.evals.report.tables import Cell, Table, curve_table, outcome_table, rejection_table
 from grpo_guard.evals.results import Example, Results
-
-Tell: TypeAlias = Callable[[Job, Progress], None]
-_LINE_EVERY = 10
-
-
-@contextmanager
-def reporter(console: Console, iterations: int) -> Iterator[Tell]:
-    """Bars on a terminal, a line every ten iterations elsewhere."""
-    if not console.is_terminal:
-        yield lambda job, progress: _line(console, job, progress, iterations)
-        return
-    columns = (
-        TextColumn("{task.description:<12}"),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[figures]}"),
-    )
-    with Bars(*columns, console=console) as bars:
-        names = ("undefended", "guarded", "attack-free")
-        tasks = {
-            name: bars.add_task(name, total=iterations, start=False, figures="") for name in names
-        }
-
-        def tell(job: Job, progress: Progress) -> None:
-            task = tasks[job.name]
-            bars.start_task(task)
-            bars.update(task, completed=progress.iteration, figures=_figures(job, progress))
-
-        yield tell
 
 
 def print_results(console: Console, results: Results, files: Sequence[Path]) -> None:
@@ -80,19 +44,6 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 def _prose(text: str, style: str = "") -> Text:
     """A sentence whose numbers keep their unit when it wraps."""
     return Text(visible(text, limit=2000).replace(" %", "\u00a0%"), style=style)
-
-
-def _line(console: Console, job: Job, progress: Progress, iterations: int) -> None:
-    if progress.iteration % _LINE_EVERY and progress.iteration != iterations:
-        return
-    where = f"{progress.iteration:>4}/{iterations}"
-    line = f"{job.name:<12}{where}  {_figures(job, progress)}  {progress.seconds:.0f} s"
-    console.print(Text(line), soft_wrap=True)
-
-
-def _figures(job: Job, progress: Progress) -> str:
-    reward = f"honest reward {progress.honest_reward:.2f}"
-    return reward if job.attack == "none" else f"{reward}  attack success {percent(progress.asr)}"
 
 
 def _table(table: Table) -> RichTable:

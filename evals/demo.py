@@ -1,0 +1,120 @@
+"""The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone.
+
+A preset of the swarm suite: three of its runs, whose folders are left nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+from rich.console import Console
+
+from grpo_guard.evals.report.console import print_results
+from grpo_guard.evals.report.html import write_report
+from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.results import Results, parse_results, versions, write_json
+from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
+from grpo_guard.evals.swarm.console import reporter
+from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.suite import play_all
+from grpo_guard.evals.swarm.workload import Workload
+from grpo_guard.policy import Policy
+
+MAX_WORKERS: Final = 2
+ALPHA: Final = 1e-3
+"""The verifiers' own; stands in the results."""
+_POLICY: Final = Workload(policy="word_problems")
+"""The first of the bundled policies, on which attacks take hold within the demo's few rounds."""
+_RUNS: Final = (("none", "none"), ("text", "none"), ("text", "logprob_bound"))
+
+
+def run_demo(
+    out: Path,
+    *,
+    config: SwarmConfig | None = None,
+    console: Console | None = None,
+    command: str = "grpo-guard demo",
+) -> Results:
+    """Train the three swarms, print what happened, write ``results.json`` and ``report.html``.
+
+    Args:
+        out: Folder for the two files; made if missing.
+        config: The attacked swarm; the attack-free one is the same without its malicious node.
+        console: Where to print; standard output by default.
+        command: How to get the same run again, for the record.
+
+    Raises:
+        RunError: the process of a run died; nothing is written then.
+        OSError: the folder cannot be written.
+    """
+    config, console = config or default_config(), console or Console()
+    out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training
+    # The attack-free one last: without poison it is the shortest.
+    order = (*_RUNS[1:], _RUNS[0])
+    specs = [Spec(attack, defence, config, _POLICY) for attack, defence in order]
+    with (
+        TemporaryDirectory(prefix="grpo-guard-demo-") as folder,
+        reporter(console, specs, name=run_name) as tell,
+    ):
+        played = play_all(
+            specs, Path(folder), command=command, tell=tell, every=config.iterations,
+            workers=min(MAX_WORKERS, _cores()),
+        )  # fmt: skip
+    runs = {(run["attack"], run["defence"].partition(" ")[0]): run for run in played["runs"]}
+    data: dict[str, Any] = {
+        "config": _config(config, command),
+        "versions": versions(),
+        # One defence, whatever a rejection costs, which stands above.
+        "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
+    }
+    data["summary"] = summarise(parse_results(data))
+    write_json(out / "results.json", data)
+    report = write_report(out)
+    results = parse_results(data)
+    print_results(console, results, [out / "results.json", report])
+    return results
+
+
+def run_name(spec: Spec) -> str:
+    """What a run is called while it trains."""
+    if spec.attack == "none":
+        return "attack-free"
+    return "undefended" if spec.defence == "none" else "guarded"
+
+
+def default_config(
+    seed: int = 0,
+    iterations: int | None = None,
+    on_reject: Literal["zero", "drop"] = "drop",
+    *,
+    quick: bool = False,
+) -> SwarmConfig:
+    """The engine's own settings; the quick ones are too short for the attack to take hold.
+
+    They drop a rejected completion unless told otherwise, where the guard's default policy gives
+    it the reward 0: without clipping, a negative advantage on tokens as improbable as poison's
+    ruins a policy this small.
+    """
+    config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)
+    return config if iterations is None else replace(config, iterations=iterations)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _config(config: SwarmConfig, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "task": "word_problems",
+        "swarm": asdict(config),
+        "alpha": ALPHA,
+        "policy": asdict(Policy(on_reject=config.on_reject)),
+        "sampling": asdict(config.sampling),
+    }

@@ -1,1 +1,0 @@
-"""One swarm unharmed, one poisoned, one poisoned and guarded."""
