@@ -116,7 +116,7 @@ GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solution
 def test_what_real_models_write_passes_all_of_them_together():
     import json
 
-    from grpo_guard.evals.content_speed import completions
+    from grpo_guard.evals.studies.content_speed import completions
 
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()][:600]
     batch = [
@@ -124,4 +124,4 @@ def test_what_real_models_write_passes_all_of_them_together():
     ]
     rejected = [v for v in AllOf(*map(build, KINDS)).verify(batch) if v.rejected]
     assert len(rejected) <= 0.02 * len(batch), [v.reason for v in rejected]
-    assert len(completions(GSM8K, 16)) == 16
+    assert len(completions(GSM8K.parent, 16)) == 16
