@@ -164,8 +164,10 @@ def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
     """
     if not kept:
         return nothing
+    # Divided first: a grader that subtracts answers may say 1e308, and two of these have no sum.
+    mean = math.fsum(value / len(kept) for value in kept)
     # Within their range, whatever rounding does: a group of equals must stay one.
-    return min(max(math.fsum(kept) / len(kept), min(kept)), max(kept))
+    return min(max(mean, min(kept)), max(kept))
 
 
 def _reason(ruling: Ruling, policy: Policy) -> Reason:

@@ -177,7 +177,9 @@ def _claimed(batch: Sequence[Completion]) -> int | None:
     for completion in batch:
         if completion.round is not None:
             claims[completion.node][completion.round] += 1
-    named: dict[str | None, float] = {n: k for n, k in sent.items() if n is not None}
+    named: Counter[str | None] = Counter(
+        {node: count for node, count in sent.items() if node is not None}
+    )
     voters = largest(named or sent)
     votes = sorted(min(c, key=lambda r: (-c[r], r)) for n in voters if (c := claims.get(n)))
     return votes[(len(votes) - 1) // 2] if 2 * len(votes) > len(voters) else None

@@ -179,3 +179,9 @@ def test_what_stands_for_the_left_out_leaves_the_mean_where_it_is(kept):
     assert mean == (pytest.approx(statistics.fmean(kept), abs=1e-12) if kept else -1.0)
     if kept:
         assert min(kept) <= mean <= max(kept)
+
+
+def test_the_mean_of_rewards_that_have_no_sum():
+    """An attack: a grader that subtracts, and answers of 1e308, ended all groups of a trainer."""
+    assert mean_of_kept([-1.7e308] * 3) == -1.7e308
+    assert mean_of_kept([1.7e308, 1.7e308, -1.7e308, -1.7e308]) == 0
