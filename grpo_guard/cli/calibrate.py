@@ -45,6 +45,7 @@ def calibrate(
         return
 
     from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.files import require_other
     from grpo_guard.jsonl import InputError
     from grpo_guard.logprob.calibrate import CalibrationError
     from grpo_guard.logprob.calibrate import calibrate as measure
@@ -53,6 +54,7 @@ def calibrate(
 
     numbers: list[int] = []
     try:
+        require_other(out, source, config)
         completions = []
         for number, completion in numbered(source):
             numbers.append(number)
@@ -63,7 +65,7 @@ def calibrate(
         place = source if error.index is None else f"{source}:{numbers[error.index]}"
         typer.echo(f"{place}: {error}", err=True)
         raise typer.Exit(2) from None
-    except (InputError, ConfigError) as error:
+    except (InputError, ConfigError, FileExistsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     except OutOfMemoryError as error:

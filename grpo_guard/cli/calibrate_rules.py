@@ -26,14 +26,16 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
 
     from grpo_guard.calibrated import write_calibration
     from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.files import require_other
     from grpo_guard.jsonl import InputError
 
     try:
+        require_other(out, source, config)
         completions = [completion for _, completion in numbered(source)]
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
         scores = rule_scores(GuardConfig.from_yaml(config), completions)
-    except (InputError, ConfigError) as error:
+    except (InputError, ConfigError, FileExistsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     try:

@@ -28,14 +28,15 @@ def verify(
     import json
 
     from grpo_guard.config import ConfigError, GuardConfig
-    from grpo_guard.files import write_whole
+    from grpo_guard.files import require_other, write_whole
     from grpo_guard.jsonl import InputError, read_completions
     from grpo_guard.supervise import supervised
 
     try:
+        require_other(out, source, config)
         completions = read_completions(source)
         guard = GuardConfig.from_yaml(config).build()
-    except (InputError, ConfigError) as error:
+    except (InputError, ConfigError, FileExistsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     counts = {"accept": 0, "reject": 0, "abstain": 0}

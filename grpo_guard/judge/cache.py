@@ -88,7 +88,9 @@ class RulingCache:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             path = os.path.realpath(self._path)  # SQLite's other files stand beside a link's target
-            _for_its_owner_alone(path)
+            # Where others may write, they can put a link to some other file of ours.
+            folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}
+            _for_its_owner_alone(path, folders)
             # One thread at a time uses it, but not always the same one.
             connection = sqlite3.connect(path, timeout=10, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
@@ -112,7 +114,7 @@ def cache_key(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _for_its_owner_alone(path: str) -> None:
+def _for_its_owner_alone(path: str, folders: set[str]) -> None:
     """Make the file where it is missing.
 
     Raises:
@@ -120,9 +122,9 @@ def _for_its_owner_alone(path: str) -> None:
     """
     if os.name != "posix":
         return
-    folder = os.path.dirname(path)
     # Where others may write they can put a log beside the file at any moment, also after a look.
-    _require_own(folder, {os.geteuid(), 0})
+    for folder in folders:
+        _require_own(folder, {os.geteuid(), 0})
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     for name in (path, *(path + end for end in _BESIDE)):

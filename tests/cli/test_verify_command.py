@@ -1,6 +1,7 @@
 """``grpo-guard verify``: one verdict a line, in order; bad input says where and exits 2."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,32 @@ def test_a_malformed_line_is_named_and_nothing_is_written(files, line, complaint
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert not (files / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("read", ["in.jsonl", "guard.yaml", "linked"])
+@pytest.mark.parametrize("command", [["verify"], ["calibrate"], ["calibrate", "--rules"]])
+def test_what_is_read_is_not_written_over(files, command, read):
+    (files / "guard.yaml").write_text("verifier: {type: screens}")
+    (files / "in.jsonl").write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
+    (files / "linked").symlink_to(files / "in.jsonl")
+    before = [(files / name).read_text() for name in ("in.jsonl", "guard.yaml")]
+    options = ["-c", files / "guard.yaml", files / "in.jsonl", "-o", files / read]
+    result = CliRunner().invoke(app, [*command, *map(str, options)])
+    assert result.exit_code == 2
+    assert "expected another file than the one that is read" in result.stderr
+    assert [(files / name).read_text() for name in ("in.jsonl", "guard.yaml")] == before
+
+
+def test_a_pipe_stays_a_pipe_and_gets_the_verdicts(files):
+    """So does a device: root could otherwise put a file in the place of /dev/null."""
+    (files / "guard.yaml").write_text("verifier: {type: screens}")
+    os.mkfifo(files / "out.jsonl")
+    reader = os.open(files / "out.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    assert run(files, json.dumps({"prompt": "p", "text": "t"})).exit_code == 0
+    assert json.loads(os.read(reader, 10_000))["index"] == 0
+    os.close(reader)
+    assert (files / "out.jsonl").is_fifo()
+    assert {path.name for path in files.iterdir()} == {"in.jsonl", "guard.yaml", "out.jsonl"}
 
 
 def test_nothing_is_written_but_the_file_that_was_asked_for(files):

@@ -160,6 +160,26 @@ def test_a_link_leads_to_what_is_looked_at(server, tmp_path):
     assert server.requests == 2
 
 
+def test_a_link_that_somebody_else_could_plant_is_not_followed(server, tmp_path, caplog):
+    """It could lead to any other data base of ours, which would get a table and a log."""
+    ours, shared = tmp_path / "own" / "ours.sqlite", tmp_path / "shared"
+    ours.parent.mkdir(mode=0o700)
+    with sqlite3.connect(ours) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    ours.chmod(0o600)
+    before = ours.read_bytes()
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for name, target in (("judge.sqlite", ours), ("new.sqlite", ours.with_name("new"))):
+        (shared / name).symlink_to(target)
+        verdict = judge(server, cache=shared / name).verify(completions("good"))[0]
+        assert verdict.accepted
+    assert ours.read_bytes() == before
+    assert [path.name for path in ours.parent.iterdir()] == ["ours.sqlite"]
+    assert "nobody else can write" in caplog.text
+
+
 def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):
     path = tmp_path / "judge.sqlite"
     keys = [str(i) for i in range(100)]
