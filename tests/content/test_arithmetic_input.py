@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
@@ -90,6 +90,7 @@ PIECES = (
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(PIECES.split(" ")), max_size=40), st.sampled_from(["", " "]))
+@example(["2", "\\text{-}", "+", "2", "=", "5"], " ")
 def test_any_mixture_gets_a_verdict(pieces: list[str], between: str) -> None:
     (verdict,) = STRICT.verify([Completion("", between.join(pieces), reference="5")])
     assert verdict.outcome in (Outcome.ACCEPT, Outcome.REJECT)

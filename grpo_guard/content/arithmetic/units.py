@@ -54,7 +54,7 @@ def is_unit(operand: Operand, text: str, touches: bool) -> bool:
     words = _WORD.findall(text[:400])
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return False
-    if operand.scale == 1:
+    if operand.scale == 1 and words:  # none in \text{-}
         operand.scale = SCALES.get(words[0], 1)
     # A letter apart may be a unit, one that touches the number may be an unknown.
     apart = " " if len(text) == 1 and not touches else ""
