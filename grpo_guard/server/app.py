@@ -89,7 +89,8 @@ def create_app(
             await asyncio.to_thread(closing.join, 5.0)  # work that hangs may have the ledger's lock
 
     # No pages that describe the interface: they load scripts from elsewhere.
-    app = FastAPI(title="grpo-guard", openapi_url=None, lifespan=lifespan)
+    # A redirect would carry the Host that a stranger sent.
+    app = FastAPI(title="grpo-guard", openapi_url=None, lifespan=lifespan, redirect_slashes=False)
 
     async def get_reward(request: Request) -> Response:
         return await desk.respond(request, reward)
