@@ -13,7 +13,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -87,7 +87,7 @@ def _problem(message: str) -> PydanticCustomError:
     return PydanticCustomError("option", "{message}", {"message": message})
 
 
-_MEMBERS = inspect.Parameter.VAR_POSITIONAL
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _OBJECT: Any = object()
 """In place of a type that a file cannot express."""
 
@@ -118,11 +118,9 @@ def options_of(
         fields: Options beside or in place of the parameters, as (type, default).
     """
     fields = dict(fields or {})
-    objects, anything = set[str](), False
-    for parameter, kind in _parameters(makers):
-        if parameter.kind is parameter.VAR_KEYWORD:
-            anything = True  # where it leads is not known
-            continue
+    objects = set[str]()
+    parameters, anything = _parameters(makers)
+    for parameter, kind in parameters:
         written = Any if kind is parameter.empty else in_a_file(kind)
         if parameter.name in fields or parameter.name in {*objects, *without}:
             continue
@@ -130,38 +128,42 @@ def options_of(
             objects.add(parameter.name)
         else:
             fields[parameter.name] = (written, _default(parameter))
-    model = create_model(name, __base__=Options, **fields)
+    model = create_model(name, __base__=_Open if anything else Options, **fields)
     model.made = makers[0]
     model.from_python = frozenset(objects)
-    if anything:
-        model.model_config["extra"] = "allow"
-        model.model_rebuild(force=True)
     return model
 
 
-def _parameters(makers: tuple[Callable[..., Any], ...]) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """Parameters and their types; of ``**options`` in a class, those of the class above it."""
-    known = len(makers)
+class _Open(Options):
+    """Of a callable whose ``**options`` lead nowhere that is known."""
+
+    model_config = Options.model_config | {"extra": "allow"}
+
+
+def _parameters(
+    makers: tuple[Callable[..., Any], ...],
+) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
+    """Parameters with their types, and whether others are taken too.
+
+    What a class does not know by name goes to the class above it, or to the next of the makers.
+    """
+    found: list[tuple[inspect.Parameter, Any]] = []
+    takes_others = False
     for maker in makers:
         chain: list[Any] = [maker]
         if inspect.isclass(maker):
             chain = [vars(c)["__init__"] for c in maker.__mro__[:-1] if "__init__" in vars(c)]
-        while chain:
-            function = chain.pop(0)
+        for function in chain:
             try:
                 hints = get_type_hints(function)
             except (NameError, TypeError):  # a type that is only imported for type checkers
                 hints = {}
-            open_ = False
-            for parameter in inspect.signature(function).parameters.values():
-                if parameter.kind is parameter.VAR_KEYWORD:
-                    open_ = True
-                elif parameter.name not in ("self", "cls") and parameter.kind is not _MEMBERS:
-                    yield parameter, hints.get(parameter.name, parameter.empty)
-            if not open_:
+            own = [p for n, p in inspect.signature(function).parameters.items() if n != "self"]
+            found += [(p, hints.get(p.name, p.empty)) for p in own if p.kind not in _VARIADIC]
+            takes_others = any(p.kind is p.VAR_KEYWORD for p in own)
+            if not takes_others:
                 break
-            if not chain and known == 1:
-                yield inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD), Any
+    return found, takes_others and len(makers) == 1
 
 
 def _default(parameter: inspect.Parameter) -> Any:
@@ -199,7 +201,7 @@ def in_a_file(kind: Any) -> Any:
         return _OBJECT if item is _OBJECT else types.GenericAlias(list, (item,))
     if is_dataclass(kind) and inspect.isclass(kind):
         model = options_of(kind.__name__, kind)
-        required = {p.name for p, _ in _parameters((kind,)) if p.default is p.empty}
+        required = {p.name for p, _ in _parameters((kind,))[0] if p.default is p.empty}
         if not required & model.from_python:
             return Annotated[model, AfterValidator(_built)]
     return _OBJECT

@@ -77,10 +77,10 @@ def same_weights(
 
     Raises:
         ValueError, TypeError: as `LogProbBoundVerifier`; or ``state`` is no folder.
-        ImportError: transformers or torch is missing.
+        ImportError: transformers or torch is missing; with the command that installs it.
     """
+    from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
-    from grpo_guard.logprob.bounds import LogProbBoundVerifier
 
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous")
@@ -114,9 +114,9 @@ def shared_seed(
 
     Raises:
         ValueError, TypeError: as `SeedReplayVerifier`; or ``state`` is no folder.
-        ImportError: transformers or torch is missing.
+        ImportError: transformers or torch is missing; with the command that installs it.
     """
-    from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+    from grpo_guard import SeedReplayVerifier
 
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     replay = _on(

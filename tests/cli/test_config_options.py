@@ -1,6 +1,7 @@
 """What a guard file may say: options with types, restrictions, one's own verifiers, presets."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -223,6 +224,38 @@ def test_the_list_names_options_types_defaults_and_needs():
     assert "textual: 'off', 'report' or 'judge'; default \"report\"" in result.output
     assert "pip install 'grpo-guard[torch]'" in result.output
     assert "preset: shared_seed" in result.output
+
+
+WITHOUT_TORCH = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+import grpo_guard
+from grpo_guard import presets
+from grpo_guard.config import ConfigError, build_verifier
+for use in (
+    lambda: grpo_guard.LogProbBoundVerifier,
+    lambda: presets.same_weights(None, None, None),
+    lambda: build_verifier({"type": "seed_replay"}, 1e-3),
+):
+    try:
+        use()
+    except (ImportError, ConfigError) as error:
+        print(error)
+presets.different_weights()
+from grpo_guard.cli.main import app
+app(["verifiers"])
+"""
+
+
+def test_a_missing_extra_names_the_command_that_installs_it():
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("needs torch, which is not installed: pip install") >= 7
+    assert "type: arithmetic" in ran.stdout
 
 
 def test_the_schema_takes_what_the_loader_takes():
