@@ -2,6 +2,9 @@
 
 .. code-block:: yaml
 
+    preset: different_weights                  # or a tree:
+    state: guard-state
+
     alpha: 0.001
     policy: {on_reject: zero, on_abstain: skip}
     verifier:
