@@ -86,7 +86,7 @@ class Settings:
 
     def policy(self) -> Policy:
         """The guard's policy, as far as verl can carry it out; see `policy_for`."""
-        return policy_for(self.estimator, self.guard_config().policy.build(), hooked=self.hooked)
+        return policy_for(self.estimator, self.guard_config().whole_policy(), hooked=self.hooked)
 
     def guard_config(self) -> GuardConfig:
         """Raises ConfigError: the file cannot be read, or a field of it is wrong."""

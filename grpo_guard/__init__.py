@@ -14,6 +14,7 @@ from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
 from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.registry import register_verifier, with_remedy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Outcome, Usage, Verdict
 from grpo_guard.verifier import CompletionVerifier, only
@@ -98,12 +99,16 @@ __all__ = [
     "Vote",
     "guard",
     "only",
+    "register_verifier",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            return getattr(importlib.import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            raise with_remedy(error) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,6 +2,9 @@
 
 .. code-block:: yaml
 
+    preset: different_weights                  # or a tree:
+    state: guard-state
+
     alpha: 0.001
     policy: {on_reject: zero, on_abstain: skip}
     verifier:
@@ -17,11 +20,12 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, model_validator
 
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
@@ -30,114 +34,88 @@ from grpo_guard.ledger.frequent import FrequentFindings
 from grpo_guard.ledger.ledger import EvidenceLedger
 from grpo_guard.ledger.schema import LedgerError
 from grpo_guard.ledger.verifier import StandingVerifier
-from grpo_guard.policy import OnAbstain, OnLong, Policy
-from grpo_guard.redaction import OPTION, hidden, secrets_in
-from grpo_guard.registry import VERIFIERS, UnknownNameError, load
-from grpo_guard.sampling import Engine, SamplingSpec
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.options import ConfigError, Options, named, options_of, shown
+from grpo_guard.policy import Policy
+from grpo_guard.presets import POLICIES, PRESETS
+from grpo_guard.redaction import hidden, secrets_in
+from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load, with_remedy
+from grpo_guard.verifier import CompletionVerifier, only
+
+__all__ = [
+    "WRAPPERS",
+    "ConfigError",
+    "GuardConfig",
+    "build_verifier",
+    "preset_options",
+    "unwrapped",
+    "verifier_options",
+]
+
+if TYPE_CHECKING:
+
+    class PolicyConfig(Options): ...
+
+    class LedgerConfig(Options):
+        path: str
+        exclude: bool
+
+else:
+    PolicyConfig = options_of("PolicyConfig", Policy)
+    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, fields={"exclude": (bool, True)})
+_FREQUENT = options_of("FrequentConfig", EvidenceLedger, FrequentFindings)
+_ONLY = options_of("OnlyConfig", only)
+WRAPPERS: dict[str, Any] = {
+    "only": (_ONLY | None, None),
+    "calibration": (str | None, None),
+    "frequent": (_FREQUENT | None, None),
+}
+"""What a leaf may say beside its verifier's own options, as (type, default)."""
+# What `**options` of a preset are.
+_OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
 
-class ConfigError(ValueError):
-    """The configuration is malformed; the message names file, field, expectation and, unless a key
-    may be in it, the value."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PolicyConfig(_Strict):
-    """See `Policy`; what is not given is as there. A list is a choice in order of preference."""
-
-    on_reject: str | float | tuple[str | float, ...] = ()
-    on_abstain: OnAbstain | tuple[OnAbstain, ...] = ()
-    on_long: OnLong | tuple[OnLong, ...] = "keep"
-    max_abstain_rate: float = 0.25
-    abstain_window: int = 20
-
-    def build(self) -> Policy:
-        return Policy(**self.model_dump(exclude_unset=True))
-
-
-class _EvidenceConfig(_Strict):
-    """What every ledger is made from; see `EvidenceLedger`."""
-
-    path: str
-    alpha: float = 1e-3
-    ratio: float = 1.25
-    offset: float = 0.01
-    hostile: float = 1 / 3
-    half_life: float = 50.0
-
-    def open(self) -> EvidenceLedger:
-        return EvidenceLedger(
-            self.path, **self.model_dump(include=set(_EvidenceConfig.model_fields) - {"path"})
-        )
-
-
-class FrequentConfig(_EvidenceConfig):
-    """See `FrequentFindings`; the ledger's file is one of its own."""
-
-    kinds: list[str]
-    batch_alpha: float = 0.01
-
-    def build(self, member: CompletionVerifier) -> CompletionVerifier:
-        return FrequentFindings(member, self.open(), kinds=self.kinds, batch_alpha=self.batch_alpha)
-
-
-class LedgerConfig(_EvidenceConfig):
-    """See `EvidenceLedger`.
-
-    Args:
-        exclude: Reject what comes from nodes that the ledger has convicted; without it the ledger
-            only keeps the books.
-    """
-
-    exclude: bool = True
-
-    def build(self, verifier: CompletionVerifier) -> tuple[CompletionVerifier, EvidenceLedger]:
-        """The verifier with the nodes' standing before it, and the ledger to tell of verdicts."""
-        ledger = self.open()
-        # Not in a cascade: what it cut off would be no evidence, and a convicted node could never
-        # be seen to have mended its ways.
-        return (AllOf(StandingVerifier(ledger), verifier) if self.exclude else verifier), ledger
-
-
-class SamplingConfig(_Strict):
-    """See `SamplingSpec`."""
-
-    engine: Engine
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_new_tokens: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-
-    def build(self) -> SamplingSpec:
-        return SamplingSpec(**self.model_dump())
-
-
-class GuardConfig(_Strict):
-    """The whole file.
+class GuardConfig(Options):
+    """The whole file: a preset with its options beside it, or a tree of verifiers.
 
     Args:
         alpha: False-positive budget of each verifier per completion, unless it says its own.
-        policy: What verdicts do to rewards.
+        policy: What verdicts do to rewards, see `Policy`; what is not said is as there, or as the
+            preset has it. A list is a choice in order of preference.
+        preset: One of `grpo_guard.presets`. Its options stand beside it, and ``beside``: a list of
+            trees that judge as well.
+        state: Folder for what a preset remembers.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
-            ``cascade``, ``rejects`` of ``vote``. ``calibration: FILE`` in a leaf gives it the
+            ``cascade``, ``rejects`` of ``vote``. NAME is registered, or ``package.module:Class``.
+            In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
             p-values of `Calibrated`, ``frequent: {path: FILE, kinds: [...]}`` the memory of
             `FrequentFindings`.
-        ledger: Evidence per node over rounds, in a file; None = none is kept.
+        ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
+            ``exclude: false`` it only keeps the books, and what comes from nodes that it has
+            convicted is not rejected. None = none is kept.
     """
+
+    model_config = Options.model_config | {"extra": "allow"}
 
     alpha: float = Field(default=1e-3, gt=0, lt=1)
     policy: PolicyConfig = PolicyConfig()
-    verifier: dict[str, Any]
+    preset: str | None = None
+    state: str | None = None
+    verifier: dict[str, Any] | None = None
     ledger: LedgerConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.preset is None:
+            for name in self.model_extra or ():
+                known = [name for name in type(self).model_fields if name != "state"]
+                _choose(known, named(name), "")
+            if self.verifier is None:
+                raise ValueError("expected verifier: or preset:, got neither")
+            if self.state is not None:
+                raise ValueError("state: expected beside preset:; of a tree, name each path")
+        return self
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> GuardConfig:
@@ -157,9 +135,10 @@ class GuardConfig(_Strict):
             raise ConfigError(f"{path}: (file): expected a mapping, got {type(data).__name__}")
         with _without_secrets(data):
             try:
-                return cls.model_validate(data)
-            except ValidationError as error:
-                raise ConfigError(_first_problem(str(path), error)) from None
+                config: GuardConfig = cls.read({str(name): v for name, v in data.items()}, "")
+            except ConfigError as error:
+                raise ConfigError(f"{path}: {error}") from None
+        return config
 
     def build(self) -> Guard:
         """The guard; models are loaded here.
@@ -168,26 +147,68 @@ class GuardConfig(_Strict):
             ConfigError: a verifier is unknown, its options are wrong, or what it needs from
                 outside is not there.
         """
-        with _without_secrets(self.verifier):
-            return self._built()
+        with _without_secrets(self.said()):
+            guard = self._of_tree() if self.preset is None else self._of_preset()
+            try:
+                guard.verifier.check()
+            except Exception as error:
+                raise ConfigError(f"verifier: {error}") from error
+            return guard
 
-    def _built(self) -> Guard:
+    def whole_policy(self) -> Policy:
+        """The policy, with the preset's where the file says nothing.
+
+        Raises:
+            ConfigError: a rule or number is out of range, or the preset is unknown.
+        """
+        base = Policy() if self.preset is None else POLICIES[self._known_preset()]
         try:
-            policy = self.policy.build()
+            return replace(base, **self.policy.said())
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
-        self._require_own_files()
-        verifier = build_verifier(self.verifier, self.alpha)
+
+    def tree(self) -> dict[str, Any]:
+        """The verifiers, for commands that look at them one by one.
+
+        Raises:
+            ConfigError: the file names a preset.
+        """
+        if self.verifier is None:
+            raise ConfigError("verifier: expected a tree of verifiers, got a preset; write it out")
+        return self.verifier
+
+    def _known_preset(self) -> str:
+        return _choose(list(PRESETS), str(self.preset), "preset")
+
+    def _of_preset(self) -> Guard:
+        name, policy = self._known_preset(), self.whole_policy()
+        model = preset_options(name)
+        said = {n: v for n, v in self.said().items() if n not in ("preset", "policy")}
+        arguments = model.read(said, name).said()
+        arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
+        if "beside" in arguments:
+            nodes = enumerate(arguments["beside"])
+            arguments["beside"] = [_build_node(n, self.alpha, f"beside[{i}]") for i, n in nodes]
         try:
-            verifier.check()
-        except Exception as error:
-            raise ConfigError(f"verifier: {error}") from error
-        ledger = None
+            return PRESETS[name](**arguments, policy=policy)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"preset ({name}): {with_remedy(error)}") from None
+        except (TypeError, ValueError, LedgerError) as error:
+            raise ConfigError(f"preset ({name}): {error}") from None
+
+    def _of_tree(self) -> Guard:
+        policy = self.whole_policy()
+        self._require_own_files()
+        verifier, ledger = build_verifier(self.verifier, self.alpha), None
         if self.ledger is not None:
             try:
-                verifier, ledger = self.ledger.build(verifier)
+                ledger = EvidenceLedger(**self.ledger.said(without={"exclude"}))
             except (ValueError, LedgerError) as error:
                 raise ConfigError(f"ledger: {error}") from None
+            if self.ledger.exclude:
+                # Not in a cascade: what it cut off would be no evidence, and a convicted node
+                # could never be seen to have mended its ways.
+                verifier = AllOf(StandingVerifier(ledger), verifier)
         try:
             return Guard(verifier, policy=policy, ledger=ledger)
         except ValueError as error:  # a policy that this verifier cannot serve
@@ -200,6 +221,44 @@ class GuardConfig(_Strict):
         for path in paths:
             if paths.count(path) > 1:
                 raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
+
+
+def _choose(known: list[str], name: str, where: str) -> str:
+    try:
+        return choose(known, named(name))
+    except UnknownNameError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+
+
+@cache
+def verifier_options(kind: Any) -> type[Options]:
+    """What a leaf may say of a verifier's class: its parameters, and what wraps it."""
+    if not hasattr(kind, "from_pretrained"):
+        return options_of(kind.__name__, kind, fields=WRAPPERS)
+    path, *_ = inspect.signature(kind.from_pretrained).parameters
+    fields = {"model": (str, ...), **WRAPPERS}
+    return options_of(kind.__name__, kind, kind.from_pretrained, without={path}, fields=fields)
+
+
+@cache
+def preset_options(name: str) -> type[Options]:
+    """What may stand beside ``preset: NAME``, but for ``policy``.
+
+    Raises:
+        ImportError: the preset needs a package that is missing.
+    """
+    preset, makers = PRESETS[name], []
+    if name in _OPTIONS_OF:
+        kind = load(VERIFIERS, _OPTIONS_OF[name])
+        makers = [kind, *([kind.from_pretrained] if hasattr(kind, "from_pretrained") else [])]
+    beside = "beside" in inspect.signature(preset).parameters
+    fields: dict[str, Any] = {"beside": (list[dict[str, Any]], [])} if beside else {}
+    return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
+
+
+def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
+    """A leaf without what wraps its verifier."""
+    return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
 @cache
@@ -240,7 +299,7 @@ def build_verifier(node: Any, alpha: float, where: str = "verifier") -> Completi
 
 def _build_node(node: Any, alpha: float, where: str) -> CompletionVerifier:
     if not isinstance(node, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {_shown(node)}")
+        raise ConfigError(f"{where}: expected a mapping, got {shown(node)}")
     if "type" in node:
         return _build_leaf(dict(node), alpha, where)
     kinds = [key for key in node if key in _COMBINATORS]
@@ -250,7 +309,7 @@ def _build_node(node: Any, alpha: float, where: str) -> CompletionVerifier:
         return _build_combinator(kinds[0], dict(node), alpha, where)
     raise ConfigError(
         f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
-        f"got {', '.join(map(_named, node)) or 'nothing'}"
+        f"got {', '.join(map(named, node)) or 'nothing'}"
     )
 
 
@@ -263,82 +322,52 @@ def _build_combinator(
 ) -> CompletionVerifier:
     inner = options.pop(key)
     if not isinstance(inner, list) or not inner:
-        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {_shown(inner)}")
+        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
     members = [_build_node(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+    said = options_of(key, _COMBINATORS[key]).read(options, f"{where}.{key}").said()
     try:
-        return _COMBINATORS[key](*members, **options)
+        return _COMBINATORS[key](*members, **said)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}.{key}: {error}") from None
 
 
-def _build_leaf(options: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
-    name = options.pop("type")
+def _build_leaf(data: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
+    name = data.pop("type")
     if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
-        raise ConfigError(f"{where}.type: expected a name, got {_shown(name)}")
-    if "sampling" in options:
-        options["sampling"] = _sampling(options["sampling"], f"{where}.sampling")
+        raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
     try:
         kind = load(VERIFIERS, str(name))
+        model = verifier_options(kind)
     except UnknownNameError as error:
         raise ConfigError(f"{where}.type: {error}") from None
-    calibration, frequent = options.pop("calibration", None), options.pop("frequent", None)
-    memory = None if frequent is None else _frequent(frequent, where)
-    if "alpha" in inspect.signature(kind).parameters:
-        options.setdefault("alpha", alpha)
-    build = kind
-    if "model" in options and hasattr(kind, "from_pretrained"):
-        build, options = kind.from_pretrained, {"path_or_id": options.pop("model"), **options}
+    except ImportError as error:
+        raise ConfigError(f"{where} ({name}): {error}") from None
+    if "alpha" in model.model_fields:
+        data.setdefault("alpha", alpha)
+    options: Any = model.read(data, where)
+    arguments = options.said(without=WRAPPERS)
+    build = kind.from_pretrained if hasattr(kind, "from_pretrained") else kind
+    first = [arguments.pop("model")] if build is not kind else []
     try:
-        verifier = build(**options)
-        assert isinstance(verifier, CompletionVerifier)
-        if calibration is not None:
-            verifier = Calibrated(verifier, str(calibration))
-        return verifier if memory is None else memory.build(verifier)
+        return _wrapped(build(*first, **arguments), options)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
     except (TypeError, ValueError, LedgerError) as error:
         raise ConfigError(f"{where} ({name}): {error}") from None
 
 
-def _frequent(data: Any, where: str) -> FrequentConfig:
-    try:
-        return FrequentConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(_first_problem(f"{where}.frequent", error)) from None
-
-
-def _sampling(data: Any, where: str) -> SamplingSpec:
-    try:
-        return SamplingConfig.model_validate(data).build()
-    except ValidationError as error:
-        raise ConfigError(_first_problem(where, error)) from None
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _first_problem(where: str, error: ValidationError) -> str:
-    problem = error.errors()[0]
-    field = ".".join(map(_named, problem["loc"])) or "(file)"
-    # What stands in the wrong place may be a key.
-    extra = problem["type"] == "extra_forbidden"
-    got = "" if extra else f", got {_shown(problem['input'])}"
-    return f"{where}: {field}: {problem['msg']}{got}"
-
-
-def _named(field: object) -> str:
-    """A field's name, unless a missing space has made a value part of it."""
-    known = isinstance(field, int) or OPTION.fullmatch(str(field))
-    return str(field) if known else "(no option's name)"
-
-
-def _shown(value: object) -> str:
-    """A value for a message, or its type where it may be a key or hold one."""
-    if value is None or isinstance(value, bool | float):
-        return repr(value)
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**9 else "a large integer"
-    if isinstance(value, str):
-        plain = re.fullmatch("[a-z_]{0,20}", value)
-        return repr(value) if plain else f"{len(value)} characters of text"
-    return f"a {type(value).__name__}"
+def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
+    if not isinstance(verifier, CompletionVerifier):
+        raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
+    if options.calibration is not None:
+        verifier = Calibrated(verifier, options.calibration)
+    if (frequent := options.frequent) is not None:
+        own = {"kinds", "batch_alpha"}
+        ledger = EvidenceLedger(**frequent.said(without=own))
+        verifier = FrequentFindings(
+            verifier, ledger, **frequent.said(without=frequent.said().keys() - own)
+        )
+    return verifier if options.only is None else only(verifier, **options.only.said())
 
 
 def _unquoting(error: Exception) -> str:

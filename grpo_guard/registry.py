@@ -1,20 +1,38 @@
 """Names for verifiers and attacks, loaded on first use.
 
 Built-in names and those of other packages come from the same place: the entry-point groups
-``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``.
+``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``. A class of
+one's own needs neither package nor name, ``package.module:Class`` is one; a script that builds its
+guard itself can give it a name by `register_verifier`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+import os
+import sys
+from collections.abc import Callable, Collection
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=type)
 
 from grpo_guard.redaction import hidden, secrets_in
 
 VERIFIERS = "grpo_guard.verifiers"
 ATTACKS = "grpo_guard.attacks"
+
+
+_registered: dict[str, Any] = {}
+# Package -> the extra that brings it.
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "safetensors": "torch",
+    "openai": "judge",
+    "vllm": "vllm",
+}
 
 
 class UnknownNameError(LookupError):
@@ -23,17 +41,72 @@ class UnknownNameError(LookupError):
 
 def names(group: str) -> list[str]:
     """Everything that is registered in a group, sorted."""
-    return sorted(_entries(group))
+    return sorted({*_entries(group), *(_registered if group == VERIFIERS else ())})
 
 
 def load(group: str, name: str) -> Any:
-    """The class registered under a name.
+    """The class registered under a name, or that ``package.module:Class`` names.
 
     Raises:
-        UnknownNameError: with the names that exist, and the nearest one.
+        UnknownNameError: with the names that exist, and the nearest one; or there is no such class.
+        ImportError: an optional package is missing; with the command that installs it.
     """
-    entries = _entries(group)
-    return entries[choose(sorted(entries), name)].load()
+    if ":" in name:
+        return _imported(name)
+    choose(names(group), name)
+    if group == VERIFIERS and name in _registered:
+        return _registered[name]
+    try:
+        return _entries(group)[name].load()
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from None
+
+
+def register_verifier(name: str) -> Callable[[T], T]:
+    """Give a class of one's own a name, for guards that this process builds from YAML.
+
+    Raises:
+        ValueError: the name is another's.
+
+    Example:
+        >>> @register_verifier("shouting")
+        ... class Shouting(CompletionVerifier): ...
+    """
+
+    def register(kind: T) -> T:
+        known = _registered.get(name)
+        # The same class again is a notebook's cell that is run again.
+        again = known is not None and known.__qualname__ == kind.__qualname__
+        if name in names(VERIFIERS) and not again:
+            raise ValueError(f"register_verifier: {name!r} is the name of another verifier")
+        _registered[name] = kind
+        return kind
+
+    return register
+
+
+def with_remedy(error: ModuleNotFoundError) -> ImportError:
+    """The same error, with the command that installs what is missing where it is an extra."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    install = f"pip install 'grpo-guard[{_EXTRAS[package]}]'"
+    return ModuleNotFoundError(f"needs {package}, which is not installed: {install}", name=package)
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    # An installed command does not look where it is called. Last, so that no file there hides a
+    # package.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # whatever happens at import
+        raise UnknownNameError(
+            f"expected a class that can be imported, as package.module:Class, got {name!r}: "
+            f"{type(error).__name__}: {error!s:.200}"
+        ) from error
 
 
 def choose(known: Collection[str], name: str) -> str:

@@ -31,10 +31,12 @@ class CompletionVerifier(ABC):
 
     Attributes:
         name: Stands in verdicts, metrics and reports.
+        needs: What it needs beside the completions, in words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
     """
 
     name: str = "verifier"
+    needs: str | None = None
     timeout: float | None = 600.0
 
     @property

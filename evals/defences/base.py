@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.ensemble import Ensemble
 from grpo_guard.evals.defences.slots import AssignedPrompts
@@ -74,36 +73,29 @@ class Defence:
     filter_kl: float = 0.0
 
 
+COUNTED: Final = Policy(max_abstain_rate=1.0)
+"""An abstention is counted in every result; an exception would end the measurement. What a
+rejection costs is the swarm's own setting."""
+
+
+def counting(verifier: CompletionVerifier) -> Guard:
+    """A verifier by itself, whose abstentions are counted."""
+    return Guard(verifier, policy=COUNTED)
+
+
 class VerifierGuard:
-    """A verifier of the library before a node's reward, with its memory.
+    """A guard of the library before a node's reward, with its memory.
 
     Args:
-        verifier: What decides.
-        policy: For the factors of length; what a rejection costs is the swarm's own setting.
-        ledger: Told of every verdict.
-        length_scaling: As `Guard` has it.
+        guard: What decides, as a user would have it.
         own_prompts: Nodes choose their problems: the verifier is not told which a round asks.
     """
 
-    def __init__(
-        self,
-        verifier: CompletionVerifier,
-        *,
-        policy: Policy | None = None,
-        ledger: EvidenceLedger | None = None,
-        length_scaling: LengthScaling | None = None,
-        own_prompts: bool = False,
-    ) -> None:
-        # An abstention is counted in every result; an exception would end the measurement.
-        self.guard = Guard(
-            verifier,
-            policy=policy or Policy(max_abstain_rate=1.0),
-            ledger=ledger,
-            length_scaling=length_scaling,
-        )
-        self.ledger = ledger
+    def __init__(self, guard: Guard, *, own_prompts: bool = False) -> None:
+        self.guard = guard
+        self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
         self.own_prompts = own_prompts
-        self._parts = list(_flat(verifier))
+        self._parts = list(_flat(guard.verifier))
         self._memories = [p.ledger for p in self._parts if isinstance(p, FrequentFindings)]
         self._nodes: tuple[str, ...] = ()
 
@@ -145,11 +137,11 @@ class VerifierGuard:
             _replace(ledger, data)
 
 
-def new_ledger(folder: Path, name: str = "ledger") -> EvidenceLedger:
-    """An empty ledger in a run's folder: what an earlier try left there is removed."""
-    path = folder / f"{name}.sqlite"
-    _remove(path)
-    return EvidenceLedger(path)
+def emptied(folder: Path) -> Path:
+    """A run's folder without the ledgers that an earlier try left there."""
+    for path in folder.glob("*.sqlite"):
+        _remove(path)
+    return folder
 
 
 def _flat(verifier: CompletionVerifier) -> list[CompletionVerifier]:

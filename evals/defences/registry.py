@@ -5,27 +5,31 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from grpo_guard import presets
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
-from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, new_ledger
+from grpo_guard.evals.defences.base import (
+    COUNTED,
+    Defence,
+    Ground,
+    VerifierGuard,
+    counting,
+    emptied,
+)
 from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge, shipped
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
-from grpo_guard.ledger.frequent import FrequentFindings
-from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.policy import Policy
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, names
 from grpo_guard.verifier import CompletionVerifier
 
@@ -34,8 +38,6 @@ _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 # These need what a swarm run does not have: a judge, or a reference model of one's own.
 _ELSEWHERE: Final = ("judge", "reference_likelihood")
 _GOLD_SOLUTIONS: Final = 1000
-# Findings of arithmetic that honest work has too, now and then.
-FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual", "wrong_inequality")
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02
 # Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.
@@ -75,7 +77,7 @@ def _alone(name: str) -> Defence:
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
         looks = name in _OF_WEIGHTS
-        return VerifierGuard(_of_weights(name, peer, ground) if looks else kind())
+        return VerifierGuard(counting(_of_weights(name, peer, ground) if looks else kind()))
 
     return Defence(name, build, per_model=name in _OF_WEIGHTS)
 
@@ -95,7 +97,7 @@ def _of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
 
 
 def _simple(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
-    return lambda peer, ground: VerifierGuard(make(peer, ground))
+    return lambda peer, ground: VerifierGuard(counting(make(peer, ground)))
 
 
 def _replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
@@ -115,21 +117,26 @@ def _longest_needed(peer: Peer, ground: Ground) -> int:
 
 
 def _homogeneous(peer: Peer, ground: Ground, *, whole_rounds: bool = False) -> NodeGuard:
-    """Seed replay, and the ledger. Beside a replay, other checks could only cost honest work."""
-    ledger, config = new_ledger(ground.folder), ground.config
-    verifiers: list[CompletionVerifier] = [StandingVerifier(ledger)]
+    """The preset for a shared seed, told whose prompts and slots are whose."""
+    config = ground.config
+    beside: list[CompletionVerifier] = []
     if config.setting == "vertical":
-        verifiers.append(AssignedPrompts(config.node_names, config.own_prompts))
+        beside.append(AssignedPrompts(config.node_names, config.own_prompts))
     if whole_rounds:
-        verifiers.append(WholeRounds(config.prompts * config.group_size // config.nodes))
+        beside.append(WholeRounds(config.prompts * config.group_size // config.nodes))
+    assert ground.coin is not None
     return VerifierGuard(
-        AllOf(*verifiers, _replay(peer, ground), name="homogeneous"), ledger=ledger
-    )
+        presets.shared_seed(
+            peer.model, peer.tokenizer, ground.sampling, ground.coin,
+            state=emptied(ground.folder), policy=COUNTED, beside=beside,
+            slots=config.per_node, nodes=config.node_names, profile=_profile(peer),
+        )
+    )  # fmt: skip
 
 
 def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
     """Seed replay where nodes choose their problems: what grinding is measured against."""
-    return VerifierGuard(_replay(peer, ground), own_prompts=True)
+    return VerifierGuard(counting(_replay(peer, ground)), own_prompts=True)
 
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
@@ -139,31 +146,20 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
     )  # fmt: skip
-    return TokenSpanGuard(verifier, peer.tokenizer)
+    return TokenSpanGuard(counting(verifier), peer.tokenizer)
 
 
 def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
-    """What needs neither weights nor a judge, length as a factor, and the ledger."""
-    ledger = new_ledger(ground.folder)
-    verifier = AllOf(
-        StandingVerifier(ledger),
-        ScreensVerifier(),
-        FrequentFindings(
-            ArithmeticVerifier(), new_ledger(ground.folder, "sums"), kinds=FORGIVEN_ONCE
-        ),
-        FrequentFindings(
-            AnswerWordsVerifier(), new_ledger(ground.folder, "answers"), kinds=["answer_words"]
-        ),
-        CodeVerifier(),
-        RecurrenceVerifier(),
-        LengthVerifier(),
-        name="heterogeneous",
-    )
-    policy = Policy(on_long="scale", max_abstain_rate=1.0)
+    """The preset for different weights."""
     # An honest model may be more long-winded than the others; then a node's record says nothing.
     mixed = ground.config.models == "heterogeneous"
-    scaling = LengthScaling(node_weight=0.0) if mixed else LengthScaling()
-    return VerifierGuard(verifier, policy=policy, ledger=ledger, length_scaling=scaling)
+    return VerifierGuard(
+        presets.different_weights(
+            state=emptied(ground.folder),
+            policy=replace(COUNTED, on_long="scale"),
+            length_scaling=LengthScaling(node_weight=0.0) if mixed else None,
+        )
+    )
 
 
 _BUILT_IN: Final[dict[str, Defence]] = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.defences.base import VerifierGuard
-from grpo_guard.guard import Review
+from grpo_guard.guard import Guard, Review
 from grpo_guard.verdict import Cause, Finding, Verdict
 
 # Of a completion that is malformed or too long, a place says nothing about what else is wrong.
@@ -23,13 +23,12 @@ class TokenSpanGuard(VerifierGuard):
     """A guard whose rejections name tokens wherever they name characters.
 
     Args:
-        verifier: What decides.
+        guard: What decides.
         tokenizer: Of the ids in the completions.
-        options: Of `VerifierGuard`.
     """
 
-    def __init__(self, verifier: Any, tokenizer: Any, **options: Any) -> None:
-        super().__init__(verifier, **options)
+    def __init__(self, guard: Guard, tokenizer: Any) -> None:
+        super().__init__(guard)
         self._tokenizer = tokenizer
 
     def review(self, batch: list[Completion]) -> Review:

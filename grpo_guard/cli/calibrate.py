@@ -86,20 +86,20 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     Raises:
         ConfigError: there is none, one is malformed, or they differ in sampler or scorer.
     """
-    from grpo_guard.config import ConfigError, build_verifier
+    from grpo_guard.config import ConfigError, build_verifier, unwrapped
     from grpo_guard.logprob.calibrate import require_same
     from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 
     chosen: list[LogProbVerifier] = []
-    for leaf in leaves(config.verifier):
+    for leaf in leaves(config.tree()):
         try:
             kind = load(VERIFIERS, str(leaf["type"]))
         except UnknownNameError as error:
             raise ConfigError(f"{where}: verifier.type: {error}") from None
         if not (isinstance(kind, type) and issubclass(kind, LogProbVerifier)):
             continue
-        options = {name: value for name, value in leaf.items() if name != "profile"}
+        options = {n: value for n, value in unwrapped(leaf).items() if n != "profile"}
         verifier = build_verifier(options, config.alpha)
         assert isinstance(verifier, LogProbVerifier)
         if chosen:

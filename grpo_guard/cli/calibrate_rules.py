@@ -65,7 +65,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 
     found: dict[str, HonestScores] = {}
     batches = list(_whole_groups(completions))
-    for leaf in leaves(config.verifier):
+    for leaf in leaves(config.tree()):
         if _reads_log_probs(leaf):
             continue
         options = {name: value for name, value in leaf.items() if name != "calibration"}

@@ -25,7 +25,7 @@ def calibrate(
     ] = 0.02,
 ) -> None:
     """The threshold on p_yes at which so much honest work is rejected. Exit 2 on bad input."""
-    from grpo_guard.config import ConfigError, GuardConfig, build_verifier
+    from grpo_guard.config import ConfigError, GuardConfig, build_verifier, unwrapped
     from grpo_guard.jsonl import InputError
     from grpo_guard.judge.errors import JudgeSetupError
     from grpo_guard.judge.verifier import JudgeVerifier
@@ -33,10 +33,10 @@ def calibrate(
     try:
         completions = [completion for _, completion in numbered(source)]
         guard = GuardConfig.from_yaml(config)
-        judges = [leaf for leaf in leaves(guard.verifier) if leaf["type"] == "judge"]
+        judges = [leaf for leaf in leaves(guard.tree()) if leaf["type"] == "judge"]
         if len(judges) != 1:
             raise ConfigError(f"{config}: expected one verifier of type judge, got {len(judges)}")
-        judge = build_verifier(judges[0], guard.alpha)
+        judge = build_verifier(unwrapped(judges[0]), guard.alpha)
         assert isinstance(judge, JudgeVerifier)
         judge.check()
         found = [p for p in judge.p_yes(completions) if p is not None]

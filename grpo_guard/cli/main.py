@@ -12,6 +12,8 @@ import typer
 
 from grpo_guard import __version__
 from grpo_guard.cli.calibrate import calibrate
+from grpo_guard.cli.config import app as _config
+from grpo_guard.cli.config import verifiers
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
@@ -49,6 +51,8 @@ app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
 app.command()(calibrate)
 app.command()(serve)
+app.command()(verifiers)
+app.add_typer(_config, name="config")
 app.add_typer(_ledger, name="ledger")
 _judge.command("probe")(importlib.import_module("grpo_guard.evals.judge_probe.cli").probe)
 app.add_typer(_judge, name="judge")

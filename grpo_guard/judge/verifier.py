@@ -58,6 +58,10 @@ class JudgeVerifier(CompletionVerifier):
     """
 
     name = "judge"
+    needs = (
+        "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
+        "transformers (grpo-guard[torch]), which the judge that ships runs on too"
+    )
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ class LogProbVerifier(CompletionVerifier):
         TypeError: no tokenizer, or ``sampling`` is no `SamplingSpec`.
     """
 
+    needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
     replays = False
     """Whether it scores with a coin's seeds."""
 

@@ -109,7 +109,7 @@ def test_the_line_to_blame_is_named_past_blank_ones(tmp_path, lines):
             CONFIG.replace("top_k: 50", "top_k: 20", 1),
             "tail_probability: sampling: expected that of logprob_bound",
         ),
-        (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: top_k: Field required"),
+        (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: expected one of engine, temp"),
         ("verifier: {all: []}", "nothing to calibrate"),
     ],
 )

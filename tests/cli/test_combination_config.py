@@ -73,8 +73,11 @@ def test_options_beside_the_list():
             {"cascade": [SCREENS], "shares": [1, 2]},
             r"verifier\.cascade: Cascade\.shares: expected 1",
         ),
-        ({"all": [SCREENS], "rejects": 1}, r"verifier\.all: .*unexpected keyword"),
-        ({"any": [SCREENS], "alpha": 0.1}, r"verifier\.any: .*unexpected keyword"),
+        (
+            {"all": [SCREENS], "rejects": 1},
+            r"verifier\.all: expected one of alpha, shares, name, got .rejects",
+        ),
+        ({"any": [SCREENS], "alpha": 0.1}, r"verifier\.any: expected one of name, got .alpha"),
         ({"all": [SCREENS], "any": [SCREENS]}, "expected type: NAME, or one of"),
         ({"not": SCREENS, "alpha": 0.1}, "expected type: NAME, or one of"),
         ({"all": []}, "expected a non-empty list"),

@@ -97,7 +97,8 @@ def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
         "alpha: 7\nverifier: {type: screens}": "got 7",
         "policy: {on_abstain: skp}\nverifier: {type: screens}": "'raise', got 'skp'",
         "policy: {max_abstain_rate: [1]}\nverifier: {type: screens}": "got a list",
-        "verifier: {type: screens}\nx: 1": "guard.yaml: x: Extra inputs are not permitted",
+        "verifier: {type: screens}\nx: 1": "guard.yaml: expected one of alpha, policy, "
+        "preset, verifier, ledger, got 'x'",
         "verifier: [1]": "got a list",
         "verifier: {type: scrns}": "got 'scrns'; did you mean 'screens'",
         "verifier:\n\t- x": "line 2, column 1",

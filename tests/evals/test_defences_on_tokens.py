@@ -16,7 +16,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.attacks.disguises import CLAIMED  # noqa: E402
-from grpo_guard.evals.defences.base import Ground  # noqa: E402
+from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
 from grpo_guard.evals.defences.judges import BACKEND, paper_judge, shipped  # noqa: E402
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds  # noqa: E402
 from grpo_guard.evals.defences.spans import (  # noqa: E402
@@ -109,7 +109,7 @@ def test_a_finding_in_characters_becomes_one_in_tokens() -> None:
         Completion("Q: Ann has 2 cows.\nA:", text, completion_ids=tuple(ids), reference="7"),
         Completion("Q: Ann has 2 cows.\nA:", "", completion_ids=(), reference="7"),
     ]
-    guard = TokenSpanGuard(AllOf(ScreensVerifier(), ArithmeticVerifier()), tokenizer)
+    guard = TokenSpanGuard(counting(AllOf(ScreensVerifier(), ArithmeticVerifier())), tokenizer)
     found, empty = guard.review(batch).verdicts
     assert found.rejected
     named = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -43,8 +44,17 @@ def _built(options: Mapping[str, Any]) -> Backend:
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(f"backend.type: expected one of {', '.join(BACKENDS)}, got {kind!r}{hint}")
     module, _, name = BACKENDS[kind].partition(":")
+    backend_class = getattr(import_module(module), name)
+    known = list(inspect.signature(backend_class).parameters)
+    for option in arguments:
+        if option not in known:
+            nearest = difflib.get_close_matches(str(option), known, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(
+                f"backend ({kind}): expected one of {', '.join(known)}, got {option!r}{hint}"
+            )
     try:
-        backend = getattr(import_module(module), name)(**arguments)
+        backend = backend_class(**arguments)
     except TypeError as error:
         raise ValueError(f"backend ({kind}): {error}") from None
     assert isinstance(backend, Backend)

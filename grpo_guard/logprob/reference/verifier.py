@@ -73,6 +73,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
     """
 
     name = "reference_likelihood"
+    needs = "a small language model; pip install 'grpo-guard[torch]'"
 
     def __init__(
         self,

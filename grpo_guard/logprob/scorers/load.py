@@ -31,6 +31,7 @@ def load_policy(
     Raises:
         ValueError: an unknown dtype, or no model or tokenizer there.
     """
+    _require_model(path_or_id)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -40,16 +41,16 @@ def load_policy(
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
-    if Path(path_or_id).exists() and not (Path(path_or_id) / "config.json").is_file():
-        raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
-    if path_or_id.count("/") != 1 and not Path(path_or_id).exists() and "/" in path_or_id:
-        raise ValueError(f"{path_or_id}: expected a model folder or an id NAME/MODEL, found none")
     warn_unpinned(path_or_id, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
     except Exception as error:
-        raise ValueError(f"{path_or_id}: expected a tokenizer beside the model: {error}") from error
+        if Path(path_or_id).exists():
+            expected = "a tokenizer beside the model"
+        else:
+            expected = "a model folder, but there is no such folder, or the id of a model to fetch"
+        raise ValueError(f"{path_or_id}: expected {expected}: {error}") from error
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path_or_id, dtype=torch_dtype, use_safetensors=True, **options
@@ -57,6 +58,18 @@ def load_policy(
     except Exception as error:
         raise ValueError(f"{path_or_id}: cannot load the model: {error}") from error
     return model.to(device).eval(), tokenizer
+
+
+def _require_model(path_or_id: str) -> None:
+    """Raises ValueError: neither a folder with a model in it nor, by its form, a model's id."""
+    path = Path(path_or_id)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
+    elif path_or_id.startswith((".", "~")) or path_or_id.count("/") > 1 or path.is_absolute():
+        raise ValueError(
+            f"{path_or_id}: expected a model folder or an id NAME/MODEL; there is no such folder"
+        )
 
 
 @functools.cache

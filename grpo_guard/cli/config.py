@@ -1,0 +1,122 @@
+"""``grpo-guard verifiers`` and ``grpo-guard config schema``: what a guard file may say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from grpo_guard.options import Options
+
+app = typer.Typer(help="What a guard file may say.", no_args_is_help=True)
+
+
+def verifiers() -> None:
+    """List verifiers and presets: names, options, types, defaults, and what each needs."""
+    from grpo_guard.config import WRAPPERS, preset_options, verifier_options
+    from grpo_guard.options import listed, options_of
+    from grpo_guard.presets import PRESETS
+    from grpo_guard.registry import VERIFIERS, load, names
+
+    for name in names(VERIFIERS):
+        try:
+            kind = load(VERIFIERS, name)
+        except ImportError as error:
+            typer.echo(f"type: {name}\n  {error}\n")
+            continue
+        needs = getattr(kind, "needs", None) or "nothing else"
+        options = listed(verifier_options(kind))
+        own = {option: said for option, said in options.items() if option not in WRAPPERS}
+        _print(f"type: {name}", kind.__doc__, own, f"  needs {needs}")
+    _print(
+        "beside any type", "What wraps a verifier.", listed(options_of("", dict, fields=WRAPPERS))
+    )
+    for name, preset in PRESETS.items():
+        try:
+            _print(f"preset: {name}", preset.__doc__, listed(preset_options(name)))
+        except ImportError as error:
+            typer.echo(f"preset: {name}\n  {error}\n")
+
+
+def _print(
+    title: str, docstring: str | None, options: Mapping[str, tuple[str, str]], *notes: str
+) -> None:
+    lines = [f"    {name}: {kind}; {default}" for name, (kind, default) in options.items()]
+    about = (docstring or "").strip().partition("\n")[0]
+    typer.echo("\n".join([title, f"  {about}", *notes, *lines, ""]))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of guard.yaml, for editors."""
+    typer.echo(json.dumps(guard_schema(), indent=2))
+
+
+def guard_schema() -> dict[str, Any]:
+    """The JSON schema of a guard file; of verifiers whose packages are installed."""
+    from pydantic.json_schema import models_json_schema
+
+    from grpo_guard.config import GuardConfig, preset_options, verifier_options
+    from grpo_guard.presets import PRESETS
+    from grpo_guard.registry import VERIFIERS, load, names
+
+    leaves: dict[str, type[Options]] = {}
+    presets: dict[str, type[Options]] = {}
+    for name in names(VERIFIERS):
+        try:
+            leaves[name] = verifier_options(load(VERIFIERS, name))
+        except ImportError:
+            continue
+    for name in PRESETS:
+        try:
+            presets[name] = preset_options(name)
+        except ImportError:
+            continue
+    models: list[type[Options]] = [GuardConfig, *leaves.values(), *presets.values()]
+    found, whole = models_json_schema([(m, "validation") for m in models])
+    definitions = whole["$defs"]
+
+    def reference(model: type[Options]) -> dict[str, Any]:
+        return found[model, "validation"]
+
+    def definition(model: type[Options]) -> dict[str, Any]:
+        place: dict[str, Any] = definitions[reference(model)["$ref"].rpartition("/")[2]]
+        return place
+
+    verifier, guard = {"$ref": "#/$defs/verifier"}, definition(GuardConfig)
+    for name, model in leaves.items():
+        _say(definition(model), "type", {"const": name})
+    for name, model in presets.items():
+        own = definition(model)
+        _say(own, "preset", {"const": name})
+        own["properties"]["policy"] = guard["properties"]["policy"]
+        if "beside" in own["properties"]:
+            own["properties"]["beside"] = {"type": "array", "items": verifier}
+    nodes = [
+        {"type": "object", "required": [key], "properties": {key: {
+            "type": "array", "items": verifier, "minItems": 1}}}
+        for key in ("all", "any", "vote", "cascade")
+    ]  # fmt: skip
+    nodes.append({"type": "object", "required": ["not"], "properties": {"not": verifier}})
+    own_type = {"type": "object", "required": ["type"], "properties": {"type": {"pattern": ":"}}}
+    definitions["verifier"] = {"anyOf": [*map(reference, leaves.values()), *nodes, own_type]}
+    guard["properties"]["verifier"] = verifier
+    guard["properties"] = {n: v for n, v in guard["properties"].items() if n not in _OF_PRESETS}
+    guard |= {"required": ["verifier"], "additionalProperties": False}
+    whole["anyOf"] = [reference(GuardConfig), *map(reference, presets.values())]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "guard.yaml",
+        **whole,
+    }
+
+
+_OF_PRESETS = ("preset", "state")
+
+
+def _say(definition: dict[str, Any], name: str, value: dict[str, Any]) -> None:
+    definition.setdefault("properties", {})[name] = value
+    definition["required"] = [name, *definition.get("required", [])]

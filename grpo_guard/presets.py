@@ -1,0 +1,276 @@
+"""The recommended guards, one for each kind of swarm, each with the policy that was measured best.
+
+.. code-block:: python
+
+    guard = presets.different_weights(state="guard-state")
+
+They are ordinary `Guard` objects. Each takes ``policy=`` in place of its own, ``state=`` for
+what it remembers, and ``beside=`` for verifiers of your own. In a guard file: ``preset: NAME`` with
+the same options beside it. Figures: docs/swarm-results.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.ensemble import AllOf
+from grpo_guard.guard import Guard
+from grpo_guard.judge.backends.base import Backend
+from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.ledger.verifier import StandingVerifier
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.policy import Policy
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verdict import Verdict, accept
+from grpo_guard.verifier import CompletionVerifier
+
+# Honest work is rejected now and then by checks of the text and by judges: what "drop" leaves out
+# is not unlearnt, and its share grows.
+_NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
+POLICIES: Final[Mapping[str, Policy]] = {
+    "same_weights": Policy(),
+    "shared_seed": Policy(),
+    "different_weights": Policy(on_reject=_NOT_UNLEARNT, on_long=("scale", "keep")),
+    "judged": Policy(on_reject=_NOT_UNLEARNT),
+    "failures_only": Policy(),
+}
+"""The policy of each preset. Where a place has several rules, the first that the trainer can carry
+out holds."""
+
+FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual", "wrong_inequality")
+"""Findings of arithmetic that honest work has too, now and then: counted per node."""
+
+
+def same_weights(
+    model: Any | str,
+    tokenizer: Any,
+    sampling: SamplingSpec,
+    *,
+    state: str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+    alpha: float = 1e-3,
+    beside: Sequence[CompletionVerifier] = (),
+    **options: Any,
+) -> Guard:
+    """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
+
+    It cannot see poison that the policy itself finds likely; `shared_seed` can.
+
+    Args:
+        model: The policy, the very object that is being trained; or a folder or model id to load.
+        tokenizer: Its tokenizer; None where the model is loaded.
+        sampling: What every node is declared to sample with.
+        state: Folder for what is remembered of nodes, made where there is none; None = kept until
+            the process ends. Phrases are remembered by the verifier object alone.
+        policy: In place of ``POLICIES["same_weights"]``.
+        alpha: Of each verifier: share of honest completions that it may reject.
+        beside: Verifiers that judge as well.
+        **options: Of `LogProbBoundVerifier`, and of its ``from_pretrained`` where it is loaded.
+
+    Raises:
+        ValueError, TypeError: as `LogProbBoundVerifier`; or ``state`` is no folder.
+        ImportError: transformers or torch is missing; with the command that installs it.
+    """
+    from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+
+    bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
+    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous")
+    return _guard("same_weights", state, policy, *beside, bound, phrases)
+
+
+def shared_seed(
+    model: Any | str,
+    tokenizer: Any,
+    sampling: SamplingSpec,
+    coin: PublicCoin | str,
+    *,
+    state: str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+    alpha: float = 1e-3,
+    beside: Sequence[CompletionVerifier] = (),
+    **options: Any,
+) -> Guard:
+    """For nodes that sample under a public coin: seed replay and the ledger.
+
+    Beside a replay, other checks could only cost honest work. Call ``begin_round`` of its
+    `SeedReplayVerifier` as each round begins. Which slots are filled is remembered by that object
+    alone.
+
+    Args:
+        model, tokenizer, sampling: As for `same_weights`.
+        coin: The coin, or the name of a run without beacons.
+        state, alpha, beside: As for `same_weights`.
+        policy: In place of ``POLICIES["shared_seed"]``.
+        **options: Of `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
+
+    Raises:
+        ValueError, TypeError: as `SeedReplayVerifier`; or ``state`` is no folder.
+        ImportError: transformers or torch is missing; with the command that installs it.
+    """
+    from grpo_guard import SeedReplayVerifier
+
+    coin = PublicCoin(coin) if isinstance(coin, str) else coin
+    replay = _on(
+        SeedReplayVerifier, model, tokenizer, sampling=sampling, coin=coin, alpha=alpha, **options
+    )
+    return _guard("shared_seed", state, policy, *beside, replay)
+
+
+def different_weights(
+    *,
+    state: str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+    beside: Sequence[CompletionVerifier] = (),
+    length_scaling: LengthScaling | None = None,
+) -> Guard:
+    """For nodes whose models differ: checks of the text, length as a factor, and the ledger.
+
+    It needs neither weights nor a judge.
+
+    Args:
+        state: Folder for what is remembered of nodes, as for `same_weights`.
+        policy: In place of ``POLICIES["different_weights"]``.
+        beside: Verifiers that judge as well.
+        length_scaling: The factors; None = `LengthScaling` as it comes. Where an honest model may
+            be much more long-winded than the others: ``LengthScaling(node_weight=0)``.
+
+    Raises:
+        ValueError: ``state`` is no folder.
+    """
+    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.code.verifier import CodeVerifier
+    from grpo_guard.content.length.verifier import LengthVerifier
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+    from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+    from grpo_guard.content.screens.verifier import ScreensVerifier
+    from grpo_guard.ledger.frequent import FrequentFindings
+
+    folder = _folder(state)
+    sums, answers = _ledger(folder, "sums"), _ledger(folder, "answers")
+    return _guard(
+        "different_weights",
+        folder,
+        policy,
+        *beside,
+        ScreensVerifier(),
+        FrequentFindings(ArithmeticVerifier(), sums, kinds=FORGIVEN_ONCE),
+        FrequentFindings(AnswerWordsVerifier(), answers, kinds=["answer_words"]),
+        CodeVerifier(),
+        RecurrenceVerifier(),
+        LengthVerifier(),
+        length_scaling=length_scaling,
+    )
+
+
+def judged(
+    backend: Backend | Mapping[str, Any] | None = None,
+    *,
+    state: str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+    beside: Sequence[CompletionVerifier] = (),
+    **options: Any,
+) -> Guard:
+    """A language model decides, behind screens, with the ledger.
+
+    Args:
+        backend: The model, or ``{"type": "openai", ...}``; None = the judge that ships, which
+            knows the bundled task and nothing else.
+        state, beside: As for `different_weights`.
+        policy: In place of ``POLICIES["judged"]``.
+        **options: Of `JudgeVerifier`.
+
+    Raises:
+        ValueError: as `JudgeVerifier`; or ``state`` is no folder.
+    """
+    from grpo_guard.judge.verifier import JudgeVerifier
+
+    return _guard("judged", state, policy, *beside, JudgeVerifier(backend, **options))
+
+
+def failures_only(*, policy: Policy | None = None) -> Guard:
+    """For nodes that are trusted: nothing is looked at, and only failures lose their reward.
+
+    A failure is what an adapter could not read: fields that are malformed, ids that do not fit.
+    It is what the other presets are to be compared with, and no defence.
+
+    Args:
+        policy: In place of ``POLICIES["failures_only"]``.
+    """
+    return Guard(_AcceptAll(), policy=policy or POLICIES["failures_only"])
+
+
+PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
+    preset.__name__: preset
+    for preset in (same_weights, shared_seed, different_weights, judged, failures_only)
+}
+
+
+class _AcceptAll(CompletionVerifier):
+    name = "failures_only"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return [accept(self.name) for _ in batch]
+
+
+def _guard(
+    name: str,
+    state: str | os.PathLike[str] | None,
+    policy: Policy | None,
+    *verifiers: CompletionVerifier,
+    length_scaling: LengthScaling | None = None,
+) -> Guard:
+    """Verifiers behind the nodes' standing, with the ledger that it comes from."""
+    ledger = _ledger(_folder(state), "ledger")
+    return Guard(
+        AllOf(StandingVerifier(ledger), *verifiers, name=name),
+        policy=policy or POLICIES[name],
+        ledger=ledger,
+        length_scaling=length_scaling,
+    )
+
+
+def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
+    """A verifier that reads log-probs, on a model or on one that is loaded."""
+    if isinstance(model, str | os.PathLike):
+        if tokenizer is not None:
+            raise TypeError("tokenizer: expected None beside a model that is loaded with its own")
+        loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
+        return loaded
+    verifier: CompletionVerifier = kind(model, tokenizer, **options)
+    return verifier
+
+
+def _ledger(folder: Path, name: str) -> EvidenceLedger:
+    return EvidenceLedger(folder / f"{name}.sqlite")
+
+
+def _folder(state: str | os.PathLike[str] | None) -> Path:
+    """Where ledgers lie: a ledger is a file, so without ``state`` a folder that is removed when the
+    process ends."""
+    if state is None:
+        folder = Path(tempfile.mkdtemp(prefix="grpo-guard-"))
+        atexit.register(_remove, folder, os.getpid())
+        return folder
+    folder = Path(state)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"state: expected a folder that exists or can be made, got {str(folder)!r} "
+            f"({error.strerror})"
+        ) from None
+    return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of the process that made it
+        shutil.rmtree(folder, ignore_errors=True)
