@@ -20,13 +20,12 @@ from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf_query import completion_text
 from grpo_guard.adapters.openrlhf_versions import require_openrlhf
-from grpo_guard.adapters.received import received, received_from, review
+from grpo_guard.adapters.received import Row, received, received_from, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_leaving_out,
 )
-from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
@@ -94,7 +93,7 @@ class OpenRLHFAdapter:
 def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Review | None:
     """The guard's findings; None where it could not look."""
     try:
-        return review(guard, completions_from(queries, prompts, labels))
+        return review(guard, rows_from(queries, prompts, labels))
     except AbstainError as error:
         logger.error("%s; the reward is 0", error)
     except Exception as error:
@@ -125,13 +124,13 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
     return {name: row[0] if samples == 1 else row for name, row in rows.items()}
 
 
-def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
+def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
     """A query is its prompt and the completion in one text; the label is the reference."""
     return [
-        received_from(_completion, query, prompt, label)
+        received_from(_row, query, prompt, label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
 
 
-def _completion(query: str, prompt: str, label: Any) -> Completion:
+def _row(query: str, prompt: str, label: Any) -> Row:
     return received(prompt, completion_text(query, prompt), reference=label)

@@ -172,7 +172,7 @@ class GuardedAgent:
 
     def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
         name = uuid4().hex
-        turns = [r.completions(texts[i], name, i) for i, r in enumerate(rollouts)]
+        turns = [r.rows(texts[i], name, i) for i, r in enumerate(rollouts)]
         found = review(self.guard, [turn for of_one in turns for turn in of_one])
         return GroupReview.of_turns(found, [len(of_one) for of_one in turns])
 

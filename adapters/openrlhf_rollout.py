@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
-from grpo_guard.adapters.received import received
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.received import Row, received
 from grpo_guard.verdict import Verdict
 
 Texts: TypeAlias = list[tuple[Span, str, str]]
@@ -57,7 +56,7 @@ class Rollout:
         own = [_text(tokenizer, self.ids[start:end]) for start, end in turns]
         return list(zip(turns, before, own, strict=True))
 
-    def completions(self, texts: Texts, group: str, slot: int) -> list[Completion]:
+    def rows(self, texts: Texts, group: str, slot: int) -> list[Row]:
         """One for each turn, behind all the tokens before it; an empty one where there is none.
 
         A turn that was cut off at the token limit has ``finish_reason="length"``.

@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.received import Row
 from grpo_guard.guard import Guard, Review
 
 
 class Reviewer(Protocol):
     """A guard, or what has its batches reviewed."""
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(self, batch: Sequence[Row]) -> Review:
         """Verdicts and metrics for one batch."""
 
 
@@ -37,7 +37,7 @@ class SharedReviews:
         self._future: Future[Review] = Future()
 
     def get(
-        self, reviewer: Reviewer, batch: Sequence[Completion], *, reader: object
+        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[Review, bool]:
         """The review, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
@@ -46,7 +46,7 @@ class SharedReviews:
         return future.result(), first
 
     async def aget(
-        self, reviewer: Reviewer, batch: Sequence[Completion], *, reader: object
+        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[Review, bool]:
         """`get` without blocking the running loop.
 
@@ -61,7 +61,7 @@ class SharedReviews:
             threading.Thread(target=run, args=arguments, daemon=True).start()
         return await asyncio.wrap_future(future), first
 
-    def _join(self, batch: Sequence[Completion], reader: object) -> tuple[Future[Review], bool]:
+    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[Review], bool]:
         # All fields count, the training round among them; repr tells "1" from 1 and quotes strings.
         digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
         with self._lock:
@@ -85,7 +85,7 @@ def shared_reviews(guard: Guard) -> SharedReviews:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
-def _review_into(future: Future[Review], reviewer: Reviewer, batch: Sequence[Completion]) -> None:
+def _review_into(future: Future[Review], reviewer: Reviewer, batch: Sequence[Row]) -> None:
     try:
         future.set_result(reviewer.review(batch))
     except BaseException as error:  # whoever waits must hear of it, whatever it is

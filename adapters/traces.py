@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from grpo_guard.adapters.received import claimed, received, received_from, review
-from grpo_guard.completion import Completion, content_text
+from grpo_guard.adapters.received import Row, claimed, received, received_from, review
+from grpo_guard.completion import content_text
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.verdict import Verdict
@@ -23,7 +23,7 @@ from grpo_guard.verdict import Verdict
 TURNS_AT_ONCE: Final = 32
 
 
-def completions_from(trace: Any, *, round: int | None = None) -> Iterator[Completion]:
+def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     """One completion per turn of the model, in order; an empty one where it said nothing.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
@@ -46,14 +46,14 @@ def completions_from(trace: Any, *, round: int | None = None) -> Iterator[Comple
         yield received(asked, said(nodes[i].message), **_ids(nodes, i), **shared)
 
 
-def _turns(trace: Any, round: int | None) -> Iterator[Completion]:
-    """`completions_from`; where the trace cannot be read any further, a malformed one."""
-    turns = completions_from(trace, round=round)
+def _turns(trace: Any, round: int | None) -> Iterator[Row]:
+    """`rows_from`; where the trace cannot be read any further, a malformed one."""
+    turns = rows_from(trace, round=round)
     while (turn := received_from(_next, turns)) is not None:
         yield turn
 
 
-def _next(turns: Iterator[Completion]) -> Completion | None:
+def _next(turns: Iterator[Row]) -> Row | None:
     return next(turns, None)
 
 

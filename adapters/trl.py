@@ -33,21 +33,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_no_gain,
 )
 from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
-from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
+from grpo_guard.adapters.trl_batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl_leaks import check_decorated
 from grpo_guard.adapters.trl_review import BatchReviewer, distributed_ranks
 from grpo_guard.adapters.trl_versions import require_trl
-from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
-__all__ = ["GuardedReward", "TRLAdapter", "completions_from", "log_review"]
+__all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
 
 class TRLAdapter:
@@ -215,8 +215,8 @@ def _trainer(kwargs: Mapping[str, Any]) -> Any:
     return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
 
 
-def _batch(kwargs: Mapping[str, Any]) -> list[Completion]:
-    return completions_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
+def _batch(kwargs: Mapping[str, Any]) -> list[Row]:
+    return rows_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
 
 
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()

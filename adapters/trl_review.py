@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.adapters.received import review as review_received
+from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.adapters.trl_batch import prompt_key
-from grpo_guard.completion import Completion, Message
+from grpo_guard.completion import Message
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError
@@ -43,7 +44,7 @@ class BatchReviewer:
     guard: Guard
     counted_slots: bool = False
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(self, batch: Sequence[Row]) -> Review:
         """Verdicts and metrics for this rank's rows, in order.
 
         Raises:
@@ -52,12 +53,12 @@ class BatchReviewer:
         """
         distributed = distributed_ranks()
         if distributed is None:
-            return review_received(self.guard, batch)
+            return review_rows(self.guard, batch)
         rank = distributed.get_rank()
-        keys = _gathered(distributed, [_digest(prompt_key(c.prompt)) for c in batch])
+        keys = _gathered(distributed, [_digest(prompt_key(row.completion.prompt)) for row in batch])
         owners = _owners(keys)
         if not owners:
-            return review_received(self.guard, batch)
+            return review_rows(self.guard, batch)
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
             (r, i): row
@@ -65,7 +66,7 @@ class BatchReviewer:
             for i, row in rows.items()
             if owners[keys[r][i]] == rank
         }
-        work |= {(rank, i): c for i, c in enumerate(batch) if keys[rank][i] not in owners}
+        work |= {(rank, i): row for i, row in enumerate(batch) if keys[rank][i] not in owners}
         failure: Exception | None = None
         judged: Judged = {}
         try:
@@ -83,9 +84,7 @@ class BatchReviewer:
             judged |= {key: verdict for key, verdict in theirs.items() if key[0] == rank}
         return _review_of([judged[rank, i] for i in range(len(batch))])
 
-    def _judged(
-        self, work: dict[tuple[int, int], Completion], keys: Sequence[Sequence[bytes]]
-    ) -> Judged:
+    def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
         """Verdicts of the rows that this rank judges, numbered as one batch."""
         places = sorted(work)
         groups: dict[bytes, int] = {}
@@ -93,10 +92,12 @@ class BatchReviewer:
         rows = []
         for rank, i in places:
             group = groups.setdefault(keys[rank][i], len(groups))
-            row = replace(work[rank, i], group=group)
-            rows.append(replace(row, slot=sizes[group]) if self.counted_slots else row)
+            row = work[rank, i]
+            slot = sizes[group] if self.counted_slots else row.completion.slot
+            completion = replace(row.completion, group=group, slot=slot)
+            rows.append(replace(row, completion=completion))
             sizes[group] += 1
-        review = review_received(self.guard, rows)
+        review = review_rows(self.guard, rows)
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
 
@@ -134,11 +135,13 @@ def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
     }
 
 
-def _light(completion: Completion) -> Completion:
+def _light(row: Row) -> Row:
     """Without the images of its prompt: verifiers read text, and images are megabytes."""
-    if isinstance(completion.prompt, str):
-        return completion
-    return replace(completion, prompt=[_text_only(message) for message in completion.prompt])
+    prompt = row.completion.prompt
+    if isinstance(prompt, str):
+        return row
+    text = [_text_only(message) for message in prompt]
+    return replace(row, completion=replace(row.completion, prompt=text))
 
 
 def _text_only(message: Message) -> Message:

@@ -22,16 +22,15 @@ import torch
 from torch import Tensor
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
-from grpo_guard.adapters.received import MALFORMED
+from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.reward_function import chosen_policy
 from grpo_guard.adapters.trl import log_review
-from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
+from grpo_guard.adapters.trl_batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl_forward import ReusesForward
 from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl_masks import keep_mask, take_out
 from grpo_guard.adapters.trl_review import BatchReviewer
 from grpo_guard.adapters.trl_versions import require_trl
-from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
@@ -121,7 +120,7 @@ class GuardedTrainer(ReusesForward):
             "completion_ids": completion_ids_list,
             "trainer_state": self.state,  # type: ignore[attr-defined]
         }
-        batch = completions_from(given, tokenizer=tokenizer_of(self))
+        batch = rows_from(given, tokenizer=tokenizer_of(self))
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         return self._settled(rewards, review, batch)
@@ -136,7 +135,7 @@ class GuardedTrainer(ReusesForward):
         )
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
-    def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Completion]) -> Tensor:
+    def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
         """The rewards of all ranks after the veto, [rows, functions]; NaN = says nothing.
 
         Every rank settles all rows, from rulings that they exchange, and comes to the same rewards.
@@ -145,12 +144,8 @@ class GuardedTrainer(ReusesForward):
         spans = self._masked(review, batch)
         own = [
             # What loses tokens keeps its reward. What an adapter put right is nobody's work.
-            Ruling.ACCEPTED
-            if of_row
-            else Ruling.BARRED
-            if MALFORMED in c.metadata and verdict.rejected
-            else ruling_of(verdict)
-            for verdict, c, of_row in zip(review.verdicts, batch, spans, strict=True)
+            Ruling.BARRED if row.put_right else Ruling.ACCEPTED if of_row else ruling_of(verdict)
+            for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
         factors = review.length_factors or [1.0] * len(batch)
         exchanged = torch.tensor([own, factors], dtype=torch.float32, device=rewards.device).T
@@ -170,19 +165,19 @@ class GuardedTrainer(ReusesForward):
         start = self.accelerator.process_index * len(batch)  # type: ignore[attr-defined]
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
         self._taken_out = [
-            ((0, len(c.completion_ids or ())),)
-            if not settled.kept[start + i] or MALFORMED in c.metadata
+            ((0, len(row.completion.completion_ids or ())),)
+            if not settled.kept[start + i] or row.put_right
             else spans[i]
-            for i, c in enumerate(batch)
+            for i, row in enumerate(batch)
         ]
         kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
 
-    def _masked(self, review: Review, batch: Sequence[Completion]) -> list[tuple[Span, ...]]:
+    def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
         """The tokens that each rejection rests on and that leave the loss in its place, [B]."""
         if not self.mask_spans:
             return [()] * len(batch)
-        lengths = [len(c.completion_ids or ()) for c in batch]
+        lengths = [len(row.completion.completion_ids or ()) for row in batch]
         spans = [flagged_tokens(v, n) for v, n in zip(review.verdicts, lengths, strict=True)]
         flagged = sum(len({t for a, b in of_row for t in range(a, b)}) for of_row in spans)
         share = flagged / max(1, sum(lengths))

@@ -20,9 +20,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_guard.adapters.received import claimed, received, received_from, review
+from grpo_guard.adapters.received import Row, claimed, received, received_from, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
-from grpo_guard.completion import Completion, shown
+from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -78,24 +78,24 @@ class VerlAdapter:
         if function.is_async:
 
             async def guarded_async(**kwargs: Any) -> Any:
-                found = await asyncio.to_thread(review, guard, batch_of(kwargs))
+                found = await asyncio.to_thread(review, guard, rows_from(kwargs))
                 return settle(found, await function.call(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
-            found = review(guard, batch_of(kwargs))
+            found = review(guard, rows_from(kwargs))
             return settle(found, function.call(**arguments(kwargs)))
 
         return dressed(guarded)
 
 
-def batch_of(kwargs: Mapping[str, Any]) -> list[Completion]:
+def rows_from(kwargs: Mapping[str, Any]) -> list[Row]:
     """One completion a call."""
-    return [received_from(completion_from, kwargs)]
+    return [received_from(row_from, kwargs)]
 
 
-def completion_from(kwargs: Mapping[str, Any]) -> Completion:
+def row_from(kwargs: Mapping[str, Any]) -> Row:
     """The completion behind verl's keywords; ``task`` is the data source.
 
     The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any, Final
 
 from grpo_guard.adapters.verl_log import StepLog
@@ -12,13 +11,12 @@ from grpo_guard.adapters.verl_settings import Settings
 from grpo_guard.adapters.verl_siblings import SiblingCollector
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.completion import Completion
-from grpo_guard.guard import Guard
-from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.guard import AbstainWindow
+from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
+from grpo_guard.verdict import Cause, Outcome, abstain, accept
 
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"
-_LOST: Final = "guard_lost"
 
 
 class Collector(SiblingCollector):
@@ -44,7 +42,8 @@ class CollectorHandle:
         self._actor: Any = None
         # Counts what was heard and what was not, so that a run without a guard does not go on.
         self.policy = settings.policy()
-        self._heard = Guard(_Heard(), policy=self.policy)
+        self._heard = AbstainWindow(self.policy)
+        self._lowest = 0.0
 
     async def settle(self, trajectory: Trajectory) -> Settled:
         """The collector's word; an abstention where it died or does not answer in time.
@@ -54,7 +53,7 @@ class CollectorHandle:
         """
         import ray
 
-        problem: Cause | None = None
+        verdict = accept("verl")
         settled: Settled | None = None
         timeout = trajectory.timeout + self._settings.answer_timeout
         try:
@@ -64,19 +63,22 @@ class CollectorHandle:
             raise  # the guard's own error, e.g. AbstainError
         except ray.exceptions.RayError as error:
             self._actor = None
-            problem = Cause.FAULT
+            verdict = abstain("verl", Cause.FAULT, "the collector did not answer")
             logger.error("the guard's collector is gone: %s", error)
         except TimeoutError:
-            problem = Cause.TIMEOUT
+            verdict = abstain("verl", Cause.TIMEOUT, "the collector did not answer")
             logger.error("the guard's collector did not answer within %s s", timeout)
-        metadata = {} if problem is None else {_LOST: problem}
-        review = self._heard.review([Completion("", "", metadata=metadata)])
+        self._heard.add([Completion("", "")], [verdict])
         if settled is not None:
             return settled
-        (score,) = self._heard.settle([trajectory.score], review)
+        refuse_abstentions(self.policy, [verdict])
+        given, rulings = [[trajectory.score]], [ruling_of(verdict)]
+        earned = settle(given, rulings, self.policy, lowest_seen=self._lowest)
+        self._lowest = min(self._lowest, *earned.lowest)
+        ((score,),) = earned.rewards
         # The siblings' mean is lost with the collector.
         value = min(0.0, trajectory.score or 0.0) if score is None else score
-        return Settled(value, score is None, Outcome.ABSTAIN, problem or Cause.FAULT, 1)
+        return Settled(value, score is None, Outcome.ABSTAIN, verdict.cause, 1)
 
     def absent(self, uid: str, step: int | None, siblings: int) -> None:
         """Tell that a trajectory will not come. Nobody waits for the answer."""
@@ -99,17 +101,3 @@ class CollectorHandle:
                 .remote(self._settings)
             )
         return self._actor
-
-
-class _Heard(CompletionVerifier):
-    """Abstains on what the collector said nothing of."""
-
-    name = "verl"
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [
-            abstain(self.name, c.metadata[_LOST], "the collector did not answer")
-            if _LOST in c.metadata
-            else accept(self.name)
-            for c in batch
-        ]

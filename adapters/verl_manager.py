@@ -19,12 +19,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.verl_actor import CollectorHandle
 from grpo_guard.adapters.verl_estimators import hook_missing, needs_hook
-from grpo_guard.adapters.verl_rows import completions_from, last_row, told_of
+from grpo_guard.adapters.verl_rows import last_row, rows_from, told_of
 from grpo_guard.adapters.verl_settings import UNTOLD_TIMEOUT, Settings
 from grpo_guard.adapters.verl_trajectory import Settled, Trajectory, finite
-from grpo_guard.completion import Completion, shown
+from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome
@@ -78,8 +79,12 @@ class GuardedRewardManager:
             raise hook_missing(self.settings.estimator)
         try:
             # Read first: verl's managers write into the columns.
-            completions = await asyncio.to_thread(
-                completions_from, data, self.tokenizer, self.max_tokens
+            rows = await asyncio.to_thread(
+                rows_from,
+                data,
+                self.tokenizer,
+                self.max_tokens,
+                rejects_unread=self.collector.policy.on_abstain == "pass",
             )
             graded = await self._graded(data)
             raw = _number(graded["reward_score"])
@@ -92,7 +97,7 @@ class GuardedRewardManager:
             return _answer(graded, raw, None)
         if raw is None:
             logger.warning("verl: the reward function gave no finite reward; left out")
-        trajectory = self._trajectory(data, tuple(completions), raw)
+        trajectory = self._trajectory(data, tuple(rows), raw)
         return _answer(graded, raw, await self.collector.settle(trajectory))
 
     @classmethod
@@ -111,9 +116,7 @@ class GuardedRewardManager:
         graded: dict[str, Any] = await self.inner.run_single(last_row(data))
         return graded
 
-    def _trajectory(
-        self, data: Any, completions: tuple[Completion, ...], score: float | None
-    ) -> Trajectory:
+    def _trajectory(self, data: Any, rows: tuple[Row, ...], score: float | None) -> Trajectory:
         told = told_of(data.non_tensor_batch)
         uid, step = _key(data)
         siblings = told.siblings if told else self.settings.rollouts
@@ -122,7 +125,7 @@ class GuardedRewardManager:
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,
-            completions,
+            rows,
             score,
             self._timeout(told is not None),
         )

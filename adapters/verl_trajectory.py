@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.received import Row
 from grpo_guard.verdict import Cause, Outcome
 
 
@@ -16,7 +16,7 @@ class Trajectory:
     Args:
         uid, step: What it has in common with its siblings.
         siblings: How many there are, itself among them.
-        completions: All that it trains on; at least one.
+        rows: All that it trains on; at least one.
         score: The reward function's; None = it gave none, or a number that is not finite.
         timeout: Seconds that it waits for the others.
     """
@@ -24,14 +24,15 @@ class Trajectory:
     uid: str
     step: int | None
     siblings: int
-    completions: tuple[Completion, ...]
+    rows: tuple[Row, ...]
     score: float | None
     timeout: float
 
     @property
     def tokens(self) -> int:
         """How much room it takes while it waits."""
-        return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in self.completions)
+        completions = [row.completion for row in self.rows]
+        return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
 
 
 @dataclass(frozen=True, slots=True)

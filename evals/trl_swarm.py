@@ -92,9 +92,11 @@ class TimedGuard(Guard):
 
     seconds = cpu = 0.0
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Review:
         wall, cpu = time.perf_counter(), time.process_time()
-        review = super().review(batch)
+        review = super().review(batch, given)
         self.seconds += time.perf_counter() - wall
         self.cpu += time.process_time() - cpu
         return review

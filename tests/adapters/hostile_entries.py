@@ -14,14 +14,14 @@ import torch
 from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
 from grpo_guard.adapters.openrlhf_agent import GuardedAgent
 from grpo_guard.adapters.prime_rl import GuardFilter
-from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.slime import SlimeAdapter
 from grpo_guard.adapters.trl import TRLAdapter
+from grpo_guard.adapters.trl_batch import MALFORMED
 from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
 from grpo_guard.adapters.verifiers import VerifiersAdapter
 from grpo_guard.adapters.verl import VerlAdapter
-from grpo_guard.adapters.verl_rows import TOLD, Told, completions_from
+from grpo_guard.adapters.verl_rows import TOLD, Told, rows_from
 from grpo_guard.adapters.verl_siblings import SiblingCollector
 from grpo_guard.adapters.verl_trajectory import Trajectory
 
@@ -88,7 +88,7 @@ def trl_reasoning(guard, rows):
 
     Trainer.__module__ = "trl.trainer"
     given = columns(rows)
-    from grpo_guard.adapters.trl_batch import completions_from as batch_of
+    from grpo_guard.adapters.trl_batch import rows_from as batch_of
     from grpo_guard.adapters.trl_review import BatchReviewer
 
     batch = batch_of(given, tokenizer=Trainer.processing_class)
@@ -161,7 +161,7 @@ def verl_manager(guard, rows):
                     TOLD: one(Told(len(rows), False, ((1,) * len(ids),), (row["log_probs"],))),
                 },
             )
-            made = tuple(completions_from(data, Characters(), 64))
+            made = tuple(rows_from(data, Characters(), 64))
             calls.append(collector.settle(Trajectory("a", 1, len(rows), made, 1.0, 30.0)))
         return await asyncio.gather(*calls)
 

@@ -178,13 +178,15 @@ def test_what_a_response_says_beside_its_tokens():
         0, [(4, 7)], 99, observation_tokens=[ord(c) for c in "ask yes"], prompt="ask ",
         rollout_log_probs=None, node=7, label=["yes"],
     )  # fmt: skip
-    (completion,) = sample.completions(sample.texts(Bytes(drops=False)), "g", 3)
+    (row,) = sample.rows(sample.texts(Bytes(drops=False)), "g", 3)
+    completion = row.completion
     assert (completion.prompt, completion.text) == ("ask ", "yes")
     assert (completion.node, completion.group, completion.slot) == ("7", "g", 3)
     # Labels that are no answer are none at all.
     assert completion.sampler_logprobs is completion.reference is None
     assert completion.finish_reason is None
     shown = rollout(0, [(4, 7)], 99, observation_tokens=[9] * 7, prompt="ask ", images=["cat.png"])
-    (completion,) = shown.completions(shown.texts(Bytes(drops=False)), "g", 0)
+    (row,) = shown.rows(shown.texts(Bytes(drops=False)), "g", 0)
+    completion = row.completion
     assert completion.prompt == "ask "
     assert completion.prompt_ids is None

@@ -12,7 +12,7 @@ from rule_verifiers import NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, twos
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
-from grpo_guard.adapters.trl_batch import completions_from, prompt_key
+from grpo_guard.adapters.trl_batch import prompt_key, rows_from
 from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
 
 PLAIN = Policy(on_abstain="zero")
@@ -199,5 +199,5 @@ def test_what_is_a_group():
     assert prompt_key("p") == "p"
     tensors = [[{"role": "user", "content": [{"image": torch.ones(2)}]}] for _ in range(2)]
     assert len({prompt_key(t) for t in tensors}) in (1, 2)  # and no error
-    batch = completions_from({"prompts": ["p", "q", "p"], "completions": ["a", "b", "c"]})
-    assert [c.group for c in batch] == [0, 1, 0]
+    rows = rows_from({"prompts": ["p", "q", "p"], "completions": ["a", "b", "c"]})
+    assert [row.completion.group for row in rows] == [0, 1, 0]
