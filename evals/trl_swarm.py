@@ -118,7 +118,7 @@ class Exchange:
     def __call__(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         import torch
 
-        from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+        from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 
         config, share = self.config, self.config.group_size // len(NODES)
         asked = list(dict.fromkeys(prompts))
@@ -211,7 +211,7 @@ def _trainer(
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from grpo_guard.adapters.trl_trainer import GuardedTrainer
+    from grpo_guard.adapters.trl.trainer import GuardedTrainer
     from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
     rows = config.prompts * config.group_size

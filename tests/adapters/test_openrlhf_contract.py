@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rule_verifiers import Broken, NoWord
 
 from grpo_guard import FrameworkError, Policy, guard
-from grpo_guard.adapters.openrlhf import rows_from
-from grpo_guard.adapters.openrlhf_query import ENDS, completion_text
+from grpo_guard.adapters.openrlhf.query import ENDS, completion_text
+from grpo_guard.adapters.openrlhf.reward import rows_from
 from grpo_guard.content.screens.verifier import ScreensVerifier
 
 ZERO = Policy(on_abstain="zero")

@@ -10,7 +10,7 @@ from tiny_trl import CapturingTrainer  # sets what keeps TRL quiet and offline, 
 from trl import GRPOConfig
 from trl_calls import call
 
-from grpo_guard.adapters.trl import rows_from
+from grpo_guard.adapters.trl.reward import rows_from
 from grpo_guard.evals.policies.bundled import load_bundled
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "trl_seed_replay.py"

@@ -11,7 +11,7 @@ from test_trl_trainer import Notes, grpo, odd, train
 from transformers import AddedToken, LlavaConfig, Qwen2Config
 
 from grpo_guard import FrameworkError, Policy
-from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.verdict import Cause
 
 

@@ -12,8 +12,8 @@ from rule_verifiers import NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, twos
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
-from grpo_guard.adapters.trl_batch import prompt_key, rows_from
-from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.trl.batch import prompt_key, rows_from
 
 PLAIN = Policy(on_abstain="zero")
 

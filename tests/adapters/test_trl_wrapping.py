@@ -12,7 +12,7 @@ from rule_verifiers import Broken, NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
 from grpo_guard import AbstainError, Completion, FrameworkError, Policy, guard
-from grpo_guard.adapters.trl import rows_from
+from grpo_guard.adapters.trl.reward import rows_from
 
 
 def completions_from(*given, **more):

@@ -9,7 +9,7 @@ import tiny_trl
 from rule_verifiers import NoWord
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.verdict import accept, reject
 
 

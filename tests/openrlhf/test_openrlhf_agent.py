@@ -27,8 +27,8 @@ from openrlhf_parts import (
 )
 
 from grpo_guard import FrameworkError, Guard, Policy
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
-from grpo_guard.adapters.openrlhf_rollout import number
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.rollout import number
 
 GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
 # The third is right and poisoned; the group's honest rewards are 1, 0, 1.

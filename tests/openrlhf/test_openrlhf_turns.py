@@ -28,7 +28,7 @@ from openrlhf_verifiers import Words
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 FEEDBACK = "<|im_start|>user\nAnd, Hail?<|im_end|>\n<|im_start|>assistant\n"

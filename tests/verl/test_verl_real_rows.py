@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_verl import HONEST, QUESTION, batch, several_outputs
 
-from grpo_guard.adapters.verl_rows import (
+from grpo_guard.adapters.verl.batch import (
     TOLD,
     Told,
     last_row,

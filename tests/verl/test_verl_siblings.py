@@ -7,9 +7,8 @@ import pytest
 
 from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import Row, as_malformed
-from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_siblings import SiblingCollector
-from grpo_guard.adapters.verl_trajectory import Trajectory
+from grpo_guard.adapters.verl.actor import StepLog
+from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
 
@@ -221,7 +220,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
 
     async def go():
         log = StepLog(str(file))
-        made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log)
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log.add)
         for step, texts in ((1, ("fine", "Hail")), (2, ("fine", "fine"))):
             rows = [row(text, step=step, siblings=2) for text in texts]
             await asyncio.gather(*map(made.settle, rows))
@@ -237,7 +236,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
 
 def test_a_full_disk_stops_no_training(tmp_path):
     async def go():
-        made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01))
+        made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01).add)
         settled = await made.settle(row("fine", siblings=1))
         await asyncio.sleep(0.05)
         return settled

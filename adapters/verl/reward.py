@@ -7,7 +7,7 @@ one completion at a time and takes a number or a dict with ``"score"``. Point
 What a guard can see from here is little: no token ids, no group, and no prompt unless the data set
 puts one into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is
 the empty string, and verifiers that score tokens given the prompt are of no use). Each call is a
-batch of one, so ``Policy.abstain_window`` counts completions. `verl_manager` sees all of that, and
+batch of one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and
 whole groups.
 
 verl passes on whatever a reward function returns: None, NaN and infinities become 0 here.

@@ -7,7 +7,7 @@ unguarded function is a reward (a warning names it). Guard all of them, as one l
 
     GRPOTrainer(reward_funcs=guard(verifier)([correct, well_formed]), ...)
 
-`GuardedGRPOTrainer` in `trl_trainer` guards all functions at once, and more than a reward function
+`GuardedGRPOTrainer` in `trl.trainer` guards all functions at once, and more than a reward function
 can reach.
 
 Know what the guard can and cannot see from here:
@@ -34,16 +34,20 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_no_gain,
 )
-from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
-from grpo_guard.adapters.trl_batch import counts_slots, rows_from, tokenizer_of
-from grpo_guard.adapters.trl_leaks import check_decorated
-from grpo_guard.adapters.trl_review import BatchReviewer, distributed_ranks
-from grpo_guard.adapters.trl_versions import require_trl
+from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.leaks import check_decorated
+from grpo_guard.adapters.trl.review import (
+    BatchReviewer,
+    SharedReviews,
+    distributed_ranks,
+    shared_reviews,
+)
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -72,7 +76,7 @@ class TRLAdapter:
                 reward; something in the list is no function, two have the same name (TRL would
                 merge their metrics), or the installed trl is older than 1.6.
         """
-        require_trl()
+        require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
         guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)

@@ -1,4 +1,4 @@
-"""TRL: the review of a batch, with whole groups and with the slots that nothing usable came for.
+"""TRL: the review of a batch: once for all functions that ask, of whole groups over all ranks.
 
 Each rank of a TRL run sees a slice of the batch, and a group may straddle slices. A verifier that
 compares a group's members would then compare half of them, so that the rows of such a group are
@@ -7,16 +7,21 @@ brought to one rank, judged there, and their verdicts sent back.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import hashlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
-from grpo_guard.adapters.trl_batch import prompt_key
+from grpo_guard.adapters.trl.batch import prompt_key
 from grpo_guard.completion import Message
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
@@ -164,3 +169,80 @@ def _review_of(judged: Sequence[tuple[Verdict, float | None]]) -> Review:
     kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
     mean = sum(kept) / len(kept) if kept else 1.0
     return Review(verdicts, metrics(verdicts) | {"guard/length_factor": mean}, factors)
+
+
+class Reviewer(Protocol):
+    """A guard, or what has its batches reviewed."""
+
+    def review(self, batch: Sequence[Row]) -> Review:
+        """Verdicts and metrics for one batch."""
+
+
+class SharedReviews:
+    """The review of the latest batch, so that several reward functions cost one verification.
+
+    Only one is kept: within a batch TRL calls the functions one after the other, or all at once
+    where they are async. A function that asks again after the review is done has a new batch that
+    merely looks the same; it is verified again, since the policy may have moved on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._digest = b""
+        self._readers: set[int] = set()
+        self._future: Future[Review] = Future()
+
+    def get(
+        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
+    ) -> tuple[Review, bool]:
+        """The review, and whether this reader was the first to ask for it."""
+        future, first = self._join(batch, reader)
+        if first:
+            _review_into(future, reviewer, batch)
+        return future.result(), first
+
+    async def aget(
+        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
+    ) -> tuple[Review, bool]:
+        """`get` without blocking the running loop.
+
+        A thread of its own does the work and sets the result: were it a task of this loop, a
+        cancelled first caller would take the review away from the others, and a sync function
+        waiting for it on the loop's thread would wait for ever.
+        """
+        future, first = self._join(batch, reader)
+        if first:
+            run = contextvars.copy_context().run
+            arguments = (_review_into, future, reviewer, batch)
+            threading.Thread(target=run, args=arguments, daemon=True).start()
+        return await asyncio.wrap_future(future), first
+
+    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[Review], bool]:
+        # All fields count, the training round among them; repr tells "1" from 1 and quotes strings.
+        digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
+        with self._lock:
+            again = id(reader) in self._readers and self._future.done()
+            first = digest != self._digest or again
+            if first:
+                self._digest, self._readers, self._future = digest, set(), Future()
+                # A running future cannot be cancelled: a caller that gives up only stops waiting.
+                self._future.set_running_or_notify_cancel()
+            self._readers.add(id(reader))
+            return self._future, first
+
+
+_all_reviews: WeakKeyDictionary[Guard, SharedReviews] = WeakKeyDictionary()
+_all_reviews_lock = threading.Lock()
+
+
+def shared_reviews(guard: Guard) -> SharedReviews:
+    """Those of this guard, the same ones at each call."""
+    with _all_reviews_lock:
+        return _all_reviews.setdefault(guard, SharedReviews())
+
+
+def _review_into(future: Future[Review], reviewer: Reviewer, batch: Sequence[Row]) -> None:
+    try:
+        future.set_result(reviewer.review(batch))
+    except BaseException as error:  # whoever waits must hear of it, whatever it is
+        future.set_exception(error)

@@ -12,25 +12,75 @@ group's mean is then what it is without it, and its own advantage 0.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
-from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.settlement import mean_of_kept
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import Cause, Outcome, Verdict
 
 Key: TypeAlias = tuple[str, int | None]
+Log: TypeAlias = Callable[[Sequence[int | None], Sequence[Verdict]], None]
 # Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
 # its group can be compared with, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
 # Of what waits, prompts included: about 2 GB as Python has them.
 _MOST_TOKENS = 30_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One rollout that was graded and waits for its verdict.
+
+    Args:
+        uid, step: What it has in common with its siblings.
+        siblings: How many there are, itself among them.
+        rows: All that it trains on; at least one.
+        score: The reward function's; None = it gave none, or a number that is not finite.
+        timeout: Seconds that it waits for the others.
+    """
+
+    uid: str
+    step: int | None
+    siblings: int
+    rows: tuple[Row, ...]
+    score: float | None
+    timeout: float
+
+    @property
+    def tokens(self) -> int:
+        """How much room it takes while it waits."""
+        completions = [row.completion for row in self.rows]
+        return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a trajectory earns.
+
+    Args:
+        score: Finite. Of one that is left out, the mean of those that stay, 0 where none does.
+        left_out: It is to train nothing.
+        outcome, cause: Of its verdict.
+        together: How many were judged as one group.
+    """
+
+    score: float
+    left_out: bool
+    outcome: Outcome
+    cause: Cause
+    together: int
+
+
+def finite(score: float | None) -> float | None:
+    """A reward that a group's mean survives; None where it is none."""
+    return score if score is not None and math.isfinite(score) else None
 
 
 @dataclass(slots=True)
@@ -55,7 +105,7 @@ class SiblingCollector:
             wait for could not come in.
         most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
             so that nobody's long completions cut short the wait of others.
-        log: Told of every verdict.
+        log: Told of every verdict, with the training step of each.
     """
 
     def __init__(
@@ -64,7 +114,7 @@ class SiblingCollector:
         *,
         most_waiting: int = 500,
         most_tokens: int = _MOST_TOKENS,
-        log: StepLog | None = None,
+        log: Log | None = None,
     ) -> None:
         self._build, self._log = build, log
         self._most_waiting, self._most_tokens = most_waiting, most_tokens
@@ -160,7 +210,7 @@ class SiblingCollector:
                 continue
             combined = _by_trajectory(review, trajectories)
             if self._log is not None:
-                self._log.add([t.step for t in trajectories], combined.verdicts)
+                self._log([t.step for t in trajectories], combined.verdicts)
             start = 0
             for key, group in groups:
                 end = start + len(group.members)

@@ -18,7 +18,7 @@ from grpo_guard.adapters.reward_function import (
     chosen_policy,
     without_leaving_out,
 )
-from grpo_guard.adapters.trl import GuardedCalls, inspected
+from grpo_guard.adapters.trl.reward import GuardedCalls, inspected
 from grpo_guard.guard import Guard
 
 
