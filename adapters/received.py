@@ -101,7 +101,12 @@ def claimed(given: Any, *names: str) -> Any:
 
 def review(guard: Guard, rows: Sequence[Row]) -> Review:
     """`Guard.review` of rows, with the verdicts that they bring."""
-    return guard.review([row.completion for row in rows], [row.given for row in rows])
+    return guard.review(*parts_of(rows))
+
+
+def parts_of(rows: Sequence[Row]) -> tuple[list[Completion], list[Verdict | None]]:
+    """Completions, and the verdicts that they bring."""
+    return [row.completion for row in rows], [row.given for row in rows]
 
 
 def reference_from(value: Any) -> str | None:

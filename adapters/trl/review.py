@@ -8,19 +8,19 @@ brought to one rank, judged there, and their verdicts sent back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from grpo_guard.adapters.received import Row
-from grpo_guard.adapters.received import review as review_rows
+from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.adapters.trl.batch import prompt_key
 from grpo_guard.completion import Message
 from grpo_guard.guard import Guard, Review
@@ -58,12 +58,12 @@ class BatchReviewer:
         """
         distributed = distributed_ranks()
         if distributed is None:
-            return review_rows(self.guard, batch)
+            return self.guard.review(*parts_of(batch))
         rank = distributed.get_rank()
         keys = _gathered(distributed, [_digest(prompt_key(row.completion.prompt)) for row in batch])
         owners = _owners(keys)
         if not owners:
-            return review_rows(self.guard, batch)
+            return self.guard.review(*parts_of(batch))
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
             (r, i): row
@@ -102,7 +102,7 @@ class BatchReviewer:
             completion = replace(row.completion, group=group, slot=slot)
             rows.append(replace(row, completion=completion))
             sizes[group] += 1
-        review = review_rows(self.guard, rows)
+        review = self.guard.review(*parts_of(rows))
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
 
@@ -171,13 +171,6 @@ def _review_of(judged: Sequence[tuple[Verdict, float | None]]) -> Review:
     return Review(verdicts, metrics(verdicts) | {"guard/length_factor": mean}, factors)
 
 
-class Reviewer(Protocol):
-    """A guard, or what has its batches reviewed."""
-
-    def review(self, batch: Sequence[Row]) -> Review:
-        """Verdicts and metrics for one batch."""
-
-
 class SharedReviews:
     """The review of the latest batch, so that several reward functions cost one verification.
 
@@ -193,16 +186,17 @@ class SharedReviews:
         self._future: Future[Review] = Future()
 
     def get(
-        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
+        self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[Review, bool]:
         """The review, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
-            _review_into(future, reviewer, batch)
+            with _failing(future):
+                future.set_result(reviewer.review(batch))
         return future.result(), first
 
     async def aget(
-        self, reviewer: Reviewer, batch: Sequence[Row], *, reader: object
+        self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[Review, bool]:
         """`get` without blocking the running loop.
 
@@ -212,9 +206,13 @@ class SharedReviews:
         """
         future, first = self._join(batch, reader)
         if first:
+
+            def work() -> None:
+                with _failing(future):
+                    future.set_result(reviewer.review(batch))
+
             run = contextvars.copy_context().run
-            arguments = (_review_into, future, reviewer, batch)
-            threading.Thread(target=run, args=arguments, daemon=True).start()
+            threading.Thread(target=run, args=(work,), daemon=True).start()
         return await asyncio.wrap_future(future), first
 
     def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[Review], bool]:
@@ -241,8 +239,10 @@ def shared_reviews(guard: Guard) -> SharedReviews:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
-def _review_into(future: Future[Review], reviewer: Reviewer, batch: Sequence[Row]) -> None:
+@contextlib.contextmanager
+def _failing(future: Future[Review]) -> Iterator[None]:
+    """Whoever waits for the future must hear of a failure, whatever it is."""
     try:
-        future.set_result(reviewer.review(batch))
-    except BaseException as error:  # whoever waits must hear of it, whatever it is
+        yield
+    except BaseException as error:
         future.set_exception(error)
