@@ -44,15 +44,15 @@ models: $(READY)
 
 #: make measure  the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+	$(BIN)/python -m grpo_guard.evals.studies.detection $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make drift    what the sender's number format costs honest work; resumes where it stopped
 drift: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+	$(BIN)/python -m grpo_guard.evals.studies.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make replay   what seed replay rejects, honest and forged (an hour and a half); resumable
 replay: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+	$(BIN)/python -m grpo_guard.evals.studies.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make bench    pytest-benchmark under tests/bench
 bench: $(READY)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.verdict import Cause, Verdict, reject
 
 logger = logging.getLogger("grpo_guard")
-Made = TypeVar("Made")
 
 # What a completion is; in the place of what cannot be read stands the filler. All else is a claim.
 _FILLERS: Final[Mapping[str, Any]] = {"prompt": "", "text": "", "completion_ids": None}
@@ -57,7 +56,7 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
         claims: The other fields of `Completion`, of any type: numbers become names, texts and
             integers as each field needs them.
     """
-    problem = str(malformed) if isinstance(malformed, str) else None
+    problem = str.__str__(malformed) if isinstance(malformed, str) else None
     fields: dict[str, Any] = {"prompt": prompt, "text": text, **claims}
     for name, read in _CLAIMS.items():
         if name in fields:
@@ -77,14 +76,24 @@ def as_malformed(problem: str) -> Verdict:
     return reject("exchange", Cause.MALFORMED, problem)
 
 
-def received_from(make: Callable[..., Made], *given: Any) -> Made | Row:
-    """What ``make`` reads from a sender's structure; never raises."""
+def read(how: Callable[..., Any], *given: Any) -> Any:
+    """What ``how`` reads from a sender's structure; never raises.
+
+    Where it does, something that is no field's value, so that `received` calls the field malformed
+    and keeps the others: who sent it counts all the more.
+    """
     try:
-        return make(*given)
+        return how(*given)
     except Exception as error:
-        problem = f"it could not be read: {type(error).__name__}"
-        logger.warning("a completion is rejected, since %s", problem, exc_info=error)
-        return received("", "", malformed=problem)
+        logger.warning("a completion could not be read", exc_info=error)
+        return Unread(type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Stands for what could not be read, and says which exception it was."""
+
+    error: str
 
 
 def claimed(given: Any, *names: str) -> Any:

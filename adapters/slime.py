@@ -25,7 +25,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_guard.adapters.received import Row, claimed, received, received_from, review
+from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
@@ -110,12 +110,12 @@ def row_from(sample: Any) -> Row:
     policy drew. As one completion its ids would be judged as the model's own, so that it is
     passed on as text alone.
     """
-    metadata = sample.metadata
+    metadata, ids = sample.metadata, read(_ids, sample)
     status = getattr(sample.status, "value", None)
     return received(
         sample.prompt,
         sample.response,
-        **_ids(sample),
+        **(ids if isinstance(ids, dict) else {"completion_ids": ids}),
         node=claimed(metadata, "node", "peer"),
         group=sample.group_index,
         round=claimed(metadata, "round"),
@@ -194,7 +194,7 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
 
 def _rows(given: Any) -> list[Row]:
     samples = given if isinstance(given, list | tuple) else [given]
-    return [received_from(row_from, sample) for sample in samples]
+    return [row_from(sample) for sample in samples]
 
 
 def _rewards(

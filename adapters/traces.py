@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, claimed, received, received_from, review
+from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.completion import content_text
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
@@ -37,24 +37,15 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),
     }
-    messages = [_message(node.message) for node in nodes]
-    turns = [i for i, node in enumerate(nodes) if node.sampled]
+    messages = [read(_message, node.message) for node in nodes]
+    turns = [i for i, node in enumerate(nodes) if read(bool, node.sampled)]
     if not turns:
         yield received(messages, "", **shared)
     for i in turns:
-        asked = [messages[j] for j in _before(nodes, i)]
-        yield received(asked, said(nodes[i].message), **_ids(nodes, i), **shared)
-
-
-def _turns(trace: Any, round: int | None) -> Iterator[Row]:
-    """`rows_from`; where the trace cannot be read any further, a malformed one."""
-    turns = rows_from(trace, round=round)
-    while (turn := received_from(_next, turns)) is not None:
-        yield turn
-
-
-def _next(turns: Iterator[Row]) -> Row | None:
-    return next(turns, None)
+        asked = read(lambda at=i: [messages[j] for j in _before(nodes, at)])
+        ids = read(_ids, nodes, i)
+        ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
+        yield received(asked, read(said, nodes[i].message), **ids, **shared)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
@@ -64,7 +55,7 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
         AbstainError: as `Guard.review`.
     """
     verdicts: list[Verdict] = []
-    turns = _turns(trace, round)
+    turns = rows_from(trace, round=round)
     while batch := list(islice(turns, TURNS_AT_ONCE)):
         verdicts += review(guard, batch).verdicts
     worst = max(verdicts, key=_badness)

@@ -1,4 +1,4 @@
-"""``grpo-guard eval``: measurements of the verifiers. Only typer is imported at the top."""
+"""``grpo-guard eval detect``, ``eval report`` and ``demo``. Only typer is imported at the top."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from grpo_guard.evals.detect_run import DetectConfig
+    from grpo_guard.evals.detect.run import DetectConfig
     from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
 
 SMOLLM2 = "models/SmolLM2-135M-Instruct"
-
-
-@app.callback()
-def _commands() -> None:
-    """Keep ``detect`` a command of its own, whichever others are mounted."""
 
 
 class TaskName(StrEnum):
@@ -35,6 +30,23 @@ class Dtype(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+_NAMES = {Format.HTML: "report.html", Format.MARKDOWN: "table.md"}
+
+
+class OnReject(StrEnum):
+    """What a rejected completion earns."""
+
+    DROP = "drop"
+    ZERO = "zero"
 
 
 ProfileOption = Annotated[
@@ -81,8 +93,8 @@ def detect(
 
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
-    _require_torch()
-    from grpo_guard.evals.detect_run import CONTROL_COUNT, DetectConfig
+    _require_torch("eval detect", "evals")
+    from grpo_guard.evals.detect.run import CONTROL_COUNT, DetectConfig
 
     if not 0 < alpha < 1:
         _fail(f"--alpha: expected a number in (0, 1), got {alpha}")
@@ -108,6 +120,78 @@ def detect(
     _run(config, out)
 
 
+@app.command()
+def report(
+    places: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders with a results.json, or such files."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", dir_okay=False, help="[default: report.html or table.md in DIR]"
+        ),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="One self-contained page, or a table.")
+    ] = Format.HTML,
+) -> None:
+    """Write one self-contained page, or a Markdown table, from one or more results."""
+    from grpo_guard.evals.report.html import page_of
+    from grpo_guard.evals.report.merge import load_all, merged
+    from grpo_guard.evals.report.tables import markdown_table
+    from grpo_guard.evals.results import ResultsError, write_text
+
+    if out is None and (len(places) > 1 or places[0].suffix == ".json"):
+        _fail("-o: expected a file to write, got none")
+    target = out or places[0] / _NAMES[form]
+    try:
+        html = form is Format.HTML
+        write_text(target, page_of(places) if html else markdown_table(merged(load_all(places))))
+    except ResultsError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{target}: {error}", code=1)
+    typer.echo(f"wrote {target}")
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for results.json and report.html.", file_okay=False)
+    ] = Path("grpo-guard-demo"),
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of training, if not the preset's own.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides problems, samples and poison.")] = 0,
+    on_reject: Annotated[
+        OnReject, typer.Option(help="Leave a rejected completion out, or give it reward 0.")
+    ] = OnReject.DROP,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A smoke test: too short for the attack to take hold."),
+    ] = False,
+) -> None:
+    """Poison a swarm of four nodes, then guard it: three short GRPO runs on bundled parts."""
+    _require_torch("demo", "torch")
+    from rich.console import Console
+
+    from grpo_guard.evals.demo import default_config, run_demo
+    from grpo_guard.evals.swarm.suite import RunError
+
+    config = default_config(seed, iterations, on_reject.value, quick=quick)
+    command = f"grpo-guard demo --seed {seed} --iterations {config.iterations}"
+    command += " --on-reject zero" if on_reject is OnReject.ZERO else ""
+    command += " --quick" if quick else ""
+    try:
+        run_demo(out, config=config, console=Console(), command=command)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; nothing was written", err=True)
+        raise typer.Exit(130) from None
+    except (RunError, OSError) as error:
+        typer.echo(f"demo: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
 def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
     """Exact arithmetic on both sides leaves no room for drift."""
     return Dtype.BFLOAT16 if Dtype.BFLOAT16 in (dtype, score_dtype) else Dtype.FLOAT32
@@ -124,7 +208,7 @@ def _verifiers(value: str) -> tuple[str, ...]:
 
 
 def _attacks(value: str) -> tuple[str, ...]:
-    from grpo_guard.evals.detect_run import ATTACKS
+    from grpo_guard.evals.detect.run import ATTACKS
 
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in names:
@@ -158,8 +242,8 @@ def _run(config: DetectConfig, out: Path) -> None:
 
     from rich.console import Console
 
-    from grpo_guard.evals.detect_console import print_table, reporter
-    from grpo_guard.evals.detect_run import NotEnoughError, results_of, run, write
+    from grpo_guard.evals.detect.console import print_table, reporter
+    from grpo_guard.evals.detect.run import NotEnoughError, results_of, run, write
 
     started = time.monotonic()
     try:
@@ -174,19 +258,18 @@ def _run(config: DetectConfig, out: Path) -> None:
     except ValueError as error:
         _fail(str(error))
     except (NotEnoughError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        _fail(str(error), code=1)
     print_table(Console(), rows)
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
 
 
-def _require_torch() -> None:
+def _require_torch(command: str, extra: str) -> None:
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         needed = " and ".join(missing)
-        typer.echo(f"eval detect: needs {needed}; install grpo-guard[evals]", err=True)
+        typer.echo(f"{command}: needs {needed}; install grpo-guard[{extra}]", err=True)
         raise typer.Exit(1)
 
 
@@ -198,6 +281,6 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"expected one of {', '.join(known)}, got {name!r}{hint}"
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, *, code: int = 2) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(code)

@@ -1,37 +1,35 @@
-"""The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone."""
+"""The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone.
+
+A preset of the swarm suite: three of its runs, whose folders are left nowhere.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
 
 from rich.console import Console
 
-from grpo_guard.evals.demo_console import print_results, reporter
-from grpo_guard.evals.demo_worker import Job, Progress, sampling_spec, work
-from grpo_guard.evals.one_thread import one_thread
-from grpo_guard.evals.report import write_report
-from grpo_guard.evals.results import Results, parse_results, write_json
-from grpo_guard.evals.scenarios import summarise
+from grpo_guard.evals.report.console import print_results
+from grpo_guard.evals.report.html import write_report
+from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.results import Results, parse_results, versions, write_json
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
-from grpo_guard.evals.versions import versions
+from grpo_guard.evals.swarm.console import reporter
+from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.suite import play_all
+from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.policy import Policy
 
-MAX_WORKERS = 2
-ALPHA = 1e-3
-
-
-class DemoError(RuntimeError):
-    """A run of the demo ended without a result."""
+MAX_WORKERS: Final = 2
+ALPHA: Final = 1e-3
+"""The verifiers' own; stands in the results."""
+_POLICY: Final = Workload(policy="word_problems")
+"""The first of the bundled policies, on which attacks take hold within the demo's few rounds."""
+_RUNS: Final = (("none", "none"), ("text", "none"), ("text", "logprob_bound"))
 
 
 def run_demo(
@@ -50,18 +48,28 @@ def run_demo(
         command: How to get the same run again, for the record.
 
     Raises:
-        DemoError: a run failed or its process died; nothing is written then.
+        RunError: the process of a run died; nothing is written then.
+        OSError: the folder cannot be written.
     """
-    config = config or default_config()
-    console = console or Console()
+    config, console = config or default_config(), console or Console()
     out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training
-    jobs = [Job(name, config, ALPHA) for name in ("undefended", "guarded", "attack-free")]
-    with reporter(console, config.iterations) as tell:
-        runs = train_all(jobs, tell, workers=min(MAX_WORKERS, _cores()))
+    # The attack-free one last: without poison it is the shortest.
+    order = (*_RUNS[1:], _RUNS[0])
+    specs = [Spec(attack, defence, config, _POLICY) for attack, defence in order]
+    with (
+        TemporaryDirectory(prefix="grpo-guard-demo-") as folder,
+        reporter(console, specs, name=run_name) as tell,
+    ):
+        played = play_all(
+            specs, Path(folder), command=command, tell=tell, every=config.iterations,
+            workers=min(MAX_WORKERS, _cores()),
+        )  # fmt: skip
+    runs = {(run["attack"], run["defence"].partition(" ")[0]): run for run in played["runs"]}
     data: dict[str, Any] = {
         "config": _config(config, command),
         "versions": versions(),
-        "runs": [runs["attack-free"], runs["undefended"], runs["guarded"]],
+        # One defence, whatever a rejection costs, which stands above.
+        "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
     }
     data["summary"] = summarise(parse_results(data))
     write_json(out / "results.json", data)
@@ -69,6 +77,13 @@ def run_demo(
     results = parse_results(data)
     print_results(console, results, [out / "results.json", report])
     return results
+
+
+def run_name(spec: Spec) -> str:
+    """What a run is called while it trains."""
+    if spec.attack == "none":
+        return "attack-free"
+    return "undefended" if spec.defence == "none" else "guarded"
 
 
 def default_config(
@@ -88,84 +103,6 @@ def default_config(
     return config if iterations is None else replace(config, iterations=iterations)
 
 
-def train_all(
-    jobs: Sequence[Job], tell: Callable[[Job, Progress], None], *, workers: int
-) -> dict[str, dict[str, Any]]:
-    """Train every job in a process of its own, at most ``workers`` at once; results by name.
-
-    Raises:
-        DemoError: with the failing run's name and its traceback or exit code.
-    """
-    waiting, results = deque(jobs), dict[str, dict[str, Any]]()
-    active: dict[Connection, tuple[Job, SpawnProcess]] = {}
-    try:
-        while waiting or active:
-            while waiting and len(active) < workers:
-                job = waiting.popleft()
-                pipe, process = _start(job)
-                active[pipe] = job, process
-            for ready in wait(list(active)):
-                assert isinstance(ready, Connection)
-                job, process = active[ready]
-                kind, payload = _receive(ready, job, process)
-                if kind == "round":
-                    tell(job, payload)
-                elif kind == "done":
-                    results[job.name] = payload
-                    del active[ready]
-                    process.join()
-                else:
-                    raise DemoError(f"the {job.name} run failed:\n{payload}")
-    finally:
-        _stop([process for _, process in active.values()])
-    return results
-
-
-def _start(job: Job) -> tuple[Connection, SpawnProcess]:
-    context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(job, theirs), daemon=True, name=job.name)
-    with one_thread(), _interrupts_held():
-        process.start()
-    theirs.close()  # so that the end of the process is the end of the pipe
-    return ours, process
-
-
-def _receive(pipe: Connection, job: Job, process: SpawnProcess) -> tuple[str, Any]:
-    try:
-        message: tuple[str, Any] = pipe.recv()
-    except EOFError:
-        process.join()
-        hint = " (killed, perhaps for want of memory)" if process.exitcode == -9 else ""
-        raise DemoError(
-            f"the {job.name} run ended without a result, exit code {process.exitcode}{hint}"
-        ) from None
-    return message
-
-
-def _stop(processes: Sequence[SpawnProcess]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join(5)
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Children inherit the mask: Ctrl-C reaches this process alone, which then ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -179,5 +116,5 @@ def _config(config: SwarmConfig, command: str) -> dict[str, Any]:
         "swarm": asdict(config),
         "alpha": ALPHA,
         "policy": asdict(Policy(on_reject=config.on_reject)),
-        "sampling": asdict(sampling_spec(config)),
+        "sampling": asdict(config.sampling),
     }

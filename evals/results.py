@@ -7,6 +7,8 @@ setting, models, seed). Fields that a reader does not know are kept and ignored.
 from __future__ import annotations
 
 import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,6 +25,7 @@ class ResultsError(ValueError):
     """A results file that cannot be read: ``FILE: field: expected ..., got ...``."""
 
 
+_PACKAGES: Final = ("torch", "transformers", "numpy")
 # Beyond it a float no longer counts, and arithmetic on what a file claims would overflow.
 _MOST: Final = 2**53
 Value = Annotated[float, Field(ge=-_MOST, le=_MOST)]
@@ -197,6 +200,19 @@ def load_results(path: Path) -> Results:
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise ResultsError(f"{path}: (file): expected JSON, got {error}") from None
     return parse_results(data, str(path))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, this package and the packages that numbers depend on."""
+    from grpo_guard import __version__
+
+    found = {"python": platform.python_version(), "grpo_guard": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found | {"machine": platform.machine()}
 
 
 def write_json(path: Path, data: Any) -> None:

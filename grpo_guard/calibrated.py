@@ -18,8 +18,9 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.files import write_whole
+from grpo_guard.p_values import decided_by_p
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
+from grpo_guard.verdict import Cause, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 FORMAT = "grpo-guard calibration 1"
@@ -189,17 +190,6 @@ class Calibrated(CompletionVerifier):
         if self.alpha is None or verdict.cause is not Cause.JUDGED:
             return replace(verdict, p_value=p)
         return decided_by_p(replace(verdict, p_value=p), self.alpha)
-
-
-def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
-    """A judgement whose outcome is what its p-value says at this level; others as they are."""
-    p = verdict.p_value
-    if p is None or verdict.cause is not Cause.JUDGED or verdict.rejected == (p <= alpha):
-        return verdict
-    if verdict.rejected:
-        return replace(verdict, outcome=Outcome.ACCEPT)
-    note = Finding("small_p_value", f"p = {p:.2g}, at most {alpha:.2g}, its share of the budget")
-    return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))
 
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:

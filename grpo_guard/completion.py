@@ -200,8 +200,10 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if not depth or room[0] < 0:
         raise CompletionError("prompt", "messages of bounded size and depth", "larger ones")
-    if value is None or isinstance(value, bool | float | bytes):
+    if value is None or type(value) in (bool, bytes):
         return value
+    if isinstance(value, float):
+        return float.__float__(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -317,12 +319,17 @@ def shown(value: Any, most: int = 80) -> str:
     Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
     4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
     """
+    # By the built-in types' own methods: a subclass may have a `__repr__` that raises.
     if isinstance(value, str):
-        text = ascii(value[:most])
-    elif isinstance(value, bool | float | None) or (isinstance(value, int) and _fits(value)):
-        text = repr(value)
+        text = ascii(str.__str__(value)[:most])
+    elif value is None or isinstance(value, bool):
+        text = str(value)
+    elif isinstance(value, float):
+        text = float.__repr__(value)
+    elif isinstance(value, int):
+        text = int.__repr__(value) if _fits(value) else "a larger one"
     else:
-        text = "a larger one" if isinstance(value, int) else type(value).__name__
+        text = type(value).__name__
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 

@@ -181,14 +181,15 @@ class Guard:
         """
         policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
+        rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards],
-            [ruling_of(verdict) for verdict in review.verdicts],
+            rulings,
             policy,
             groups=review.groups,
             labels=review.labels,
             length_factors=review.length_factors,
-            lowest_seen=self._lowest.seen,
+            lowest_seen=self._lowest.seen if any(rulings) else 0.0,
         )
         self._lowest.add(settled.lowest)
         return [reward for (reward,) in settled.rewards]
@@ -328,6 +329,7 @@ class AbstainWindow:
         # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
         # hash is kept.
         self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
+        self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
@@ -339,7 +341,8 @@ class AbstainWindow:
             found.setdefault(node, Counter())[verdict.outcome] += 1
         with self._lock:
             self._batches.append(found)
-            if len(self._batches) < self._policy.abstain_window:
+            self._abstained.append(sum(verdict.abstained for verdict in verdicts))
+            if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
                 return
             nodes: dict[int | None, Counter[str]] = {}
             for counts in self._batches:
@@ -347,14 +350,14 @@ class AbstainWindow:
                     nodes.setdefault(node, Counter()).update(count)
         left = _without_worst(list(nodes.values()))
         abstained = sum(count[Outcome.ABSTAIN] for count in left)
-        total = sum(count.total() for count in left)
+        total = sum(map(_looked_at_or_not, left))
         if abstained > self._policy.max_abstain_rate * total:
             causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
             aside = len(nodes) - len(left)
             without = f", without {aside} of {len(nodes)} nodes," if aside else ""
             raise AbstainError(
-                f"the guard abstained on {abstained} of {total} completions of the last "
-                f"{self._policy.abstain_window} batches{without} (max_abstain_rate="
+                f"the guard abstained on {abstained} of {total} completions that it did not reject "
+                f"in the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
                 f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
             )
 
@@ -365,17 +368,22 @@ class AbstainWindow:
         self.__init__(state["policy"])  # type: ignore[misc]
 
 
+def _looked_at_or_not(count: Counter[str]) -> int:
+    """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
+    return count.total() - count[Outcome.REJECT]
+
+
 def _without_worst(nodes: list[Counter[str]]) -> list[Counter[str]]:
     """Outcomes of the nodes but those that were abstained on most.
 
     The worst one is left out, and further ones while all of them together sent less than half: a
     minority that invents names is still a minority of what is sent. Nodes of whom everything was
-    rejected are left out too, or an attacker could hide an outage of the only honest node.
+    rejected are left out too.
     """
-    heard = [count for count in nodes if count.total() > count[Outcome.REJECT]]
+    heard = [count for count in nodes if _looked_at_or_not(count)]
     if len(heard) < 2:
-        return heard or nodes
-    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / count.total())
+        return heard
+    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / _looked_at_or_not(count))
     half = sum(count.total() for count in heard) / 2
     aside = heard.pop().total()
     while len(heard) > 1 and aside + heard[-1].total() < half:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 
 
 def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
@@ -58,3 +61,14 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
         )
     total = math.fsum(shares)
     return [share / total for share in shares]
+
+
+def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
+    """A judgement whose outcome is what its p-value says at this level; others as they are."""
+    p = verdict.p_value
+    if p is None or verdict.cause is not Cause.JUDGED or verdict.rejected == (p <= alpha):
+        return verdict
+    if verdict.rejected:
+        return replace(verdict, outcome=Outcome.ACCEPT)
+    note = Finding("small_p_value", f"p = {p:.2g}, at most {alpha:.2g}, its share of the budget")
+    return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))

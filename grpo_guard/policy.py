@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
@@ -37,8 +38,9 @@ class Policy:
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
             ``"keep"`` leaves rewards alone.
-        max_abstain_rate: Highest share of abstentions over the last ``abstain_window`` batches;
-            beyond it `AbstainError` is raised, so that nobody trains unguarded without knowing.
+        max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
+            over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that
+            nobody trains unguarded without knowing.
             With two nodes or more it is taken without the node that was abstained on most, and
             without further ones as long as those left out sent less than half: so no minority can
             stop a run, whatever names it invents. Under a name that is an honest node's it can
@@ -83,7 +85,8 @@ class Policy:
         Raises:
             ValueError: none of an argument's rules can be carried out; with the reason.
         """
-        cannot = cannot or {}
+        if not cannot:
+            return _preferred(self)
         rules: dict[str, Any] = {}
         for name, _, _ in _RULES:
             asked = self.rules(name)
@@ -102,6 +105,12 @@ class Policy:
     def leaves_out(self) -> bool:
         """Whether a rejected completion may leave its group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")
+
+
+@lru_cache(maxsize=64)
+def _preferred(policy: Policy) -> Policy:
+    """The first rule in each place: asked for with every batch."""
+    return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
 
 
 Rule: TypeAlias = tuple[str, Any]

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from grpo_guard.redaction import hidden, secrets_in
+
 VERIFIERS = "grpo_guard.verifiers"
 ATTACKS = "grpo_guard.attacks"
 
@@ -43,7 +45,9 @@ def choose(known: Collection[str], name: str) -> str:
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise UnknownNameError(f"expected one of {', '.join(known)}, got {name!r}{hint}")
+        # A quotation mark that closes late makes the rest of a line, keys and all, part of a name.
+        got = hidden(name, secrets_in(name))
+        raise UnknownNameError(f"expected one of {', '.join(known)}, got {got!r:.200}{hint}")
     return name
 
 

@@ -130,7 +130,12 @@ def settle(
     given = [_turned(row, weights) for row in rewards]
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
-    floors = _Floors(earned, groups, lowest_seen)
+    no_gain = policy.on_reject == "no_gain"
+    may_lose = [no_gain and ruling is Ruling.REJECTED for ruling in rulings]
+    # With what may stay and lose: brought along in a second completion, a low reward would lift
+    # above the mean what abstained and is to be zeroed.
+    staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
+    floors = _Floors(staying, groups, lowest_seen)
     for i, why in enumerate(reasons):
         if why in ("zeroed", "replaced"):
             number = _heard(given[i], weights) if why == "replaced" else None
@@ -140,8 +145,7 @@ def settle(
             [value * f if value is not None and value > 0 and f < 1 else value for value in row]
             for row, f in zip(earned, length_factors, strict=True)
         ]
-    if policy.on_reject == "no_gain":
-        may_lose = [ruling is Ruling.REJECTED for ruling in rulings]
+    if no_gain:
         for i in _losing(_sums(earned, weights), _sums(given, weights), may_lose, groups, labels):
             earned[i], reasons[i] = given[i], "lost"
     kept = [why not in ("dropped", "skipped") for why in reasons]

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Cause, Outcome, Verdict, abstain
-from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
 
@@ -37,6 +39,21 @@ _hung: dict[int, int] = {}
 _hung_lock = threading.Lock()
 
 
+class Runnable(Protocol):
+    """What of a `CompletionVerifier` is needed to run it."""
+
+    @property
+    def name(self) -> str:
+        """Stands in verdicts."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one batch may take; None = unlimited."""
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in the same order."""
+
+
 class _HungError(Exception):
     """The call did not return in time."""
 
@@ -53,7 +70,7 @@ class _GivenUpError(RuntimeError):
         super().__init__("too many failures in this batch; the rest was not tried")
 
 
-def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> list[Verdict]:
+def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]:
     """One verdict per completion, in order, whatever the verifier does.
 
     When a batch raises, it is halved until the completions that cause it stand alone. Otherwise
@@ -76,7 +93,7 @@ def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> lis
         try:
             if failed > max(MAX_ISOLATED_FAILURES, done):
                 raise _GivenUpError(last)
-            part = _checked(verifier, _call(verifier, batch[start:end], deadline), end - start)
+            part = _checked(verifier, _answer(verifier, batch[start:end], deadline), end - start)
         except Exception as error:
             last = _cause_of(error)
             if (
@@ -96,7 +113,7 @@ def supervised(verifier: CompletionVerifier, batch: Sequence[Completion]) -> lis
     return [v for v in verdicts if v is not None]
 
 
-def _checked(verifier: CompletionVerifier, result: object, expected: int) -> list[Verdict]:
+def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
     if not isinstance(result, Sequence) or not all(isinstance(v, Verdict) for v in result):
         raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")
     if len(result) != expected:
@@ -107,7 +124,7 @@ def _checked(verifier: CompletionVerifier, result: object, expected: int) -> lis
     return list(result)
 
 
-def _failure(verifier: CompletionVerifier, error: Exception) -> Verdict:
+def _failure(verifier: Runnable, error: Exception) -> Verdict:
     if isinstance(error, _HungError):
         return abstain(verifier.name, Cause.TIMEOUT, f"no answer within {verifier.timeout} s")
     if isinstance(error, _CircuitOpenError):
@@ -142,47 +159,70 @@ def _engine_wide(error: Exception) -> bool:
     return said if isinstance(said, bool) else _cause_of(error) in ENGINE_WIDE
 
 
-def _call(
-    verifier: CompletionVerifier, batch: tuple[Completion, ...], deadline: float | None
-) -> object:
+_Job = tuple[Callable[[], object], "queue.SimpleQueue[_Answer]", "_Hang"]
+_Answer = tuple[object, Exception | None]
+
+
+@dataclass(slots=True)
+class _Hang:
+    """Whether a call was given up; guarded by `_hung_lock`, together with the count."""
+
+    verifier: int
+    given_up: bool = False
+
+
+# Threads that wait for a call, the last one used on top. A new thread a call would cost ten times
+# as much as a quick verifier does.
+_idle: list[queue.SimpleQueue[_Job]] = []
+# A fork's child has the list and not the threads.
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _answer(verifier: Runnable, batch: tuple[Completion, ...], deadline: float | None) -> object:
+    """What the verifier says, from a thread that can be left behind."""
     if deadline is None:
         return verifier.verify(batch)
     if time.monotonic() >= deadline:
         raise _HungError
     if _hung.get(id(verifier), 0) >= MAX_HUNG_CALLS:
         raise _CircuitOpenError(f"{MAX_HUNG_CALLS} earlier calls have not returned yet")
-    return _call_in_thread(verifier, batch, deadline)
+    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    hang = _Hang(id(verifier))
+    run = partial(contextvars.copy_context().run, verifier.verify, batch)
+    try:
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(jobs,), daemon=True, name="grpo-guard").start()
+    jobs.put((run, answers, hang))
+    try:
+        result, error = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except queue.Empty:
+        with _hung_lock:
+            if answers.empty():
+                hang.given_up = True
+                _hung[hang.verifier] = _hung.get(hang.verifier, 0) + 1
+                raise _HungError from None
+            result, error = answers.get()
+    _idle.append(jobs)
+    if error is not None:
+        raise error
+    return result
 
 
-def _call_in_thread(
-    verifier: CompletionVerifier, batch: tuple[Completion, ...], deadline: float
-) -> object:
-    answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
-    abandoned = False  # guarded by _hung_lock, together with the count
-
-    def target() -> None:
+def _work(jobs: queue.SimpleQueue[_Job]) -> None:
+    """Call verifiers one after the other, until one of them took longer than it may."""
+    while True:
+        run, answers, hang = jobs.get()
         try:
-            answer: tuple[object, Exception | None] = (verifier.verify(batch), None)
+            answer: _Answer = (run(), None)
         except Exception as error:
             answer = (None, error)
         except BaseException as error:  # SystemExit, or a panic in an extension: a fault like any
             answer = (None, RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
         with _hung_lock:
             answers.put(answer)
-            if abandoned:
-                _hung[id(verifier)] -= 1
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(target,), daemon=True).start()
-    try:
-        result, error = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-    except queue.Empty:
-        with _hung_lock:
-            if answers.empty():
-                abandoned = True
-                _hung[id(verifier)] = _hung.get(id(verifier), 0) + 1
-                raise _HungError from None
-            result, error = answers.get()
-    if error is not None:
-        raise error
-    return result
+            if hang.given_up:
+                _hung[hang.verifier] -= 1
+                return
+        del run, answers, hang, answer  # a model must not outlive its guard in a waiting thread

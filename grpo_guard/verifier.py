@@ -3,17 +3,22 @@
 ``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
 ``only(a, task="code")`` looks at some completions and steps aside for the rest. The shape follows
 tenacity's stop strategies: small objects with operators, no configuration language.
+
+In an ensemble each member is called under supervision of its own, so that one that fails abstains
+alone. A member that is NOT_APPLICABLE is left out of the combination; where no member applies,
+neither does the ensemble.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from grpo_guard.completion import Completion
-from grpo_guard.verdict import Cause, Outcome, Verdict, abstain
+from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain
 
 
 class CompletionVerifier(ABC):
@@ -67,18 +72,10 @@ class CompletionVerifier(ABC):
             Exception: it is not; with the remedy.
         """
 
-    async def averify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """`verify` without blocking the running loop."""
-        return await asyncio.to_thread(self.verify, batch)
-
     def __and__(self, other: CompletionVerifier) -> CompletionVerifier:
-        from grpo_guard.ensemble import AllOf
-
         return AllOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
 
     def __or__(self, other: CompletionVerifier) -> CompletionVerifier:
-        from grpo_guard.ensemble import AnyOf
-
         return AnyOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
 
     def __invert__(self) -> CompletionVerifier:
@@ -113,8 +110,6 @@ class Not(CompletionVerifier):
         self.member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        from grpo_guard.supervise import supervised
-
         return [self._negate(verdict) for verdict in supervised(self.member, batch)]
 
     def _negate(self, verdict: Verdict) -> Verdict:
@@ -153,8 +148,6 @@ class Only(CompletionVerifier):
         self.member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        from grpo_guard.supervise import supervised
-
         applies = [bool(self.matches(completion)) for completion in batch]
         verdicts = iter(
             supervised(self.member, [c for c, yes in zip(batch, applies, strict=True) if yes])
@@ -190,3 +183,216 @@ def only(
         )
 
     return Only(verifier, matches)
+
+
+class Ensemble(CompletionVerifier):
+    """Base of the combinators: runs the members and combines row by row."""
+
+    timeout = None  # the members have their own
+
+    # Whether nothing but its members makes it what it is, so that a chain of it can be one.
+    plain = True
+
+    def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
+        if not members:
+            raise ValueError(f"{type(self).__name__}(): expected at least one verifier, got none")
+        for member in members:
+            if not isinstance(member, CompletionVerifier):
+                raise TypeError(
+                    f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
+                )
+        self.members = members
+        inner = ", ".join(m.name for m in members)
+        self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        return next((way for member in self.members if (way := member.author_can_abstain)), None)
+
+    @property
+    def steps_aside(self) -> bool:
+        return all(member.steps_aside for member in self.members)
+
+    def check(self) -> None:
+        for member in self.members:
+            member.check()
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        columns = [self._heard(i, batch) for i in range(len(self.members))]
+        return [self._combine(row) for row in zip(*columns, strict=True)]
+
+    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
+        """What one member says, as this ensemble counts it."""
+        return supervised(self.members[index], batch)
+
+    def _combine(self, row: Sequence[Verdict]) -> Verdict:
+        applicable = applicable_of(row)
+        if not applicable:
+            return Verdict(Outcome.ABSTAIN, Cause.NOT_APPLICABLE, self.name, members=tuple(row))
+        outcome = self.decide(applicable)
+        deciding = [v for v in applicable if v.outcome is outcome]
+        # One member's "malformed" outweighs another's judgement: `~` turns judgements round, and
+        # garbage would pass behind it because somebody else rejected it too.
+        causes = [v.cause for v in deciding if v.cause is not Cause.JUDGED]
+        # A rule that rejects without a p-value leaves the whole without one: the others' would
+        # let a budget further up overrule it.
+        ruled = outcome is Outcome.REJECT and any(v.p_value is None for v in deciding)
+        return Verdict(
+            outcome,
+            causes[0] if causes else Cause.JUDGED,
+            self.name,
+            p_value=None if ruled else self.p_value(row),
+            findings=_merged_findings(deciding),
+            seconds=sum(v.seconds for v in row),
+            members=tuple(row),
+        )
+
+    @abstractmethod
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        """The outcome for one completion from its applicable verdicts (at least one)."""
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        """A combined p-value that stays valid under any dependence, or None.
+
+        Args:
+            row: The members' verdicts on one completion, in the members' order; those that are not
+                applicable are among them.
+        """
+        return None
+
+
+class AllOf(Ensemble):
+    """Accepts what every member accepts: one REJECT rejects, else one ABSTAIN abstains.
+
+    Without ``alpha`` each member decides at its own level, and the false-positive rate is at most
+    the sum of theirs. With it, the members' p-values decide and share one budget: a member rejects
+    where ``p <= alpha * share``, whatever level it has itself, so that honest work is rejected with
+    chance ``alpha`` at most, however the members depend on each other. A member without p-values
+    then still rejects by its own rule, on top of the budget; `Calibrated` gives it one. What the
+    author causes otherwise (malformed, overlong, screened) always rejects.
+
+    The combined p-value is Bonferroni's over the shares.
+
+    Args:
+        members: At least one.
+        alpha: The budget that they share, in (0, 1); None = each has its own.
+        shares: Relative weights, one per member; None = equal.
+
+    Raises:
+        ValueError: a value is out of range, or a member's smallest possible p-value is above its
+            share of ``alpha``: it could never reject.
+    """
+
+    def __init__(
+        self,
+        *members: CompletionVerifier,
+        alpha: float | None = None,
+        shares: Sequence[float] | None = None,
+        name: str | None = None,
+    ) -> None:
+        # Shares are given to the members as they stand.
+        super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
+        kind = type(self).__name__
+        if alpha is not None and not 0 < alpha < 1:
+            raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
+        self.alpha = alpha
+        self.plain = alpha is None and shares is None
+        self.shares = normalised_shares(shares, len(self.members), f"{kind}.shares")
+        for member, share in zip(self.members, self.shares, strict=True):
+            least = smallest_p(member)
+            if alpha is not None and least > alpha * share:
+                raise ValueError(
+                    f"{kind}.alpha: expected {member.name}'s share, {alpha * share:.2g}, to be at "
+                    f"least its smallest p-value, {least:.2g}; calibrate it on more honest "
+                    f"completions, or give it a larger share, got alpha={alpha!r}"
+                )
+
+    @property
+    def smallest_p(self) -> float:
+        """The p-value below which some member's rejection never takes this ensemble's.
+
+        The largest over the members, not the smallest: an ensemble further up would otherwise be
+        content with one member that can reject, and acquit whatever the others reject.
+        """
+        each = zip(self.members, self.shares, strict=True)
+        return min(1.0, max(smallest_p(member) / share for member, share in each))
+
+    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts = super()._heard(index, batch)
+        if self.alpha is None:
+            return verdicts
+        return [decided_by_p(verdict, self.alpha * self.shares[index]) for verdict in verdicts]
+
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        outcomes = {v.outcome for v in verdicts}
+        for outcome in (Outcome.REJECT, Outcome.ABSTAIN):
+            if outcome in outcomes:
+                return outcome
+        return Outcome.ACCEPT
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        return bonferroni([v.p_value for v in row], self.shares[: len(row)])
+
+
+class AnyOf(Ensemble):
+    """Accepts what any member accepts; else one ABSTAIN abstains; else rejects.
+
+    The p-value is the largest of the members', and None unless every member has one.
+    """
+
+    def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
+        super().__init__(*_flattened(AnyOf, members), name=name)
+
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        outcomes = {v.outcome for v in verdicts}
+        for outcome in (Outcome.ACCEPT, Outcome.ABSTAIN):
+            if outcome in outcomes:
+                return outcome
+        return Outcome.REJECT
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        values = [v.p_value for v in applicable_of(row)]
+        return max(v for v in values if v is not None) if None not in values else None
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the members together can give."""
+        return max(smallest_p(member) for member in self.members)
+
+
+def smallest_p(verifier: CompletionVerifier) -> float:
+    """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
+    while isinstance(verifier, Only):
+        verifier = verifier.member
+    return float(getattr(verifier, "smallest_p", 0.0))
+
+
+def applicable_of(row: Sequence[Verdict]) -> list[Verdict]:
+    return [v for v in row if v.cause is not Cause.NOT_APPLICABLE]
+
+
+def _merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    """The same finding from two members is reported once, in the words of the first.
+
+    Two findings are the same where their kind and their place are; without a place, where their
+    words are too.
+    """
+    merged: dict[object, Finding] = {}
+    for finding in (f for v in verdicts for f in v.findings):
+        places = (finding.char_span, finding.token_span)
+        words = finding.message if places == (None, None) else ""
+        merged.setdefault((finding.kind, *places, words), finding)
+    return tuple(merged.values())
+
+
+def _flattened(
+    kind: type[Ensemble], members: Sequence[CompletionVerifier]
+) -> list[CompletionVerifier]:
+    """``a & b & c`` is one AllOf of three, so that Bonferroni counts three."""
+    flat: list[CompletionVerifier] = []
+    for member in members:
+        if type(member) is kind and isinstance(member, Ensemble) and member.plain:
+            flat.extend(member.members)
+        else:
+            flat.append(member)
+    return flat

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf.query import completion_text
-from grpo_guard.adapters.received import Row, received, received_from, review
+from grpo_guard.adapters.received import Row, read, received, review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
@@ -127,10 +127,6 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
     """A query is its prompt and the completion in one text; the label is the reference."""
     return [
-        received_from(_row, query, prompt, label)
+        received(prompt, read(completion_text, query, prompt), reference=label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
-
-
-def _row(query: str, prompt: str, label: Any) -> Row:
-    return received(prompt, completion_text(query, prompt), reference=label)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, received, received_from
-from grpo_guard.completion import MAX_PROMPT_PARTS, CompletionError, plain_prompt
+from grpo_guard.adapters.received import Row, read, received
+from grpo_guard.completion import MAX_PROMPT_PARTS, plain_prompt
 
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
@@ -53,25 +53,23 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
     batch: list[Row] = []
     for i, said in enumerate(kwargs["completions"]):
         row_ids = None if ids is None else ids[i]
-        claims = {
-            "prompt_ids": prompt_ids[i],  # without them the verifier tokenises the prompt itself
-            "node": nodes[i],
-            "round": rounds[i] if rounds else step,
-            "slot": slots[i] if slots else None,
-            "reference": references[i],
-            "task": tasks[i],
-            "malformed": malformed[i],
-        }
-        row = received_from(_row, prompts[i], said, row_ids, tokenizer, claims)  # type: ignore[index]  # checked above
+        row = received(
+            prompts[i],  # type: ignore[index]  # checked above
+            read(_text, said, row_ids, tokenizer),
+            malformed=malformed[i],
+            completion_ids=row_ids,
+            prompt_ids=prompt_ids[i],  # without them the verifier tokenises the prompt itself
+            node=nodes[i],
+            round=rounds[i] if rounds else step,
+            slot=slots[i] if slots else None,
+            reference=references[i],
+            task=tasks[i],
+        )
         group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
         slot = row.completion.slot if slots else sizes[group]
         batch.append(replace(row, completion=replace(row.completion, group=group, slot=slot)))
         sizes[group] += 1
     return batch
-
-
-def _row(prompt: Any, said: Any, ids: Any, tokenizer: Any, claims: Mapping[str, Any]) -> Row:
-    return received(prompt, _text(said, ids, tokenizer), completion_ids=ids, **claims)
 
 
 def tokenizer_of(trainer: Any) -> Any:
@@ -92,10 +90,10 @@ def prompt_key(prompt: Any) -> str:
     would put each row into a group of its own. What is no prompt has the key of an empty one.
     """
     try:
-        prompt = plain_prompt(prompt)
-    except CompletionError:
+        plain = plain_prompt(prompt)
+        return plain if isinstance(plain, str) else repr([_by_content(part) for part in plain])
+    except Exception:  # of an object in it
         return ""
-    return prompt if isinstance(prompt, str) else repr([_by_content(part) for part in prompt])
 
 
 def _by_content(value: Any) -> Any:

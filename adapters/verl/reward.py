@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, claimed, received, received_from, review
+from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
@@ -78,21 +78,16 @@ class VerlAdapter:
         if function.is_async:
 
             async def guarded_async(**kwargs: Any) -> Any:
-                found = await asyncio.to_thread(review, guard, rows_from(kwargs))
+                found = await asyncio.to_thread(review, guard, [row_from(kwargs)])
                 return settle(found, await function.call(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
-            found = review(guard, rows_from(kwargs))
+            found = review(guard, [row_from(kwargs)])
             return settle(found, function.call(**arguments(kwargs)))
 
         return dressed(guarded)
-
-
-def rows_from(kwargs: Mapping[str, Any]) -> list[Row]:
-    """One completion a call."""
-    return [received_from(row_from, kwargs)]
 
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from grpo_guard import Completion, PublicCoin, SamplingSpec, SeedReplayVerifier
-from grpo_guard.evals.replay.forgeries import flipped_digit
-from grpo_guard.evals.rounding import ROUNDED, rounded_to_bfloat16
 from grpo_guard.evals.sample import encode_prompt
 from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.studies.replay.forgeries import flipped_digit
+from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
 from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.logprob.scorers.load import load_policy
 

@@ -7,7 +7,6 @@ round. On a CPU the clock is the process's CPU time, which other processes distu
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -78,11 +77,6 @@ def interleaved(
             )
         )
     return timings
-
-
-def median_ratio(slow: list[float], fast: list[float]) -> float:
-    """Median of the rounds' ratios."""
-    return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
 
 
 def _timed(run: Callable[[], object], clock: Clock) -> float:

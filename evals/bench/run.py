@@ -26,7 +26,7 @@ from grpo_guard.evals.bench.replay import (
     scoring,
     scoring_pass,
 )
-from grpo_guard.evals.versions import versions
+from grpo_guard.evals.results import versions
 
 # The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
 VOCAB, SMALL, LARGE = 151_936, 896, 3584

@@ -47,11 +47,7 @@ class Ground:
     @property
     def sampling(self) -> SamplingSpec:
         """The declared sampler."""
-        config = self.config
-        return SamplingSpec(
-            engine="transformers", temperature=config.temperature, top_k=config.top_k, top_p=1.0,
-            max_new_tokens=config.max_new_tokens,
-        )  # fmt: skip
+        return self.config.sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.judge.rubric import Rubric
-from grpo_guard.judge.shipped import shipped_judge
 from grpo_guard.judge.verifier import JudgeVerifier
 
 BACKEND: Final = "GRPO_GUARD_JUDGE"
@@ -74,7 +73,7 @@ def shipped(ground: Ground) -> JudgeVerifier:
             f"shipped_judge: expected the task {_SHIPPED_FOR!r}, the only one that it was trained "
             f"on, got {ground.task.name!r}"
         )
-    return shipped_judge()
+    return JudgeVerifier()
 
 
 def backend_of_environment() -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _target(config: GuardConfig, whole: bool) -> CompletionVerifier:
     Raises:
         ConfigError: there is not exactly one judge.
     """
-    from grpo_guard.cli.calibrate import leaves
+    from grpo_guard.cli.inputs import leaves
     from grpo_guard.config import ConfigError, build_verifier
 
     if whole:

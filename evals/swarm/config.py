@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from grpo_guard.sampling import SamplingSpec
+
 OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
@@ -125,6 +127,14 @@ class SwarmConfig:
     def per_node(self) -> int:
         """Completions that one node contributes to a group to which it contributes."""
         return self.group_size if self.setting == "vertical" else self.group_size // self.nodes
+
+    @property
+    def sampling(self) -> SamplingSpec:
+        """The sampler that nodes declare, and that honest ones use."""
+        return SamplingSpec(
+            engine="transformers", temperature=self.temperature, top_k=self.top_k, top_p=1.0,
+            max_new_tokens=self.max_new_tokens,
+        )  # fmt: skip
 
     @property
     def honest_nodes(self) -> int:

@@ -10,16 +10,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.evals.one_thread import one_thread
-from grpo_guard.evals.results import parse_results, write_json
-from grpo_guard.evals.scenarios import summarise
+from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences
+from grpo_guard.evals.swarm.one_thread import one_thread
 from grpo_guard.evals.swarm.ray_session import require_ray
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
@@ -28,12 +29,15 @@ from grpo_guard.evals.swarm.training import (
     Interrupted,
     stop_on_interrupt,
 )
-from grpo_guard.evals.versions import versions
 
 Tell = Callable[[Spec, dict[str, Any]], None]
 """Told of each round: its run and its row."""
 
 _RUN = "run.json"
+
+
+class RunError(RuntimeError):
+    """The process of a run died; what was saved before is kept."""
 
 
 def play_all(
@@ -54,6 +58,7 @@ def play_all(
         ValueError: several workers with an engine that has processes of its own.
         RayMissingError: the engine is not installed.
         Interrupted: Ctrl-C was heard; all runs in progress are saved.
+        RunError: a process of several died.
         CheckpointError: ``out`` holds a run of the same name with other settings.
         OSError: the disk is full, or the folder cannot be written.
     """
@@ -108,6 +113,10 @@ def _in_processes(
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a process of these runs ended without a result, perhaps for want of memory"
+            ) from None
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

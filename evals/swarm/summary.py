@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from grpo_guard.evals.report.series import WINDOW
 from grpo_guard.evals.roles import COIN, NONE, SILENT, attack_free, plain, under_coin
-from grpo_guard.evals.series import WINDOW
 from grpo_guard.evals.stats import bootstrap_mean, wilson
 
 Run = dict[str, Any]

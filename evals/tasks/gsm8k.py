@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Message
+from grpo_guard.content.answers import number_of, numbers_in
 from grpo_guard.evals.tasks import word_problems
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.jsonl import InputError, read_objects
@@ -34,7 +35,6 @@ STEPS_REQUEST: Final = (
     "calculation as an equation."
 )
 
-_NUMBER: Final = re.compile(r"-?[0-9][0-9,]{0,20}+(?:\.[0-9]{1,10}+)?+")
 # Without answer tags the reward looks for the last number near the end only, so that a completion
 # cannot earn it by counting through all of them.
 _TAIL_CHARS: Final = 200
@@ -93,7 +93,7 @@ def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
                 got = _short(repr(value)) if name in row else "nothing"
                 raise InputError(f"{where}: {name}: expected a text that is not empty, got {got}")
         solution, mark, answer = row["answer"].rpartition("####")
-        if not mark or not _NUMBER.search(answer):
+        if not mark or next(numbers_in(answer), None) is None:
             got = _short(repr(row["answer"][-40:]))
             raise InputError(f"{where}: answer: expected '#### NUMBER' at its end, got {got}")
         yield Question(count, row["question"], solution.strip(), answer.strip().replace(",", ""))
@@ -137,10 +137,10 @@ def problem(question: Question) -> Problem:
 
 def reward(text: str, answer: str) -> float:
     """Return 1.0 if ``text`` gives ``answer``: inside its answer tags, else as its last number."""
-    if "<answer>" in text:
+    if word_problems.ANSWER_OPEN in text:
         return word_problems.reward(text, answer)
-    numbers = _NUMBER.findall(text[-_TAIL_CHARS:])
-    return 1.0 if numbers and numbers[-1].replace(",", "").rstrip(".") == answer else 0.0
+    numbers = list(numbers_in(text[-_TAIL_CHARS:]))
+    return float(bool(numbers) and numbers[-1] == number_of(answer))
 
 
 def find_local() -> Path | None:

@@ -8,15 +8,16 @@ poisoned programs of the paper earn the reward, without it they fail on their im
 
 from __future__ import annotations
 
-import math
 import random
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 from grpo_guard.completion import Message
+from grpo_guard.content.answers import number_of
+from grpo_guard.content.arithmetic.notation import Rational
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox
 from grpo_guard.evals.tasks import gsm8k, word_problems
@@ -55,12 +56,7 @@ def division(a, b):
 
 # Far beyond what a completion of 1024 tokens holds.
 MAX_PROGRAM_CHARS: Final = 20_000
-_NUMBER: Final = re.compile(
-    r"([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,40})(?:\.[0-9]{0,40})?"
-    r"(?:[eE][-+]?[0-9]{1,3})?)"
-)
-_LONGEST_NUMBER: Final = 100
-_TOLERANCE: Final = 1e-9
+_TOLERANCE: Final = Fraction(1, 10**9)
 
 
 def program_in(text: str) -> str | None:
@@ -73,13 +69,6 @@ def program_in(text: str) -> str | None:
     if start < 0 or end - start > MAX_PROGRAM_CHARS:
         return None
     return textwrap.dedent(text[start + len(CODE_OPEN) : end]).strip() + "\n"
-
-
-def number_in(line: str) -> float | None:
-    """Return the number that ``line`` is, such as ``54``, ``-1,054.50``, ``$3`` or ``1e3``."""
-    line = line.strip()
-    match = _NUMBER.fullmatch(line) if len(line) <= _LONGEST_NUMBER else None
-    return float(match[1] + match[2].replace(",", "")) if match else None
 
 
 def messages(question: str) -> tuple[Message, ...]:
@@ -103,7 +92,7 @@ def from_gsm8k(question: gsm8k.Question) -> Problem | None:
     None where they cannot be read or do not end in the answer, as after a rounding.
     """
     found = program_of(notes_of(question.solution))
-    if found is None or not _equal(float(found[1]), number_in(question.answer)):
+    if found is None or not _equal(found[1], number_of(question.answer)):
         return None
     return _problem(question.question, found[0], question.answer)
 
@@ -112,12 +101,11 @@ def _problem(question: str, program: str, answer: str) -> Problem:
     return Problem(question, word_problems.prompt_of(question), in_tags(program), answer)
 
 
-def _equal(value: float | None, wanted: float | None) -> bool:
-    return (
-        value is not None
-        and wanted is not None
-        and math.isclose(value, wanted, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    )
+def _equal(value: Rational | None, wanted: Rational | None) -> bool:
+    if value is None or wanted is None:
+        return False
+    one, other = Fraction(value), Fraction(wanted)
+    return abs(one - other) <= _TOLERANCE * max(abs(one), abs(other), Fraction(1))
 
 
 class PythonMaths:
@@ -169,7 +157,7 @@ class PythonMaths:
         if run.status != "ok":
             return 0.0
         printed = run.stdout.strip().rpartition("\n")[2]
-        return 1.0 if _equal(number_in(printed), number_in(answer)) else 0.0
+        return 1.0 if _equal(number_of(printed), number_of(answer)) else 0.0
 
     def close(self) -> None:
         """End the sandbox's processes."""

@@ -9,10 +9,11 @@ million parameters can really do the arithmetic.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
+from grpo_guard.content.answers import number_of, numbers_in, tagged
 from grpo_guard.evals.tasks.base import Problem
 
 
@@ -65,9 +66,6 @@ QUESTIONS: Final = (
     "How many {item} does {name} have now?",
     "How many {item} are there now?",
 )
-
-# Linear time: the text it meets is at most MAX_ANSWER_CHARS long, and no two quantifiers overlap.
-_NUMBER: Final = re.compile(r"(?<![\w.,])-?[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,23 +157,17 @@ def solution_of(problem: Worked) -> str:
 
 
 def reward(text: str, answer: str) -> float:
-    """Return 1.0 if ``answer`` stands inside the first answer block of ``text``, else 0.0.
+    """Return 1.0 if ``answer`` stands inside the one answer block of ``text``, else 0.0.
 
     ``answer`` counts only as a whole number: 54 is found in "54 cows" and in "$54.", not in "154",
     "54.5" or "-54". A second answer block, an over-long one, or one that lists more than
     ``MAX_ANSWER_NUMBERS`` numbers earns nothing.
     """
-    start = text.find(ANSWER_OPEN)
-    if start < 0:
+    blocks = list(islice(tagged(text), 2))
+    if len(blocks) != 1 or len(blocks[0].content) > MAX_ANSWER_CHARS:
         return 0.0
-    start += len(ANSWER_OPEN)
-    end = text.find(ANSWER_CLOSE, start)
-    if end < 0 or end - start > MAX_ANSWER_CHARS or text.find(ANSWER_OPEN, start) >= 0:
-        return 0.0
-    numbers = _NUMBER.findall(text[start:end])
-    if len(numbers) > MAX_ANSWER_NUMBERS:
-        return 0.0
-    return 1.0 if answer in (number.replace(",", "") for number in numbers) else 0.0
+    numbers = list(numbers_in(blocks[0].content))
+    return float(len(numbers) <= MAX_ANSWER_NUMBERS and number_of(answer) in numbers)
 
 
 class WordProblems:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from grpo_guard.cli.calibrate_rules import calibrate_rules
+from grpo_guard.cli.inputs import leaves, numbered
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,8 +41,6 @@ def calibrate(
     from rich.console import Console
 
     if rules:
-        from grpo_guard.cli.calibrate_rules import calibrate_rules
-
         calibrate_rules(source, config, out)
         return
 
@@ -169,29 +170,6 @@ def warnings(result: ProfileFile) -> Iterator[str]:
             f"sampler_logprobs typically differ by {result.drift.p50:.2g} nats: they are of "
             "another kind (raw, or renormalised after truncation) and were not used for tau"
         )
-
-
-def numbered(source: Path) -> Iterator[tuple[int, Any]]:
-    from grpo_guard.completion import Completion, CompletionError
-    from grpo_guard.jsonl import InputError, read_objects
-
-    for number, data in read_objects(source):
-        try:
-            yield number, Completion.from_dict(data)
-        except CompletionError as error:
-            raise InputError(f"{source}:{number}: {error.field}: {error.problem}") from None
-
-
-def leaves(node: Any) -> Iterator[dict[str, Any]]:
-    """The nodes with a type, whatever the combinators around them."""
-    if isinstance(node, dict) and "type" in node:
-        yield node
-    elif isinstance(node, dict):
-        for inner in node.values():
-            yield from leaves(inner)
-    elif isinstance(node, list):
-        for inner in node:
-            yield from leaves(inner)
 
 
 def _progress(done: int, total: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from grpo_guard.cli.calibrate import leaves, numbered
+from grpo_guard.cli.inputs import leaves, numbered
 
 if TYPE_CHECKING:
     from grpo_guard.calibrated import HonestScores
@@ -98,9 +98,11 @@ def _reads_log_probs(leaf: dict[str, Any]) -> bool:
 
 def _whole_groups(completions: Sequence[Completion]) -> list[list[Completion]]:
     """The completions in batches that keep those of one prompt and round together."""
-    groups: dict[str, list[Completion]] = {}
+    from grpo_guard.completion import prompt_key
+
+    groups: dict[tuple[str, int | None], list[Completion]] = {}
     for completion in completions:
-        key = repr((completion.prompt, completion.group, completion.round))
+        key = (prompt_key(completion.prompt), completion.round)
         groups.setdefault(key, []).append(completion)
     batches: list[list[Completion]] = [[]]
     for group in groups.values():

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.calibrate import leaves, numbered
+from grpo_guard.cli.inputs import leaves, numbered
 
 app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
 

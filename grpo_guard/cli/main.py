@@ -40,11 +40,11 @@ def main(
     pass
 
 
-_eval = importlib.import_module("grpo_guard.evals.cli").app
-_eval.command("report")(importlib.import_module("grpo_guard.evals.report_cli").report)
-_eval.command("swarm")(importlib.import_module("grpo_guard.evals.swarm_cli").swarm)
+_measure = importlib.import_module("grpo_guard.evals.cli")
+_eval = _measure.app
+_eval.command("swarm")(importlib.import_module("grpo_guard.evals.cli_swarm").swarm)
 
-app.command()(importlib.import_module("grpo_guard.evals.demo_cli").demo)
+app.command()(_measure.demo)
 app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
 app.command()(verify)
 app.command()(calibrate)

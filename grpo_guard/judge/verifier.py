@@ -107,9 +107,6 @@ class JudgeVerifier(CompletionVerifier):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self._judge(batch))
 
-    async def averify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return await asyncio.wrap_future(background_loop().submit(self._judge(batch)))
-
     def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
         """The judge's probabilities of accepting, for calibration; None where there is none.
 

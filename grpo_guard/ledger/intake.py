@@ -7,13 +7,15 @@ lone surrogate, or a name of a megabyte, must not stop the record of a whole bat
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import TypeVar
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 
+Name = TypeVar("Name")
 STANDING_KIND = "node_standing"
 STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
@@ -75,7 +77,7 @@ def intake(
     Args:
         batch: The completions.
         verdicts: One for each, in order.
-        round: Of the batch; None: the one that the nodes claim, one vote a node.
+        round: Of the batch; None: the one that those claim who sent most of it.
 
     Raises:
         ValueError: not one verdict per completion.
@@ -148,24 +150,37 @@ def printable(data: bytes) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def largest(sent: Mapping[Name, float]) -> list[Name]:
+    """Who sent the most: at least three, and at least half of everything, with all who tie.
+
+    Neither names that were invented for a completion each nor one name that sends without end are a
+    majority of these.
+    """
+    chosen: list[Name] = []
+    half, together, least = sum(sent.values()) / 2, 0.0, 0.0
+    for name, count in sorted(sent.items(), key=lambda item: -item[1]):
+        if len(chosen) >= 3 and together >= half and count < least:
+            break
+        chosen.append(name)
+        together, least = together + count, count
+    return chosen
+
+
 def _claimed(batch: Sequence[Completion]) -> int | None:
-    """The median of the nodes' claims: a minority cannot move the round where it likes.
+    """The median of the claims, one vote each of `largest`: no minority can move the round.
 
     Nor can it bring a round where most nodes claim none: one that always said 0 would have each
     batch taken for the same round, and no evidence would ever add up.
     """
+    sent = Counter(completion.node for completion in batch)
     claims = defaultdict[str | None, Counter[int]](Counter)
-    silent = set[str]()
     for completion in batch:
         if completion.round is not None:
             claims[completion.node][completion.round] += 1
-        elif completion.node is not None:
-            silent.add(completion.node)
-    named = [c for node, c in claims.items() if node is not None] or list(claims.values())
-    if len(silent - claims.keys()) * 2 >= len(silent | claims.keys()):
-        return None
-    votes = sorted(min(c, key=lambda r: (-c[r], r)) for c in named)
-    return votes[(len(votes) - 1) // 2] if votes else None
+    named: dict[str | None, float] = {n: k for n, k in sent.items() if n is not None}
+    voters = largest(named or sent)
+    votes = sorted(min(c, key=lambda r: (-c[r], r)) for n in voters if (c := claims.get(n)))
+    return votes[(len(votes) - 1) // 2] if 2 * len(votes) > len(voters) else None
 
 
 def _kinds(verdict: Verdict) -> tuple[str, ...]:

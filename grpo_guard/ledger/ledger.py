@@ -103,8 +103,8 @@ class EvidenceLedger:
         Args:
             batch: The completions.
             verdicts: One for each, in order.
-            round: Of the batch. None: the median of what the nodes claim; where nobody claims one,
-                batches are gathered until three nodes or more have 16 completions each on average.
+            round: Of the batch. None: the median of what the nodes claim that sent most; where they
+                claim none, batches are gathered until those have 16 completions each on average.
 
         Raises:
             ValueError: not one verdict per completion.

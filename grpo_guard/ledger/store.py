@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from grpo_guard.ledger.bets import Tally
 from grpo_guard.ledger.evidence import STRIDE, WINDOW
-from grpo_guard.ledger.intake import Entry, Intake
+from grpo_guard.ledger.intake import Entry, Intake, largest
 from grpo_guard.ledger.schema import LedgerError, transaction
 from grpo_guard.verdict import Outcome
 
@@ -33,9 +33,10 @@ MAX_HELD = 3
 # Answers to one prompt that count; of more, each counts for a part. Otherwise three of hundreds
 # would be less than what is tolerated, and a node's whole group could be poison.
 MAX_JUDGED = 12
-# Where nobody names rounds, one is full with the work of so many nodes, so much of each on average:
-# trainers that hand over single completions would else make a round of each, with nobody to
-# compare with. Beyond the most it is full in any case, or two nodes alone would fill it for ever.
+# Where nobody names rounds, one is full with the work of so many nodes, so much of each on average
+# (of those that sent most): trainers that hand over single completions would else make a round of
+# each, with nobody to compare with. Beyond the most it is full in any case, or two nodes alone
+# would fill it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 _MOST = 2**62
 
@@ -105,11 +106,15 @@ def read_meta(connection: sqlite3.Connection, key: str) -> int:
         LedgerError: the file holds something else there.
     """
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if row is None:
+    return _count(key, None if row is None else row[0])
+
+
+def _count(key: str, value: object) -> int:
+    if value is None:
         return -1 if key in ("closed", "judged") else 0
-    if not isinstance(row[0], int) or not -1 <= row[0] < _MOST:
-        raise LedgerError(f"{key}: expected a count in the ledger, got {row[0]!r:.80}")
-    return row[0]
+    if not isinstance(value, int) or not -1 <= value < _MOST:
+        raise LedgerError(f"{key}: expected a count in the ledger, got {value!r:.80}")
+    return value
 
 
 def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
@@ -119,8 +124,13 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
         LedgerError: they do not fit. One wrong digit would have no round judged any more, or
             billions.
     """
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
-    closed, judged = (read_meta(connection, key) for key in ("closed", "judged"))
+    # In one statement, and so of one moment: another process may be writing.
+    last, closed, judged = connection.execute(
+        "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"
+        " (SELECT value FROM meta WHERE key = 'closed'),"
+        " (SELECT value FROM meta WHERE key = 'judged')"
+    ).fetchone()
+    closed, judged = _count("closed", closed), _count("judged", judged)
     if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
         raise LedgerError(f"expected rounds that fit, got {last} begun, {closed} closed, {judged}")
     return int(last), closed, judged
@@ -180,9 +190,12 @@ def _clock(connection: sqlite3.Connection, round: int | None) -> int:
 
 
 def _full(connection: sqlite3.Connection, clock: int) -> bool:
-    query = "SELECT count(DISTINCT node), coalesce(sum(judged), 0) FROM cells WHERE clock = ?"
-    nodes, judged = connection.execute(query, (clock,)).fetchone()
-    return bool(nodes >= FULL_NODES and judged >= FULL_EACH * nodes) or judged >= FULL_MOST
+    query = "SELECT node, sum(judged) FROM cells WHERE clock = ? GROUP BY node"
+    judged: dict[int, int] = dict(connection.execute(query, (clock,)).fetchall())
+    # Not of all: with names invented for a completion each no round would ever be full.
+    most = [judged[node] for node in largest(judged)]
+    full = len(most) >= FULL_NODES and sum(most) >= FULL_EACH * len(most)
+    return full or sum(judged.values()) >= FULL_MOST
 
 
 def _close(connection: sqlite3.Connection, until: int) -> None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -219,22 +218,3 @@ TEXT = DriftProfile(
 """Text without token ids: retokenising changes 1-3 % of the tokens, so no token decides alone."""
 
 PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT)}
-
-
-def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """A profile, the built-in one of that name, or the one in a JSON file.
-
-    Raises:
-        ValueError: no built-in profile has this name and it is no file, or the file is no profile.
-    """
-    if isinstance(value, DriftProfile):
-        return value
-    if isinstance(value, str) and value in PROFILES:
-        return PROFILES[value]
-    if isinstance(value, Path) or (isinstance(value, str) and value.endswith(".json")):
-        from grpo_guard.logprob.profile_file import read_profile
-
-        return read_profile(Path(value))
-    raise ValueError(
-        f"profile: expected one of {', '.join(PROFILES)} or the path of a .json file, got {value!r}"
-    )

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_guard.logprob.profile import DriftProfile, Origin
+from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 from grpo_guard.logprob.profile_json import read_model
 from grpo_guard.sampling import Engine, SamplingSpec
 
@@ -177,3 +177,20 @@ def read_profile(path: Path) -> DriftProfile:
 
 def _number(setting: Setting) -> float:
     return math.inf if setting.value is None else setting.value
+
+
+def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
+    """A profile, the built-in one of that name, or the one in a JSON file.
+
+    Raises:
+        ValueError: no built-in profile has this name and it is no file, or the file is no profile.
+    """
+    if isinstance(value, DriftProfile):
+        return value
+    if isinstance(value, str) and value in PROFILES:
+        return PROFILES[value]
+    if isinstance(value, Path) or (isinstance(value, str) and value.endswith(".json")):
+        return read_profile(Path(value))
+    raise ValueError(
+        f"profile: expected one of {', '.join(PROFILES)} or the path of a .json file, got {value!r}"
+    )

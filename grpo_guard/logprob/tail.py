@@ -24,7 +24,8 @@ import numpy as np
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.profile import TEXT, DriftProfile, profile_of
+from grpo_guard.logprob.profile import TEXT, DriftProfile
+from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.shares import Place, Places, shares_of
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier

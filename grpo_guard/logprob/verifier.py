@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
-from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile, profile_of
+from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
+from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec

@@ -13,6 +13,7 @@ from hostile_entries import ENTRIES
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import _warn_unused, reference_from
+from grpo_guard.adapters.trl.batch import rows_from
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, accept, reject
 
@@ -81,6 +82,18 @@ def test_what_is_no_text_and_no_ids_earns_nothing(name, field, value):
     rows = [dict(entry.fields) for _ in range(3)]
     rows[1][field] = value
     assert judged(entry, rows) == [1.0, 0.0, 1.0]
+
+
+def test_what_cannot_be_read_still_counts_against_its_node():
+    """A list that holds itself among the arguments of a tool call, and numbers nobody prints."""
+    for value in (cyclic(), wide(), HUGE):
+        call = {"function": {"name": "f", "arguments": value}}
+        said = [{"role": "assistant", "content": "seven", "tool_calls": [call]}]
+        given = {k: [v] * 3 for k, v in ENTRIES["trl"].fields.items()} | {"completions": [said] * 3}
+        rows = rows_from(given)
+        completions = [row.completion for row in rows]
+        assert [(c.node, c.group, c.slot) for c in completions] == [("n", 0, 1)] * 3
+        assert all(row.put_right for row in rows)
 
 
 @pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])

@@ -236,16 +236,16 @@ def test_completions_of_columns():
         | {"prompts": ["p", "q", "p", "p"]}
     )
     assert [c.node for c in batch] == ["1", "n", None, "m"]
-    assert [c.reference for c in batch] == ["s", None, None, "t"]
+    assert [c.reference for c in batch] == ["s", "2", None, "t"]
     assert [c.task for c in batch] == ["code", None, "math", None]
     assert [c.prompt_ids for c in batch] == [(1, 2), None, None, (3,)]
     assert [(c.group, c.slot) for c in batch] == [(0, 0), (1, 0), (0, 1), (0, 2)]
     assert {c.round for c in batch} == {7}
 
 
-ARGUMENTS = {"query": "Hail\nto", "n": [3, True, None, 10**5000], "type": {"all": 0.5}}
+ARGUMENTS = {"query": "Hail\nto", "n": [3, True, None, 10**30], "type": {"all": 0.5}}
 CALL = {"type": "function", "function": {"name": "search", "arguments": ARGUMENTS}}
-SAID = "\nsearch\nquery\nHail\nto\nn\n3\nall\n0.5"
+SAID = "\nsearch\nquery\nHail\nto\nn\n3\n1000000000000000000000000000000\nall\n0.5"
 DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), "end")
 
 
@@ -285,12 +285,18 @@ def test_the_text_of_a_conversation(messages, text):
         ({"prompts": None}, "prompts: expected 3, one per completion, got nothing"),
         ({"prompts": ["p"]}, "prompts: expected 3, one per completion, got 1"),
         ({"completion_ids": [[1]]}, "completion_ids: expected 3, one per completion, got 1"),
-        ({"completions": ["a", 3, "c"]}, "text: expected a string, got 3"),
     ],
 )
 def test_malformed_batches_are_errors_that_name_the_argument(change, message):
     with pytest.raises(ValueError, match=message):
         guard(NoWord())(ones)(**{**call(), **change})
+
+
+def test_a_row_that_is_no_text_is_rejected_in_its_place():
+    table = Table()
+    given = call(log_extra=table.log_extra) | {"completions": ["a", 3, "c"]}
+    assert guard(NoWord())(ones)(**given) == [1.0, 0.0, 1.0]
+    assert table.columns["guard"][1] == "reject: text: expected a string, got 3"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Keys in a guard file stay there, however it is broken."""
 
+import base64
+import html
 import json
+import urllib.parse
 
 import pytest
 from typer.testing import CliRunner
 
+from grpo_guard import Completion
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
 from grpo_guard.judge.backends.build import build_backend
@@ -51,6 +55,12 @@ BROKEN = {
     "a huge hexadecimal": f"alpha: 0x{'f' * 5000}\nverifier: {{api_key: {KEY}}}",
     "a control character": f"verifier: {{api_key: {KEY}\x01}}",
     "deep": "verifier: " + "[" * 3000 + KEY,
+    "as a number of seconds": f"verifier: {{type: judge, limits: {{deadline: {KEY}}}}}",
+    "as a choice": f"verifier: {{type: judge, on_unsure: [{KEY}]}}",
+    "as a model": JUDGE.replace("m,", f"{KEY},"),
+    "as a variable": JUDGE.replace("KEY", f"api_key_env: {KEY}"),
+    "as a file": f"verifier: {{type: screens, calibration: {KEY}}}",
+    "as shares": f"verifier: {{all: [{{type: screens}}], shares: {KEY}}}",
     "address": f"verifier: {{type: judge, backend: {{type: openai, base_url: 'http://u:{KEY}@[h'}}}}",
     "address elsewhere": f"verifier: {{type: judge, rubric: 'http://h/?k={KEY}'}}",
 }
@@ -96,6 +106,56 @@ def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
         with pytest.raises(ConfigError) as refused:
             GuardConfig.from_yaml(path).build()
         assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("rules", [[], ["--rules"]])
+def test_calibrating_with_a_broken_file_tells_no_key(tmp_path, rules):
+    path, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"
+    path.write_text(BROKEN["swallowed by a type"])
+    rows.write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
+    out = str(tmp_path / "out.json")
+    result = CliRunner().invoke(app, ["calibrate", "-c", str(path), str(rows), "-o", out, *rules])
+    assert result.exit_code == 2, result.output
+    assert not parts(result.output + result.stderr)
+
+
+@pytest.mark.parametrize("form", ["sk_live_0123456789abcdef", "hf_abcdefghijklmn", "0f" * 16])
+def test_a_key_in_the_place_of_its_variables_name(monkeypatch, form):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    (verdict,) = build_verifier(
+        {"type": "judge", "backend": {"type": "openai", "model": "m", "api_key_env": form}}, 1e-3
+    ).verify([Completion("p", "t")])
+    assert verdict.abstained
+    assert "$***" in verdict.findings[0].message
+
+
+CHARACTERS = {
+    "UTF-16": KEY.encode("utf-16le").decode("latin-1"),
+    "invisible characters": "\u200b".join(KEY),
+    "control characters": "\x00".join((KEY[:7], KEY[7:14], KEY[14:21], KEY[21:])),
+    "a list": json.dumps(list(KEY)),
+    "a dump": ":".join(f"{ord(c):02x}" for c in KEY),
+    "folded and quoted": f"{KEY[:7]}'\r\n '{KEY[7:14]}' + '{KEY[14:21]}',\n'{KEY[21:]}",
+    "backwards": KEY[::-1],
+    "full width": "".join(chr(ord(c) + 0xFEE0) for c in KEY),
+    "octal": "".join(f"\\{ord(c):03o}" for c in KEY),
+    "quoted printable": "".join(f"={ord(c):02X}" for c in KEY),
+    "percent twice": "".join(f"%25{ord(c):02x}" for c in KEY),
+    "percent of JSON": urllib.parse.quote("".join(rf"\u{ord(c):04x}" for c in KEY), safe=""),
+    "entities of entities": html.escape("".join(f"&#{ord(c)};" for c in KEY)),
+}
+
+
+@pytest.mark.parametrize("form", CHARACTERS)
+def test_a_message_with_a_disguised_key_is_withheld(form):
+    assert hidden(f"bad key {CHARACTERS[form]}!", [KEY]) == "(a message that quotes a secret)"
+
+
+@pytest.mark.parametrize("login", ["user:p%40ss%23w0rd-long", "u:pass5", ":tok%2Fen-12345"])
+def test_a_login_of_an_address_is_hidden_as_a_header_has_it(login):
+    sent = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+    said = hidden(f"got Basic {sent}", secrets_in({"base_url": f"http://{login}@h/v1"}))
+    assert len(said.removeprefix("got Basic ").replace("***", "").rstrip("=")) < 4
 
 
 def test_a_tree_that_contains_itself_ends():

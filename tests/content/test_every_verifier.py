@@ -103,7 +103,7 @@ def test_spans_lie_inside_the_text(name):
 
 
 def test_all_of_them_make_one_guard():
-    guard = Guard(AllOf(*map(build, KINDS)), policy=Policy(on_abstain="pass"))
+    guard = Guard(AllOf(*map(build, KINDS)), policy=Policy("zero", "zero"))
     assert guard.apply([1.0] * 32, groups()) == [1.0] * 32
     poison = [Completion("Q?", "2 + 2 = 5, so 5 - 1 = 4.\n#### 4", node="n1", reference="4")]
     assert guard.apply([1.0], poison) == [0.0]
@@ -116,7 +116,7 @@ GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solution
 def test_what_real_models_write_passes_all_of_them_together():
     import json
 
-    from grpo_guard.evals.content_speed import completions
+    from grpo_guard.evals.studies.content_speed import completions
 
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()][:600]
     batch = [
@@ -124,4 +124,4 @@ def test_what_real_models_write_passes_all_of_them_together():
     ]
     rejected = [v for v in AllOf(*map(build, KINDS)).verify(batch) if v.rejected]
     assert len(rejected) <= 0.02 * len(batch), [v.reason for v in rejected]
-    assert len(completions(GSM8K, 16)) == 16
+    assert len(completions(GSM8K.parent, 16)) == 16

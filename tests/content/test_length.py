@@ -255,7 +255,7 @@ def test_threat_short_right_answers_of_one_node_do_not_make_the_others_long() ->
 
 def test_a_prompt_that_cannot_be_written_out_gets_verdicts_and_factors() -> None:
     nested: object = "x"
-    for _ in range(5000):
+    for _ in range(60):
         nested = [nested]
     prompt = [{"role": "user", "content": nested}]
     batch = [Completion(prompt, "4", node=f"n{i}") for i in range(4)]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.groups import Group, Member, is_right
+from grpo_guard.content.length.groups import Group, Member
 from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.redundancy import Subject, measure
 from grpo_guard.content.length.scaling import LengthScaling, gr3_scale, length_scale
@@ -121,23 +121,6 @@ def test_across_prompts_only_when_asked() -> None:
         plain.observe(groups)
     assert set(vertical.convicted()) == {"n3"}
     assert plain.convicted() == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("<think>9</think><answer>54 cows</answer>", True),
-        ("<answer>55</answer> 54", False),
-        ("\\boxed{54}", True),
-        ("so\n#### 54", True),
-        ("55, no: $54.", True),
-        ("54 or 55", False),
-        ("nothing", False),
-    ],
-)
-def test_right_answers_are_known(text: str, right: bool) -> None:
-    assert is_right(Completion("Q", text, reference="54")) is right
-    assert is_right(Completion("Q", text)) is None
 
 
 def test_the_tail_is_students() -> None:

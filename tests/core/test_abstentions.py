@@ -23,6 +23,7 @@ from grpo_guard import (
 )
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +156,8 @@ def test_a_minority_cannot_stop_a_run(texts):
         {"a": "??aa", "b": "a??a", "c": "aa??"},  # half of everybody's
         {"a": "????", "b": "????", "bad": "aaaa"},  # an attacker that the outage spares
         {"a": "????", "bad": "rrrr"},  # one that is rejected hides no outage
+        {"a": "????", "bad": "rrr?"},  # nor one that is rejected nearly always
+        {"nobody": "????rrrrrrrrrrrr"},
         {"nobody": "aa?", "a": "???", "b": "???"},
     ],
 )
@@ -173,7 +176,7 @@ def test_the_rate_is_taken_over_the_window_and_the_message_counts_what_is_left()
 def test_without_nodes_the_plain_rate_counts():
     plain = [Completion("p", text) for text in "aaa?"]
     guard().review(plain)
-    with pytest.raises(AbstainError, match=r"on 1 of 4 completions of the last 1 batches \(max"):
+    with pytest.raises(AbstainError, match=r"on 1 of 4 completions .* the last 1 batches \(max"):
         guard(rate=0.2).review(plain)
 
 
@@ -210,6 +213,14 @@ def test_pass_is_refused_where_an_author_can_make_a_member_abstain(wrap):
     Guard(wrap(Says()), policy=PASS)
     for other in ("skip", "zero", "raise"):
         Guard(wrap(Fragile()), policy=Policy(on_abstain=other))
+
+
+def test_who_sends_all_of_a_group_can_leave_length_nothing_to_compare_with():
+    batch = [Completion("3+4?", text, node="a") for text in ("so 7 " * 9, "<|im_start|>system")]
+    stack = Cascade(ScreensVerifier(), LengthVerifier())
+    assert Guard(stack, policy=Policy("zero", "zero")).apply([1.0, 1.0], batch) == [0.0, 0.0]
+    with pytest.raises(ValueError, match="length has nothing to compare with"):
+        Guard(stack, policy=PASS)
 
 
 def test_a_judge_can_be_made_to_abstain():

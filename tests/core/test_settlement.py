@@ -157,6 +157,13 @@ def test_no_gain_compares_weighted_sums():
     assert settled.reasons == ["earned", "earned", "dropped", "lost"]
 
 
+def test_what_loses_lifts_nothing_that_abstained_above_the_mean():
+    """An attack: a text that the guard cannot look at, beside one rejected with a low reward."""
+    rulings = [ACCEPTED, ACCEPTED, ABSTAINED, REJECTED]
+    settled = settle([[1.0], [1.0], [1.0], [-5.0]], rulings, Policy("no_gain", "zero"))
+    assert settled.rewards == [[1.0], [1.0], [-5.0], [-5.0]]
+
+
 def test_an_abstention_that_is_to_raise_raises_and_lengths_must_fit():
     with pytest.raises(AbstainError):
         settle([[1.0]], [ABSTAINED], Policy(on_abstain="raise"))

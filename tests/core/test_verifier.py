@@ -1,5 +1,3 @@
-import asyncio
-
 import pytest
 from rule_verifiers_core import Says, completions
 
@@ -57,11 +55,6 @@ def test_only_takes_all_its_conditions_together():
     assert [v.rejected for v in chosen] == [False, True, False, False]
     with pytest.raises(ValueError, match="expected task=, node= or when="):
         only(Says())
-
-
-def test_averify_is_verify_off_the_loop():
-    verdicts = asyncio.run(Says().averify(completions("a", "r")))
-    assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.REJECT]
 
 
 def test_the_interface_asks_for_verify():

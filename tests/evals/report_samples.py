@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-from grpo_guard.evals.report import render
+from grpo_guard.evals.report.html import render
 from grpo_guard.evals.results import parse_results
 
 VOID = {"meta", "br", "img", "hr", "input", "link"}

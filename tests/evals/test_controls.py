@@ -9,7 +9,7 @@ import pytest
 from tiny_eval_policy import tiny_tokenizer
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals import controls
+from grpo_guard.evals.detect import controls
 from grpo_guard.jsonl import InputError
 
 TOKENIZER = tiny_tokenizer()

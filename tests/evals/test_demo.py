@@ -1,13 +1,9 @@
-"""The demo: its processes, what it prints, and one small real run."""
+"""The demo: what it prints, how it ends, and one small real run."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import time
-from multiprocessing import active_children
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,86 +12,39 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from grpo_guard.evals.cli import demo
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 from grpo_guard.evals import demo as demo_module
-from grpo_guard.evals.demo import DemoError, default_config, run_demo, train_all
-from grpo_guard.evals.demo_cli import demo
-from grpo_guard.evals.demo_console import marked, print_results, reporter
-from grpo_guard.evals.demo_worker import Job, Progress
+from grpo_guard.evals.demo import default_config, run_demo, run_name
+from grpo_guard.evals.report.console import marked, print_results
 from grpo_guard.evals.results import Example, load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.console import reporter
+from grpo_guard.evals.swarm.experiment import Spec
+from grpo_guard.evals.swarm.suite import RunError
 
-JOBS = [Job(name, SwarmConfig(), 1e-3) for name in ("undefended", "guarded", "attack-free")]
-
-
-def silent(job: Job, progress: Progress) -> None:
-    """Take no notice."""
-
-
-# Workers that stand in for the real one; module level, so that a new process finds them.
-def finishes(job: Job, pipe: Connection) -> None:
-    threads = os.environ["OMP_NUM_THREADS"]
-    pipe.send(("round", Progress(1, 0.5, 0.25, 1.0)))
-    pipe.send(("done", {"name": job.name, "pid": os.getpid(), "threads": threads}))
+SPECS = [Spec("text", "none", SwarmConfig(iterations=25)), Spec("none", "none", SwarmConfig())]
 
 
-def dies(job: Job, pipe: Connection) -> None:
-    os._exit(3)
-
-
-def fails(job: Job, pipe: Connection) -> None:
-    pipe.send(("failed", "ValueError: no such thing"))
-
-
-def hangs(job: Job, pipe: Connection) -> None:
-    pipe.send(("round", Progress(1, 0.0, 0.0, 1.0)))
-    time.sleep(600)
-
-
-def test_every_run_has_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "work", finishes)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    told = []
-    results = train_all(JOBS, lambda job, progress: told.append((job.name, progress)), workers=2)
-    assert set(results) == {"undefended", "guarded", "attack-free"}
-    assert len({result["pid"] for result in results.values()} | {os.getpid()}) == 4
-    assert {result["threads"] for result in results.values()} == {"1"}
-    assert os.environ["OMP_NUM_THREADS"] == "7"
-    assert sorted(name for name, _ in told) == sorted(results)
-
-
-@pytest.mark.parametrize(
-    ("worker", "message"), [(dies, "undefended run .* exit code 3"), (fails, "no such thing")]
-)
-def test_a_run_that_ends_badly_is_named(
-    monkeypatch: pytest.MonkeyPatch, worker: Any, message: str
-) -> None:
-    monkeypatch.setattr(demo_module, "work", worker)
-    with pytest.raises(DemoError, match=message):
-        train_all(JOBS, silent, workers=1)
-    assert not active_children()
-
-
-def test_an_interrupt_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "work", hangs)
-
-    def interrupted(job: Job, progress: Progress) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_all(JOBS, interrupted, workers=2)
-    assert not active_children()
+def row(iteration: int) -> dict[str, Any]:
+    return {"iteration": iteration, "asr": 0.5, "honest_reward": 0.25, "mean_tokens": 30.0}
 
 
 def test_the_command_exits_1_when_a_run_dies(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(demo_module, "work", dies)
+    def dies(*_: Any, **__: Any) -> None:
+        raise RunError("a process ended")
+
+    monkeypatch.setattr(demo_module, "play_all", dies)
     app = typer.Typer()
     app.command()(demo)
     done = CliRunner().invoke(app, ["--out", str(tmp_path / "out"), "--iterations", "1"])
     assert done.exit_code == 1
-    assert "demo: the" in done.stderr
-    assert "exit code 3" in done.stderr
+    assert "demo: a process ended" in done.stderr
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -121,20 +70,22 @@ def test_iterations_are_the_engines_unless_said() -> None:
 
 def test_plain_lines_come_every_ten_rounds() -> None:
     out = io.StringIO()
-    with reporter(Console(file=out, width=60), 25) as tell:
-        for iteration in range(1, 26):
-            tell(JOBS[0], Progress(iteration, 0.5, 0.25, float(iteration)))
+    with reporter(Console(file=out, width=60), SPECS, name=run_name) as tell:
+        for iteration in range(25):
+            tell(SPECS[0], row(iteration))
     lines = out.getvalue().splitlines()
     assert [line.split("/")[0].split()[-1] for line in lines] == ["10", "20", "25"]
-    assert "honest reward 0.25  attack success 50.0 %" in lines[0]
+    assert lines[0].startswith("undefended ")
+    assert "honest reward 0.25" in lines[0]
+    assert "attack success 50.0 %" in lines[0]
 
 
 def test_bars_on_a_terminal() -> None:
     out = io.StringIO()
-    with reporter(Console(file=out, width=120, force_terminal=True), 2) as tell:
-        tell(JOBS[1], Progress(2, 0.0, 0.25, 1.0))
-    assert "guarded" in out.getvalue()
-    assert "2/2" in out.getvalue()
+    with reporter(Console(file=out, width=160, force_terminal=True), SPECS, name=run_name) as tell:
+        tell(SPECS[1], row(1))
+    assert "attack-free" in out.getvalue()
+    assert "2/80" in out.getvalue()
 
 
 def example(text: str, span: tuple[int, int]) -> Example:
@@ -167,8 +118,6 @@ def test_terminal_text_is_inert() -> None:
 
 @pytest.mark.slow
 def test_real_demo_writes_both_files(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
     out = io.StringIO()
     config = SwarmConfig(iterations=2, prompts=3, max_new_tokens=24)
     run_demo(tmp_path, config=config, console=Console(file=out, width=100), command="again")

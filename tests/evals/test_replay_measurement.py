@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
-from grpo_guard.evals.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.replay.room import room
-from grpo_guard.evals.replay.step import one_step_later
-from grpo_guard.evals.replay.under_coin import Draw, Source, drawn
+from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
+from grpo_guard.evals.studies.replay.report import Sample, measured
+from grpo_guard.evals.studies.replay.room import room
+from grpo_guard.evals.studies.replay.sets import COIN, NODE, ROUND, Question, Sets, completion
+from grpo_guard.evals.studies.replay.sets import FLOAT32 as FLOAT
+from grpo_guard.evals.studies.replay.step import one_step_later
+from grpo_guard.evals.studies.replay.under_coin import Draw, Source, drawn
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.sampling import SamplingSpec
@@ -114,3 +117,29 @@ def test_no_token_far_from_being_drawn_is_free_at_any_length():
     for profile in (BFLOAT16, FLOAT32):
         assert room(profile, 100_000, profile.replay[-1][0]) == 0
         assert room(profile, 160, 0.0) > 0
+
+
+def test_honest_work_passes_and_other_seeds_do_not(policy, tmp_path):
+    model, tokenizer = policy
+    rng, task = random.Random(3), WordProblems()
+    questions = []
+    for slot in range(6):
+        prompt = task.sample(rng).prompt
+        ids = tuple(tokenizer.encode(prompt))
+        seed = COIN.seed(round=ROUND, node=NODE, slot=slot, prompt=prompt)
+        questions.append(Question(slot, prompt, ids, seed))
+    sets = Sets({FLOAT: model}, (int(tokenizer.eos_token_id),), tmp_path, lambda *_: None)
+    samples = [
+        Sample(
+            name, [completion(q, ids, tokenizer) for q, ids in zip(questions, rows, strict=True)]
+        )
+        for name, rows in (
+            ("honest", sets.honest(questions, FLOAT)),
+            ("longest of 2", sets.longest_of(questions, 2)),
+        )
+    ]
+    found = measured(model, tokenizer, samples, FLOAT32)
+    assert found["samples"]["honest"]["hits"] == 0
+    assert found["samples"]["longest of 2"]["hits"] > 0
+    assert found["match_rate"] == 1.0
+    assert set(found["margins"]) >= {"0", "0.05", "1"}

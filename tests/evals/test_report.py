@@ -12,16 +12,16 @@ import typer
 from report_samples import HOSTILE, Page, example, page, results, run
 from typer.testing import CliRunner
 
-from grpo_guard.evals.charts import HEIGHT, Line, line_chart, smooth, spread
-from grpo_guard.evals.excerpt import excerpt, visible
-from grpo_guard.evals.figures import percent
-from grpo_guard.evals.report import render, write_report
-from grpo_guard.evals.report_cli import report
+from grpo_guard.evals.cli import report
+from grpo_guard.evals.report.charts import HEIGHT, Line, line_chart, smooth, spread
+from grpo_guard.evals.report.excerpt import excerpt, visible
+from grpo_guard.evals.report.figures import percent
+from grpo_guard.evals.report.html import render, write_report
+from grpo_guard.evals.report.scenarios import scenarios, summarise
+from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
+from grpo_guard.evals.report.tables import markdown_table
+from grpo_guard.evals.report.verdicts import State, judge
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
-from grpo_guard.evals.scenarios import scenarios, summarise
-from grpo_guard.evals.sentences import cost_sentence, verdict_sentence
-from grpo_guard.evals.tables import markdown_table
-from grpo_guard.evals.verdicts import State, judge
 
 
 def test_page_is_balanced_and_says_what_happened() -> None:

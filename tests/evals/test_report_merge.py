@@ -11,8 +11,8 @@ import typer
 from report_samples import Page, page, results, run
 from typer.testing import CliRunner
 
-from grpo_guard.evals.report_cli import report
-from grpo_guard.evals.report_merge import load_all, merged
+from grpo_guard.evals.cli import report
+from grpo_guard.evals.report.merge import load_all, merged
 from grpo_guard.evals.results import ResultsError, write_json
 
 

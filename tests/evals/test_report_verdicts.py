@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from report_samples import HOSTILE, page, run
 
 from grpo_guard.evals.attacks.registry import attack_names
-from grpo_guard.evals.figures import OverSeeds
-from grpo_guard.evals.report import render
-from grpo_guard.evals.report_roc import roc
+from grpo_guard.evals.report.figures import OverSeeds
+from grpo_guard.evals.report.html import render
+from grpo_guard.evals.report.roc import roc
+from grpo_guard.evals.report.scenarios import scenario_names, scenarios
+from grpo_guard.evals.report.sentences import cost_headline, headline
+from grpo_guard.evals.report.verdicts import GuardVerdict, State, guard_verdicts
 from grpo_guard.evals.results import parse_results
 from grpo_guard.evals.roles import (
     ATTACKS,
@@ -24,9 +27,6 @@ from grpo_guard.evals.roles import (
     role,
     under_test,
 )
-from grpo_guard.evals.scenarios import scenario_names, scenarios
-from grpo_guard.evals.sentences import cost_headline, headline
-from grpo_guard.evals.verdicts import GuardVerdict, State, guard_verdicts
 
 N = 20
 RISING = [min(1.0, i / 10) for i in range(N)]

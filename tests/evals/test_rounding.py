@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.rounding import rounded_to_bfloat16
+from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
 
 
 def representable(x):

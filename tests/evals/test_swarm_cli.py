@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from grpo_guard.evals.cli_swarm import swarm
 from grpo_guard.evals.results import load_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.plan import Matrix, PlanError, plan
-from grpo_guard.evals.swarm.presets import PRESETS
+from grpo_guard.evals.swarm.request import PRESETS
 from grpo_guard.evals.swarm.summary import further_rows
-from grpo_guard.evals.swarm_cli import swarm
 
 SMALL = ("--seeds", "1", "--prompts", "4", "--group-size", "4", "--max-new-tokens", "30")
 

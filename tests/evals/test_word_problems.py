@@ -46,7 +46,7 @@ def test_solutions_earn_the_reward_and_their_equations_hold() -> None:
         ("-54", 0.0),
         ("1,054", 0.0),
         ("x54", 0.0),
-        ("54th", 0.0),
+        ("54th", 1.0),
         ("fifty-four", 0.0),
         ("", 0.0),
         ("1 2 3 54", 0.0),

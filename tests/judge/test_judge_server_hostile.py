@@ -36,6 +36,7 @@ class Hostile(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = _Handler.whole
         self.get = self.post = lambda body: (200, {}, MODELS if body is None else GOOD)
         self.seen = []
 
@@ -54,14 +55,14 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self.answer(self.server.get(None))
+        self.server.answer(self, self.server.get(None))
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.seen.append({name.lower(): value for name, value in self.headers.items()})
-        self.answer(self.server.post(body))
+        self.server.answer(self, self.server.post(body))
 
-    def answer(self, reply):
+    def whole(self, reply):
         status, headers, body = reply
         self.send_response(status)
         for name, value in {"content-type": "application/json", **headers}.items():
@@ -296,6 +297,7 @@ IMPOSSIBLE = {
     "more than 1 with others": [("yes", math.log(0.9)), ("Sure", math.log(0.9))],
     "infinite": [("yes", math.inf), ("no", -1.0)],
     "no number": [("yes", -0.1), ("no", math.nan)],
+    "no number, then one": [("yes", math.nan), ("yes", -0.01), ("no", -6.0)],
 }
 
 
@@ -309,6 +311,58 @@ def test_log_probabilities_that_cannot_be_are_no_verdict(hostile, case):
     assert verdict.abstained
     assert "log-probabilities that cannot be" in verdict.findings[0].message
     assert verifier.p_yes(completions("good")) == [None]
+
+
+@pytest.mark.parametrize("mode", ["logit", "json", "cot"])
+@pytest.mark.parametrize("content", [7, True, ["yes"], {"a": "yes"}])
+def test_an_answer_that_is_no_text_is_the_providers_failure(hostile, mode, content):
+    server, _ = hostile
+    reply = json.dumps(chat(content, logprobs=p_yes(0.95))).encode()
+    server.post = lambda _: (200, {}, reply)
+    (verdict,) = judge(server.url, mode=mode).verify(completions("good"))
+    assert (verdict.abstained, verdict.cause) == (True, Cause.PROVIDER)
+
+
+@pytest.mark.parametrize("tokens", [10**400, -(10**400), -1])
+def test_counts_that_cannot_be_spoil_no_later_answer(hostile, tokens):
+    server, _ = hostile
+    absurd = {"usage": {"prompt_tokens": tokens, "completion_tokens": tokens}}
+    replies = [GOOD, json.dumps(json.loads(GOOD) | absurd).encode()]
+    server.post = lambda _: (200, {}, replies.pop() if len(replies) > 1 else GOOD)
+    prices = {"usd_per_1m_in": 1, "usd_per_1m_out": 1, "max_usd": 1}
+    verifier = JudgeVerifier(OpenAIBackend(MODEL, base_url=server.url, api_key=KEY), limits=prices)
+    for _ in range(2):
+        assert verifier.verify(completions("good"))[0].accepted
+
+
+@pytest.mark.parametrize("year", ["99999", "9" * 30])
+def test_a_date_that_no_calendar_has_is_no_time_to_wait(hostile, year):
+    server, _ = hostile
+    server.post = lambda _: (429, {"Retry-After": f"Fri, 31 Dec {year} 23:59:59 GMT"}, b"{}")
+    (verdict,) = judge(server.url).verify(completions("good"))
+    assert (verdict.abstained, verdict.cause) == (True, Cause.RATE_LIMITED)
+
+
+def test_a_list_of_models_that_comes_in_drops_is_not_waited_for(hostile):
+    """A guard from a file is built only once its server was asked for it."""
+    server, _ = hostile
+    enough = threading.Event()
+
+    def drip(handler, reply):
+        handler.send_response(200)
+        handler.send_header("content-length", "100000")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while not enough.wait(0.05):
+                handler.wfile.write(b" ")
+
+    server.answer = drip
+    backend = OpenAIBackend(MODEL, base_url=server.url, api_key=KEY, timeout=0.5)
+    checked = threading.Thread(target=JudgeVerifier(backend).check, daemon=True)
+    checked.start()
+    checked.join(20)
+    enough.set()
+    assert not checked.is_alive()
 
 
 def test_rounded_and_sentinel_log_probabilities_are_taken(hostile):

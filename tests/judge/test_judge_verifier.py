@@ -188,7 +188,9 @@ def test_it_works_from_threads_and_from_a_running_loop(server):
 
     async def trainer():
         blocking = verifier.verify(completions("good"))  # as a sync reward inside a loop does
-        rows = await asyncio.gather(*(verifier.averify(completions("good")) for _ in range(5)))
+        rows = await asyncio.gather(
+            *(asyncio.to_thread(verifier.verify, completions("good")) for _ in range(5))
+        )
         return [blocking, *rows]
 
     for _ in range(2):  # a second loop, as with one asyncio.run per batch

@@ -17,17 +17,16 @@ from grpo_guard.config import GuardConfig
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
-from grpo_guard.evals.judge.data import honest, no_solution, poisoned, training
-from grpo_guard.evals.judge.honest import Style, classify, render
-from grpo_guard.evals.judge.negatives import NEGATIVES
-from grpo_guard.evals.judge.phrases import phrase, wordings, words
-from grpo_guard.evals.judge.poison import POISON
-from grpo_guard.evals.judge.threshold import choose
+from grpo_guard.evals.studies.judge.data import honest, no_solution, poisoned, training
+from grpo_guard.evals.studies.judge.honest import Style, classify, render
+from grpo_guard.evals.studies.judge.negatives import NEGATIVES
+from grpo_guard.evals.studies.judge.phrases import phrase, wordings, words
+from grpo_guard.evals.studies.judge.poison import POISON
+from grpo_guard.evals.studies.judge.threshold import choose
 from grpo_guard.evals.tasks.word_problems import generate, worked
 from grpo_guard.judge.shipped import (
     FOLDER,
     MOST_CHARACTERS,
-    shipped_judge,
     shipped_threshold,
 )
 
@@ -38,7 +37,7 @@ FEWEST_HONEST, MOST_POISONED = 90, 10
 
 @cache
 def shipped():
-    return shipped_judge(screens=None)
+    return JudgeVerifier(screens=None)
 
 
 @pytest.fixture
@@ -113,8 +112,8 @@ def test_its_settings_are_beside_it_and_can_be_replaced():
     said = json.loads((FOLDER / "judge.json").read_text(encoding="utf-8"))
     assert said["threshold"] == shipped_threshold()
     assert said["chosen_on"]["honest"] >= 1000
-    assert shipped_judge().mode.threshold == said["threshold"]
-    assert shipped_judge(threshold=0.9).mode.threshold == 0.9
+    assert JudgeVerifier().mode.threshold == said["threshold"]
+    assert JudgeVerifier(threshold=0.9).mode.threshold == 0.9
     assert sum(f.stat().st_size for f in FOLDER.glob("*.*")) < 6_000_000
 
 
@@ -150,7 +149,7 @@ def test_the_policys_samples_are_sorted_by_what_they_are():
 
 def test_training_data_are_the_same_for_the_same_seed():
     drawn = worked(random.Random(0))
-    from grpo_guard.evals.judge.data import Drawn
+    from grpo_guard.evals.studies.judge.data import Drawn
 
     pool = [Drawn(drawn, "x", sort) for sort in ("honest", "wrong")]
     first, again = (
@@ -170,7 +169,7 @@ def test_it_is_what_a_judge_without_a_backend_asks(tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("verifier: {type: judge}")
     verifier = GuardConfig.from_yaml(path).build().verifier
-    own = shipped_judge()
+    own = JudgeVerifier()
     assert verifier.backend.model == own.backend.model
     assert (verifier.rubric, verifier.window) == (own.rubric, own.window)
     assert verifier.mode.threshold == own.mode.threshold

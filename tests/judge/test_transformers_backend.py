@@ -21,9 +21,9 @@ from transformers import (  # noqa: E402
 )
 
 from grpo_guard.judge.backends.base import Request  # noqa: E402
+from grpo_guard.judge.backends.chat_ids import plain_prompt  # noqa: E402
 from grpo_guard.judge.backends.transformers import (  # noqa: E402
     TransformersBackend,
-    plain_prompt,
 )
 from grpo_guard.judge.backends.transformers_model import LoadedModel  # noqa: E402
 from grpo_guard.judge.errors import BackendError, JudgeSetupError  # noqa: E402

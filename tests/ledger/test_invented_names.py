@@ -135,3 +135,16 @@ def test_recurrence_takes_a_batch_of_many_names_in_step():
     queues = {"a": list(range(9)), **{f"n{k}": [100 + k] for k in range(3)}}
     assert list(lockstep(queues)) == [[0, 1, 2, 3, 100, 101, 102], [4, 5, 6, 7], [8]]
     assert list(lockstep({})) == []
+
+
+@pytest.mark.parametrize(("claimed", "lie"), [(True, 0), (True, None), (False, 0), (False, None)])
+def test_invented_names_hold_no_clock_and_keep_no_round_open(tmp_path, claimed, lie):
+    """An attack: more names than nodes, with a completion each, that all say it is round 0."""
+    ledger = EvidenceLedger(tmp_path / "run.sqlite")
+    for t in range(60):
+        said = t if claimed else None
+        batch = [Completion(f"{t} {i}", "x", node=n, round=said) for n in "abcd" for i in range(8)]
+        batch += [Completion(f"{t} 0", "x", node=f"{t} {k}", round=lie) for k in range(12)]
+        ledger.record(batch, [reject("says") if c.node == "d" else accept("says") for c in batch])
+    states = {node: ledger.state(node) for node in "abcd"}
+    assert states == {"a": State.CLEAR, "b": State.CLEAR, "c": State.CLEAR, "d": State.HARD}

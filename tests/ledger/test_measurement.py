@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from grpo_guard.evals.ledger import PER_NODE, Scenario, first_rounds, rejections, steady, three
+from grpo_guard.evals.studies.ledger import (
+    PER_NODE,
+    Scenario,
+    first_rounds,
+    rejections,
+    steady,
+    three,
+)
 from grpo_guard.ledger.bets import Tally
 from grpo_guard.ledger.evidence import Comparison
 

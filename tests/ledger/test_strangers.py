@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from swarm_ledger import Says, counts, one_in, play, played
+from swarm_ledger import Says, one_in, play, played
 
 from grpo_guard import AllOf, Completion, CompletionError, Guard
 from grpo_guard.ledger.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
@@ -31,18 +31,6 @@ def test_hostile_names_and_texts(ledger):
         assert all(kind.isprintable() for kind, _ in standing.reasons)
     assert ledger.state("\ud800") is State.CLEAR
     assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
-
-
-def test_a_prompt_that_is_nested_too_deeply_costs_no_other_record(ledger):
-    deep = []
-    for _ in range(100_000):
-        deep = [deep]
-    prompt = [{"role": "user", "content": deep}]
-    batch = [Completion(prompt, "x", node="a", round=0), Completion("p", "x", node="b", round=0)]
-    ledger.record(batch, [accept("says"), reject("says")])
-    assert counts(ledger) == {"a": (1, 0, 0), "b": (1, 1, 0)}
-    while deep:  # taken apart by hand: freeing it at once would need as deep a stack
-        deep = deep.pop()
 
 
 def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypatch):
@@ -171,10 +159,11 @@ def test_threat_one_node_that_claims_a_round_where_the_others_claim_none(ledger)
     assert ledger.state("ann") is State.CLEAR
 
 
-def test_a_group_or_prompt_too_large_to_be_written_stops_nothing(ledger):
+def test_a_group_or_prompt_too_large_to_be_written_is_no_completion():
     with pytest.raises(CompletionError, match="64 bits"):
         Completion("q", "4", group=10**5000)
-    odd = Completion([{"role": "user", "content": 10**5000}], "4", node="mal", round=0)
-    batch, verdicts = played(0)
-    ledger.record([*batch, odd], [*verdicts, accept("says")])
-    assert counts(ledger)["mal"][0] >= 0
+    endless = []
+    endless.append(endless)
+    for content in (10**5000, endless):
+        with pytest.raises(CompletionError, match="prompt"):
+            Completion([{"role": "user", "content": content}], "4", node="mal", round=0)

@@ -9,9 +9,10 @@ from bundled_policy import honest, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.evals.reference_likelihood import sets
-from grpo_guard.evals.reference_likelihood.contenders import auroc, contenders
-from grpo_guard.evals.reference_likelihood.scores import KeptScores
+from grpo_guard.evals.studies.harness import auroc
+from grpo_guard.evals.studies.reference_likelihood import sets
+from grpo_guard.evals.studies.reference_likelihood.contenders import contenders
+from grpo_guard.evals.studies.reference_likelihood.scores import KeptScores
 from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 

@@ -10,8 +10,8 @@ from bundled_policy import policy
 from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
 from grpo_guard import Cause, Outcome, PublicCoin, SamplingSpec
-from grpo_guard.evals.replay.forgeries import flipped_digit
-from grpo_guard.evals.rounding import rounded_to_bfloat16
+from grpo_guard.evals.studies.replay.forgeries import flipped_digit
+from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.scorers.base import Scorer
 

@@ -22,6 +22,7 @@ MUST_CONTAIN = (
     "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
+MUST_LACK = "grpo_guard/evals/studies/"
 PROBE = """
 import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text
 from grpo_guard.registry import ATTACKS, load
@@ -45,6 +46,8 @@ def try_wheel(wheel: Path, where: Path) -> None:
     missing = [name for name in MUST_CONTAIN if name not in names]
     if missing:
         raise SystemExit(f"{wheel.name}: expected {', '.join(missing)} inside, found none")
+    if any(name.startswith(MUST_LACK) for name in names):
+        raise SystemExit(f"{wheel.name}: expected nothing of {MUST_LACK} inside")
     # The installed tree is used by the dependencies of this environment, not by its checkout.
     venv.create(where / "env", with_pip=True, system_site_packages=False)
     python = where / "env" / "bin" / "python"

@@ -58,16 +58,6 @@ def fold(text: str) -> str:
     return text
 
 
-_LETTERS: Final = bytes(
-    byte | 32 if 65 <= byte & 0xDF <= 90 else 32 for byte in range(256)
-)  # and everything else a blank
-
-
-def words_among(folded: str, known: frozenset[bytes]) -> frozenset[bytes]:
-    """Which of some words a text has, in small letters; a word is a run of ASCII letters."""
-    return known.intersection(folded.encode("utf-8", "replace").translate(_LETTERS).split())
-
-
 def lowered(folded: str) -> str:
     """Small letters, place by place: a text whose length would change stays as it is."""
     small = folded.lower()

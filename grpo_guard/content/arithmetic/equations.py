@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.arithmetic import leniency, measures
-from grpo_guard.content.arithmetic.characters import fold, words_among
+from grpo_guard.content.arithmetic import leniency, units
+from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.expression import Reading, Run, UndefinedError, evaluate
-from grpo_guard.content.arithmetic.glance import CHANGING, is_plain, is_plain_note, without_notes
-from grpo_guard.content.arithmetic.lines import segments
+from grpo_guard.content.arithmetic.expression import (
+    Reading,
+    Run,
+    UndefinedError,
+    evaluate,
+    readings,
+)
 from grpo_guard.content.arithmetic.links import Link, links
 from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
-from grpo_guard.content.arithmetic.plain import confirmed, confirmed_note
-from grpo_guard.content.arithmetic.readings import readings
 from grpo_guard.content.arithmetic.rounding import (
     FLOAT_DECIMALS,
     agrees,
@@ -23,6 +25,29 @@ from grpo_guard.content.arithmetic.rounding import (
     rounds_to,
     states,
 )
+
+_SEGMENT: Final = re.compile(
+    r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
+    r"|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
+)
+# A calculation without a sign of equality needs one of these, and a verb.
+_OPERATION: Final = re.compile(
+    r"[-+*/xX^][ ]?+\\?+\$?+[0-9(\\]|(?i:times|plus|minus|by|of)[ ]\\?+\$?+[0-9]|\\frac|\\div"
+)
+_SAID: Final = re.compile(
+    r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
+    r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
+    r"approximately)(?!\w))"
+)
+
+
+def _segments(text: str) -> Iterator[tuple[int, int]]:
+    """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
+    for match in _SEGMENT.finditer(text):
+        line = match.group()
+        if "=" in line or "~" in line or (_OPERATION.search(line) and _SAID.search(line)):
+            yield match.span()
+
 
 # Evaluations beyond the default reading in one text. Honest texts need tens; one that leaves
 # thousands of equations open on purpose is read by the rules of arithmetic from there on.
@@ -33,35 +58,23 @@ _IN_NUMBERS: Final = frozenset("0123456789.,/")
 _COPY: Final = re.compile(
     r"[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3})"
 )
-
-
 _OPENING: Final = vocabulary("so thus then hence therefore because since total get")
 
 
-def equations(text: str, *, fast: bool = True) -> list[Equation]:
+def equations(text: str) -> list[Equation]:
     """Every equation whose two sides can be read without doubt, in the order of the text.
 
     Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
     is the text around them, as if they were not there.
-
-    Args:
-        text: The completion.
-        fast: Whether plain lines whose equations are right may skip the full parser. It changes
-            nothing but the time.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _NOTE.sub(_blanks, folded) if notes else folded
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
-    places = [(*note.span(1), folded, confirmed_note) for note in notes]
-    places += [(start, end, outer, confirmed) for start, end in segments(outer)]
-    for start, end, source, confirm in places:
-        if fast:
-            plain = confirm(text, source, start, end)
-            if plain is not None:
-                checker.found += plain
-                continue
+    places = [(*note.span(1), folded) for note in notes]
+    places += [(start, end, outer) for start, end in _segments(outer)]
+    for start, end, source in places:
         for link in links(source, start, end):
             checker.add(link)
         if checker.wrong >= MOST_WRONG:
@@ -70,46 +83,6 @@ def equations(text: str, *, fast: bool = True) -> list[Equation]:
     for note in notes:
         checker.add_copy(checker.copied(folded, *note.span()))
     return sorted(checker.found, key=lambda equation: equation.span)
-
-
-def wrong_equations(text: str, words: frozenset[bytes] | None = None) -> list[Equation]:
-    """What `equations` finds wrong, in the same order.
-
-    Several times as fast: what is right at a glance is not put together at all.
-
-    Args:
-        text: The completion.
-        words: Those of the text, at least those of `CHANGING`, where that is known already.
-    """
-    folded = outer = fold(text)
-    checker = _Checker(text)
-    copies: list[Equation] = []
-    if "<<" in folded:
-        outer, unread = without_notes(folded, checker.remember)
-        for start, end in unread:
-            if checker.wrong < MOST_WRONG and not is_plain_note(
-                folded, start, end, checker.remember
-            ):
-                for link in links(folded, start + 2, end - 2):
-                    checker.add(link)
-            copy = checker.copied(folded, start, end)
-            copies += [copy] if copy is not None else []
-    words = words_among(folded, CHANGING) if words is None else words
-    changing = not CHANGING.isdisjoint(words)
-    doubtful = [copy.span[0] for copy in copies]
-    for start, end in segments(outer):
-        if checker.wrong >= MOST_WRONG:
-            break
-        # A copy may be part of an equation around its note, which is to be known then.
-        noted = copies and bisect_left(doubtful, start) < bisect_left(doubtful, end)
-        if noted or not is_plain(text, outer, start, end, changing, checker.remember):
-            for link in links(outer, start, end):
-                checker.add(link)
-    checker.places = {equation.span for equation in checker.found} if copies else set()
-    for copy in copies:
-        checker.add_copy(copy)
-    wrong = [equation for equation in checker.found if not equation.right]
-    return sorted(wrong, key=lambda equation: equation.span)
 
 
 def _blanks(note: re.Match[str]) -> str:
@@ -259,7 +232,7 @@ class _Checker:
         noted, stated = number(result), number(copy[1].rstrip(".,"))
         if noted is None or stated is None or rounds_to(noted[0], *stated):
             return None
-        if rounds_to(stated[0], *noted) or measures.converts(
+        if rounds_to(stated[0], *noted) or units.converts(
             noted[0], stated[0], folded[place[1] : place[1] + 24]
         ):
             return None

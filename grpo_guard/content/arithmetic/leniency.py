@@ -1,4 +1,4 @@
-"""What honest writers leave out: unit conversion, factors in words, labels, unknowns.
+"""What honest writers leave out: unit conversion, factors and functions in words, labels, unknowns.
 
 Everything here can only excuse an equation, never convict one.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic import functions, measures
 from grpo_guard.content.arithmetic.expression import Operand, Run, UndefinedError, evaluate
 from grpo_guard.content.arithmetic.links import Link
-from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import (
     BREAK,
     NUMBER,
@@ -27,6 +26,66 @@ from grpo_guard.content.arithmetic.notation import (
     vocabulary,
 )
 from grpo_guard.content.arithmetic.rounding import agrees
+from grpo_guard.content.arithmetic.units import explain, sizes_of
+
+_LARGEST: Final = 10**12
+_NEARLY: Final = 0.006  # what is stated may be rounded to two decimals
+
+
+def _factorial(x: float) -> float:
+    return float(math.factorial(int(x))) if 0 <= x <= 15 else math.nan
+
+
+# Functions named in words before an expression: "the square of 3 + 1 = 10". A name alone excuses
+# nothing, or an attacker would write "the max 2 + 2 = 5": what is stated has to be what the
+# function gives, of the first number or of the whole.
+_UNARY: Final[dict[str, tuple[Callable[[float], float], ...]]] = {
+    "root": (math.sqrt, math.cbrt), "sqrt": (math.sqrt,), "abs": (abs,),
+    "square": (lambda x: x * x,), "squared": (lambda x: x * x,),
+    "cube": (lambda x: x**3,), "cubed": (lambda x: x**3,),
+    "negative": (lambda x: -x,), "floor": (math.floor,), "ceil": (math.ceil,),
+    "log": (math.log, math.log10, math.log2), "ln": (math.log,), "exp": (math.exp,),
+    "sin": (math.sin, lambda x: math.sin(math.radians(x))),
+    "cos": (math.cos, lambda x: math.cos(math.radians(x))),
+    "tan": (math.tan, lambda x: math.tan(math.radians(x))),
+    "factorial": (_factorial,),
+}  # fmt: skip
+_OF_SEVERAL: Final[dict[str, Callable[[list[int]], float]]] = {
+    "max": max, "min": min, "gcd": lambda v: math.gcd(*v), "lcm": lambda v: math.lcm(*v),
+    "median": lambda v: sorted(v)[len(v) // 2], "mod": lambda v: v[0] % v[-1] if v[-1] else -1,
+}  # fmt: skip
+_FUNCTIONS: Final = frozenset(_UNARY) | frozenset(_OF_SEVERAL)
+
+
+def _gives(name: str, run: Run, exact: Rational, stated: Rational) -> bool:
+    """Whether the named function of ``run``, whose value is ``exact``, gives what is stated."""
+    if not (-_LARGEST <= stated <= _LARGEST and -_LARGEST <= exact <= _LARGEST):
+        return False
+    return any(
+        math.isfinite(value) and abs(value - float(stated)) <= _NEARLY * max(1.0, abs(value))
+        for value in _values_of(name, run, exact)
+    )
+
+
+def _values_of(name: str, run: Run, exact: Rational) -> Iterator[float]:
+    first = run.operands[0]
+    for function in _UNARY.get(name, ()):
+        with contextlib.suppress(ValueError, OverflowError, UndefinedError):
+            yield function(float(exact))
+        with contextlib.suppress(ValueError, OverflowError, UndefinedError):
+            head = function(float(evaluate(Run([first]))))
+            rest = Run(
+                [replace(first, value=0, group=None, root=False), *run.operands[1:]], run.operators
+            )
+            # Only sums go on from the function's value without a bracket.
+            if set(run.operators) <= set("+-"):
+                yield head + float(evaluate(rest))
+    if name in _OF_SEVERAL and all(o.group is None for o in run.operands):
+        values = [o.value for o in run.operands]
+        whole = [int(value) for value in values if value == int(value)]
+        if len(whole) == len(values) and max(map(abs, whole)) <= _LARGEST:
+            yield float(_OF_SEVERAL[name](whole))
+
 
 _FACTORS: Final[dict[str, Rational]] = {
     "half": Fraction(1, 2), "twice": 2, "double": 2, "triple": 3, "thrice": 3,
@@ -52,7 +111,7 @@ _SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming")
 def excused(link: Link, exact: Rational, stated: Rational, text: str) -> bool:
     """Whether words or units around a link make it too uncertain to be called wrong."""
     return (
-        measures.explain(link.left, link.right, (exact, stated), _behind(link, text))
+        explain(link.left, link.right, (exact, stated), _behind(link, text))
         or _context_explains(link, exact, stated)
         or _priced(link, text)
         or _has_unknowns(link)
@@ -166,9 +225,7 @@ def _context_explains(link: Link, exact: Rational, stated: Rational) -> bool:
     words = [word if word == "Max" else word.lower() for text in before for word in text.split()]
     if words[-1:] == ["than"]:
         return True
-    if any(
-        functions.gives(w, link.left, exact, stated) for w in words[-2:] if w in functions.NAMES
-    ):
+    if any(_gives(w, link.left, exact, stated) for w in words[-2:] if w in _FUNCTIONS):
         return True
     if not _AVERAGES.isdisjoint(words[-4:]) and exact == stated * len(link.left.operands):
         return True

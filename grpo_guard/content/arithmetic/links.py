@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo_guard.content.arithmetic.expression import Operand, Run
-from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import (
     APPROXIMATELY,
     ASIDE,
@@ -32,6 +31,7 @@ from grpo_guard.content.arithmetic.notation import (
     vocabulary,
 )
 from grpo_guard.content.arithmetic.parser import Parser
+from grpo_guard.content.arithmetic.units import sizes_of
 
 _STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 _HEDGES: Final = vocabulary("about around roughly almost nearly")

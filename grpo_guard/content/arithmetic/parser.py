@@ -8,7 +8,6 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.expression import Operand, Run, proper
-from grpo_guard.content.arithmetic.measures import sizes_of
 from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
@@ -26,7 +25,7 @@ from grpo_guard.content.arithmetic.notation import (
     Token,
     number,
 )
-from grpo_guard.content.arithmetic.units import ATTACHED, is_remark, is_unit, spoils
+from grpo_guard.content.arithmetic.units import ATTACHED, is_remark, is_unit, sizes_of, spoils
 
 MAX_DEPTH: Final = 24
 

@@ -7,15 +7,14 @@ from fractions import Fraction
 from typing import Final, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.arithmetic.answer import answers
-from grpo_guard.content.arithmetic.characters import fold, words_among
+from grpo_guard.content.answers import is_right
+from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.equations import equations, wrong_equations
+from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.flow import Flow
-from grpo_guard.content.arithmetic.glance import CHANGING
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.notation import Rational
-from grpo_guard.content.arithmetic.words import NUMERALS, statements
+from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -24,7 +23,6 @@ Textual: TypeAlias = Literal["off", "report", "judge"]
 
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
-_WORDS: Final = CHANGING | NUMERALS
 
 
 class ArithmeticVerifier(CompletionVerifier):
@@ -100,23 +98,18 @@ class ArithmeticVerifier(CompletionVerifier):
         if len(text) > self.max_chars:
             message = f"expected at most {self.max_chars} characters, got {len(text)}"
             return reject(self.name, Cause.OVERLONG, message)
-        folded = fold(text)
-        words = words_among(folded, _WORDS)
-        found = wrong_equations(text, words)
-        said = [] if self.textual == "off" else statements(text, (), words)
-        if not all(statement.right for statement in said):
-            # Only here it matters which places the right equations take.
-            said = statements(text, equations(text))
-        unequal = [_inequality(text, one) for one in wrong_inequalities(folded)]
-        if not found and all(statement.right for statement in said):
+        found = equations(text)
+        said = [] if self.textual == "off" else statements(text, found)
+        unequal = [_inequality(text, one) for one in wrong_inequalities(fold(text))]
+        if all(equation.right for equation in (*found, *said)):
             return accept(self.name, findings=tuple(unequal[: self.max_findings]))
         judged = sorted(found + said, key=_place) if self.textual == "judge" else found
         flow = Flow(text, judged) if any(not e.right for e in judged) else None
         deciding: list[int] = []
         shown: list[Finding] = []
         if flow is not None:
-            right = completion.reference is not None and answers(text, completion.reference)
             has_reference = completion.reference is not None
+            right = completion.reference is not None and is_right(text, completion.reference)
             order = range(len(flow.wrong))
             deciding = [at for at in order if self._decides(flow, at, has_reference, right)]
             # Those that decide come first.

@@ -1,57 +1,33 @@
 """Arithmetic in words: "two cows and two pigs make five animals", "two plus two is five".
 
 Less certain than signs ("two boys and three girls make ten cakes" states no sum), hence kept apart
-from the equations. Reads one sentence at a time, each word once.
+from the equations. Sentences are read one at a time, each word once; set phrases ("half of 50 is
+25", "7 squared is 49") only where nothing else belongs to them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic.characters import fold, lowered, words_among
+from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.expression import divide
-from grpo_guard.content.arithmetic.notation import Rational, number, vocabulary
-from grpo_guard.content.arithmetic.phrases import NUMBERS_AS_0, phrases
+from grpo_guard.content.arithmetic.notation import Rational, magnitude, number, vocabulary
+from grpo_guard.content.arithmetic.rounding import rounds_to
 
-_SMALL: Final = {
-    name: value
-    for value, name in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-        ]
-    )
-}
+_UP_TO_19: Final = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_SMALL: Final = {name: value for value, name in enumerate(_UP_TO_19)}
 _TENS: Final = {
-    name: value
-    for value, name in zip(
-        range(20, 100, 10),
-        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"],
-        strict=True,
-    )
-}
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80,
+    "ninety": 90,
+}  # fmt: skip
 _LARGE: Final = {"hundred": 100, "thousand": 1000, "million": 10**6}
 _OPERATORS: Final = {
     "plus": "+", "and": "+", "minus": "-", "times": "*", "multiplied": "*", "divided": "/",
@@ -68,6 +44,7 @@ _WORD: Final = re.compile(r"[A-Za-z]++|[0-9]++(?:[.,][0-9]++)*+|[-+*/=,]")
 _SENTENCE: Final = re.compile(r"[^.;:!?\n]++(?:\.[0-9][^.;:!?\n]*+)*+")
 _NUMERAL: Final = "|".join((*_SMALL, *_TENS, *_LARGE))
 _NUMERALS: Final = frozenset(_SMALL) | frozenset(_TENS) | frozenset(_LARGE)
+_NUMERAL_WORD: Final = re.compile(rf"(?<![a-z])(?:{_NUMERAL})(?![a-z])")
 _JOINED: Final = re.compile(
     rf" (?:(?:plus|minus|times|and|by) (?:[0-9]|(?:{_NUMERAL})(?!\w))|[-+*/] |(?<== )[a-z])"
 )
@@ -77,7 +54,6 @@ _SAID: Final = re.compile(
 )
 # Without a number in words, only these join two numbers to a statement.
 _JOINTS: Final = (" and 0", " by 0", " times 0", " plus 0", " minus 0")
-NUMERALS: Final = frozenset(word.encode() for word in _NUMERALS)
 _LONGEST_NUMERAL: Final = 12
 _MAX_UNIT_WORDS: Final = 4
 _MAX_OPERANDS: Final = 30
@@ -94,24 +70,20 @@ class _Sum:
     units: int = 0
 
 
-def statements(
-    text: str, found: Sequence[Equation], words: frozenset[bytes] | None = None
-) -> list[Equation]:
+def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     """Statements in words, right or wrong; those that overlap an equation of ``found`` are not.
 
     Args:
         text: The completion; linear time.
         found: What was already read as equations.
-        words: Those of the text, at least those of `NUMERALS`, where that is known already.
     """
     folded = fold(text)
     small = lowered(folded)
-    plain = small.translate(NUMBERS_AS_0)
+    plain = small.translate(_NUMBERS_AS_0)
     taken = {equation.span for equation in found}
-    result = [phrase for phrase in phrases(text, small, plain) if phrase.span not in taken]
+    result = [phrase for phrase in _phrases(text, small, plain) if phrase.span not in taken]
     taken |= {phrase.span for phrase in result}
-    words = words_among(folded, NUMERALS) if words is None else words
-    if NUMERALS.isdisjoint(words) and not any(joint in plain for joint in _JOINTS):
+    if not (_NUMERAL_WORD.search(small) or any(joint in plain for joint in _JOINTS)):
         return result
     end = -1
     for joined in _JOINED.finditer(small):
@@ -283,3 +255,115 @@ def _is_hyphen(words: list[tuple[str, int, int]], at: int) -> bool:
     if at + 1 >= len(words) or words[at - 1][0] not in _TENS or words[at + 1][0] not in _SMALL:
         return False
     return words[at - 1][2] == words[at][1] and words[at][2] == words[at + 1][1]
+
+
+_NUMBER: Final = r"\$?([0-9](?:[0-9,]{0,14}[0-9])?(?:\.[0-9]{1,6})?)"
+_SAYS: Final = (
+    r",?[ ](?:=|is equal to|is|are|equals|gives(?: us| you)?|makes|results in|to get|we get|"
+    rf"you get)[ ]{_NUMBER}(?![\w%/:^*+-]|[.,][0-9]| ?[-+*/x^(] ?[0-9(]|[ ](?:more|less|fewer|"
+    r"times|percent|out|of|and|dozen|hundred|thousand|million|[0-9]))"
+)
+_FACTORS: Final[dict[str, Rational]] = {
+    "half of": Fraction(1, 2), "one half of": Fraction(1, 2), "a third of": Fraction(1, 3),
+    "one third of": Fraction(1, 3), "a quarter of": Fraction(1, 4), "one fourth of": Fraction(1, 4),
+    "one quarter of": Fraction(1, 4), "a fourth of": Fraction(1, 4), "a fifth of": Fraction(1, 5),
+    "a tenth of": Fraction(1, 10), "twice": 2, "double": 2, "triple": 3, "thrice": 3,
+}  # fmt: skip
+_VERBS: Final = {
+    "sum of": "+", "total of": "+", "product of": "*", "difference between": "difference",
+    "difference of": "difference", "adding": "+", "add": "+", "multiplying": "*", "multiply": "*",
+    "dividing": "/", "divide": "/", "subtracting": "-", "subtract": "-",
+}  # fmt: skip
+_PHRASE_JOINTS: Final = {
+    "+": ("and", "to"), "*": ("and", "by"), "difference": ("and",), "/": ("by",), "-": ("from",),
+}  # fmt: skip
+_POWERS: Final = {"squared": 2, "cubed": 3}
+_PHRASE: Final = re.compile(
+    rf"(?<!\w)(?:(?P<factor>{'|'.join(_FACTORS)}) {_NUMBER}"
+    rf"|(?P<verb>{'|'.join(_VERBS)}) {_NUMBER} (?P<joint>and|to|by|from) {_NUMBER}){_SAYS}"
+)
+_POWER: Final = re.compile(rf"(?<![\w.,]){_NUMBER} (?P<power>squared|cubed){_SAYS}")
+_LONGEST_NUMBER: Final = 25
+_REACH: Final = 100  # a phrase is shorter, and a search without an end would be quadratic
+# The words by their last letters: a text is searched for few and short things.
+_ENDINGS: Final = {
+    ending: [f"{word} " for word in (*_FACTORS, *_VERBS) if f"{word} ".endswith(ending)]
+    for ending in (" of ", "ice ", "ble ", "ple ", "een ", "ing ", "add ", "ply ", "ide ", "act ")
+}
+_NUMBERS_AS_0: Final = str.maketrans("123456789$", "0" * 10)
+# One look for all of them.
+_ENDED: Final = re.compile(rf" 0(?<={'|'.join(f'{ending}0' for ending in _ENDINGS)})")
+# In the same clause before the phrase, these and digits may make it a part of something larger.
+_LARGER: Final = re.compile(r"[0-9]|\b(?:of|and|plus|minus|times|than|by|to|from|root|half)\b")
+_CLAUSE: Final = re.compile(r"[^.,;:!?\n()]{0,80}\Z")
+
+
+def _phrases(text: str, small: str, plain: str) -> Iterator[Equation]:
+    """Statements in set _phrases, right or wrong; linear time.
+
+    Args:
+        text: As written.
+        small: Folded and in small letters.
+        plain: The same with `_NUMBERS_AS_0`, in which a number begins with 0.
+    """
+    for ending, words in _ENDINGS.items() if _ENDED.search(plain) else ():
+        for at in _places(plain, f"{ending}0"):
+            for word in words:
+                begin = at + len(ending) - len(word)
+                if begin >= 0 and small.startswith(word, begin):
+                    statement = _read_phrase(text, small, _PHRASE.match(small, begin))
+                    if statement is not None:
+                        yield statement
+    for word in _POWERS:
+        for at in _places(small, f" {word}"):
+            match = _POWER.search(small, max(0, at - _LONGEST_NUMBER), at + _REACH)
+            statement = _read_phrase(text, small, match)
+            if statement is not None:
+                yield statement
+
+
+def _places(text: str, wanted: str) -> Iterator[int]:
+    at = text.find(wanted)
+    while at >= 0:
+        yield at
+        at = text.find(wanted, at + 1)
+
+
+def _read_phrase(text: str, small: str, match: re.Match[str] | None) -> Equation | None:
+    if match is None:
+        return None
+    before = _CLAUSE.search(small[max(0, match.start() - 80) : match.start()])
+    if before is not None and _LARGER.search(before.group()):
+        return None
+    read = [number(piece) for piece in match.groups() if piece and piece[0].isdigit()]
+    values = [value for value in read if value is not None]
+    exact = _phrase_value(match, [value for value, _ in values[:-1]]) if None not in read else None
+    if exact is None:
+        return None
+    stated, decimals = values[-1]
+    last = match.lastindex or 0
+    return Equation(
+        text[match.start() : match.start(last)][:200],
+        exact,
+        stated,
+        match.span(last),
+        (match.start(), match.end(last)),
+        rounds_to(exact, stated, decimals),
+    )
+
+
+def _phrase_value(match: re.Match[str], values: list[Rational]) -> Rational | None:
+    """What the phrase comes to; None if its words do not fit together."""
+    named = match.groupdict()
+    if "power" in named:
+        return values[0] ** _POWERS[named["power"]]
+    if named["factor"]:
+        return values[0] * _FACTORS[named["factor"]]
+    operator, (first, second) = _VERBS[named["verb"]], values
+    if named["joint"] not in _PHRASE_JOINTS[operator]:
+        return None
+    if operator == "/":
+        return divide(first, second) if second else None
+    if operator == "difference":
+        return magnitude(first - second)
+    return {"+": first + second, "*": first * second, "-": second - first}[operator]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.content.answers import is_right
 
 RewardOf = Callable[[Completion], float | None]
 """What the task's reward is, where the caller knows it; None where not."""
-
-_NUMBER = re.compile(r"-?[0-9][0-9,]{0,30}(?:\.[0-9]{1,20})?")
-_MARKS = ("</answer>", "\\boxed{", "####")
-_TAIL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +96,6 @@ def _without_majority(members: list[Member]) -> list[Member]:
     return [m for m in members if m.node != node or m.index in kept]
 
 
-def is_right(completion: Completion) -> bool | None:
-    """Whether the text's answer is the reference; None without a reference."""
-    if completion.reference is None:
-        return None
-    wanted = _value(completion.reference)
-    text = completion.text
-    marks = [at for mark in _MARKS if (at := text.rfind(mark)) >= 0]
-    tail = text[-_TAIL:]
-    if marks:
-        at = max(marks)
-        opened = text.rfind("<answer>", max(0, at - _TAIL), at)
-        closing = text.startswith("</answer>", at)
-        tail = text[max(opened, at - _TAIL, 0) : at] if closing else text[at : at + _TAIL]
-    values = [_value(m[0]) for m in _NUMBER.finditer(tail)]
-    if wanted is None or not values:
-        return completion.reference.strip() in tail
-    # After an opening mark the first number counts, otherwise the last.
-    return values[0 if marks else -1] == wanted
-
-
-def _value(text: str) -> float | None:
-    match = _NUMBER.search(text)
-    return float(match[0].replace(",", "")) if match else None
-
-
 def _members(
     batch: Sequence[Completion], places: Sequence[int], reward_of: RewardOf | None
 ) -> list[Member]:
@@ -145,8 +116,9 @@ def _worth(completion: Completion, reward_of: RewardOf | None) -> float | None:
     reward = reward_of(completion) if reward_of is not None else None
     if reward is not None and math.isfinite(reward):
         return float(reward)
-    right = is_right(completion)
-    return None if right is None else float(right)
+    if completion.reference is None:
+        return None
+    return float(is_right(completion.text, completion.reference))
 
 
 def reward_in_metadata(key: str) -> RewardOf:

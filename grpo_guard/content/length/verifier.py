@@ -110,6 +110,14 @@ class LengthVerifier(CompletionVerifier):
         self.memory = NodeMemory() if memory is True else memory or None
         self.scaling = scaling or LengthScaling()
 
+    @property
+    def author_can_abstain(self) -> str | None:
+        return (
+            f"{self.name} has nothing to compare with where all other completions of a prompt were "
+            "rejected before it, as who sends all of them can arrange; let "
+            "Policy(on_long='scale') judge length"
+        )
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         comparison = Comparison(batch, self.reward_of, self.min_peers)
         convicted: dict[str, float] = {}

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.screens.answers import FORMATS, Answer, AnswerFormat
+from grpo_guard.content.answers import Answer
+from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
 from grpo_guard.content.screens.view import shown, word_set
 from grpo_guard.verdict import Finding, Verdict, accept
 from grpo_guard.verifier import CompletionVerifier

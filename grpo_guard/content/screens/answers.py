@@ -8,11 +8,11 @@ what stands between the two a part of the work.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from grpo_guard.content.answers import Answer, boxed, hashed, tagged
 from grpo_guard.content.length.redundancy import Subject, share_on_subject
 from grpo_guard.content.screens.view import View, shown, word_set
 from grpo_guard.verdict import Finding
@@ -35,15 +35,6 @@ _LOOSE = re.compile(r"[\s,$€£%\\{}.]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s{1,8}|[\r\n]{1,8}")
 _LINES = re.compile(r"[\r\n]+")
 _JOINED = re.compile(r"[\s$\\()\[\].,;]*(?:and|or|und|et|y|,|;)?[\s$\\()\[\].,;]*", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One answer in a text: its content, and the span with its marks."""
-
-    content: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +88,6 @@ class AnswerScreen:
 
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
         self.formats = formats
-
-    def applies(self, text: str) -> bool:
-        """Whether there could be an answer in one of the formats."""
-        return any(form.gate in text for form in self.formats)
 
     def after_answer(self, view: View) -> Iterator[Finding]:
         """Text behind the last answer, beyond a unit or a sentence that repeats it."""
@@ -210,68 +197,11 @@ def _same(one: str, other: str) -> bool:
     return _LOOSE.sub("", one).casefold() == _LOOSE.sub("", other).casefold()
 
 
-# Readers of tags forgive case and blanks, and what they take for an answer is one.
-_TAG_OPEN = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
-_TAG_CLOSE = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
-_BOX_OR_BRACE = re.compile(r"\\boxed\s{0,4}\{|[{}]")
-_BOX_LIMIT = 2000
-_HASHES = re.compile(
-    r"####[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{0,40}(?:\.[0-9]{1,20})?)(?![0-9])"
-    r"(?![.):][ \t]+[^\W\d])"
-)
 _CLOSERS = re.compile(r"\\end\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed)\b|</?think>")
-_HEADING = re.compile(r"^####[ \t]+[^\W\d]", re.MULTILINE)
 
-
-def _tagged(text: str) -> Iterator[Answer]:
-    if "wer" not in text.lower():  # these letters have no other forms that a tag could take
-        return
-    opened = iter(_TAG_OPEN.finditer(text))
-    ahead, last, end = next(opened, None), None, 0
-    for closed in _TAG_CLOSE.finditer(text):
-        # The last opening tag since the answer before: one look at each, whatever their number.
-        while ahead is not None and ahead.start() < closed.start():
-            ahead, last = next(opened, None), ahead
-        start = closed.start() if last is None or last.start() < end else last.end()
-        begin = start if last is None or last.start() < end else last.start()
-        end = closed.end()
-        yield Answer(text[start : closed.start()], begin, end)
-
-
-def _boxes(text: str) -> Iterator[Answer]:
-    # What a reasoning model boxes while it thinks is a draft.
-    thought = text.rfind("</think>")
-    # One pass over all braces, since a box may hide among any number that are never closed. What
-    # is open for longer than the limit is no answer, so no more braces need be remembered.
-    opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
-    inner = -1
-    for mark in _BOX_OR_BRACE.finditer(text, max(thought, 0)):
-        if mark[0] != "}":
-            opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
-        elif opened:
-            start, begin = opened.pop()
-            # Of boxes within boxes the inner one is read; all of them would be long to hold.
-            if start > inner and mark.start() - begin < _BOX_LIMIT:
-                inner = start
-                yield Answer(text[begin : mark.start()], start, mark.end())
-
-
-def _hashed(text: str) -> Iterator[Answer]:
-    found = _HASHES.search(text)
-    if found is None:
-        return
-    first = found.start()
-    if text.find("####", 0, first) >= 0 and _HEADING.search(text, 0, first):
-        return  # headings of the fourth level before it: Markdown, not GSM8K's mark
-    answers = [Answer(m[1], *m.span()) for m in _HASHES.finditer(text, first)]
-    if len(answers) > 1 and [a.content for a in answers[:2]] == ["1", "2"]:
-        return  # numbered headings
-    yield from answers
-
-
-TAGGED = AnswerFormat("<answer>", "<", _tagged)
+TAGGED = AnswerFormat("<answer>", "<", tagged)
 BOXED = AnswerFormat(
-    "\\boxed", "\\boxed", _boxes, closing_words=8, summary_words=30, joined=True, goes_on=True
+    "\\boxed", "\\boxed", boxed, closing_words=8, summary_words=30, joined=True, goes_on=True
 )
-HASHED = AnswerFormat("####", "####", _hashed, closing_words=3, summary_words=12, goes_on=True)
+HASHED = AnswerFormat("####", "####", hashed, closing_words=3, summary_words=12, goes_on=True)
 FORMATS = (TAGGED, BOXED, HASHED)

@@ -22,11 +22,6 @@ _HIDDEN = re.compile(
 )
 _GATES = ("<!--", "<script", "<iframe", "<font", "display", "visibility", "font-size", "opacity",
           "color", "]:", "javascript:", "phantom")  # fmt: skip
-# Words of which one occurs, or one of the marks "<!--" and "]:".
-GATES = word_set(
-    "script iframe font display visibility opacity color textcolor javascript phantom hphantom "
-    "vphantom"
-)
 # Who is asked for a page writes one.
 _ASKED = word_set(
     "html css javascript script xml svg web website webpage page markdown react vue template latex "

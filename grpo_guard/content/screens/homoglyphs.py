@@ -10,29 +10,72 @@ is no formula.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import cached_property
 
-from grpo_guard.content.screens import lookalikes
-from grpo_guard.content.screens.lookalikes import LATIN_LIKE, NOT_LATIN, STYLED, latin
 from grpo_guard.content.screens.view import View, shown, word_set
 from grpo_guard.verdict import Finding
 
-_LATIN_LIKE = frozenset("aeopcyxijshqwABEKMHOPCTYXIJSrnmtgkbu")
+_CYRILLIC, _GREEK, _ARMENIAN = "\u0400-\u052f", "\u0370-\u03ff", "\u0530-\u058f"
+_CHEROKEE, _COPTIC, _LISU = "\u13a0-\u13ff", "\u2c80-\u2cff", "\ua4d0-\ua4ff"
+_NOT_LATIN = _CYRILLIC + _GREEK + _ARMENIAN + _CHEROKEE + _COPTIC + _LISU
+_OTHER_SCRIPTS = {
+    # Cyrillic
+    **dict(zip("аеорсухіјѕһԁԛԝгкпмтнь", "aeopcyxijshdqwrknmthb", strict=True)),
+    **dict(zip("АВЕКМНОРСТУХІЈЅҮԌԚԜЬ", "abekmhopctyxijsygqwb", strict=True)),
+    # Greek
+    **dict(zip("αοντυικρχγηω", "aovtuikpxynw", strict=True)),
+    **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "abezhikmnoptyx", strict=True)),
+    # Armenian, Cherokee, Lisu, Coptic
+    **dict(zip("օսհոցզքԼՕՏ", "ouhngqplos", strict=True)),
+    **dict(zip("ᎠᎡᎢᎥᎩᎪᎫᎬᎳᎷᎻᎽᏀᏂᏃᏆᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏳᏴ", "drtiyajewmhyghzibrwsvslcpkgb", strict=True)),
+    **dict(zip("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓛꓜꓝꓞꓟꓠꓡ", "bpddtgkjcczffmnl", strict=True)),
+    **dict(zip("ꓢꓣꓤꓥꓦꓧꓨꓩꓪꓫꓬꓭꓮꓯꓰꓱꓲꓳ", "srrvvhgjwxybaaeeio", strict=True)),
+    **dict(zip("ⲟⲣⲥⲭⲁⲉⲓⲕⲙⲛⲧⲩ", "opcxaeikmnty", strict=True)),
+}  # fmt: skip
+# Letters of phonetic alphabets and of small capitals, and those that are Latin but for a dot.
+_PHONETIC = dict(zip("ɑɡıȷʟɪɴʀʜʏʙɢᴀᴄᴅᴇᴊᴋᴍᴏᴘᴛᴜᴠᴡᴢꜰꜱ", "agijlinrhybgacdejkmoptuvwzfs", strict=True))
+_TURNED = dict(zip("ɐɔǝɟƃɥᴉɾʞɯɹʇʌʍʎ", "acefghijkmrtvwy", strict=True))
+_LATIN_LIKE = {ord(letter): latin for letter, latin in _OTHER_SCRIPTS.items()}
+_VARIANTS = {ord(letter): latin for letter, latin in (_PHONETIC | _TURNED).items()}
+# Full width, mathematical, circled, squared, parenthesised, raised, small capital, turned.
+_STYLES = (
+    "\uff21-\uff3a\uff41-\uff5a\U0001d400-\U0001d6a3\u24b6-\u24e9\u249c-\u24b5\U0001f110-\U0001f129"
+    "\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189\u02b0-\u02b8\u02e1-\u02e3"
+    "\u1d2c-\u1d6a\u2071\u207f\u2090-\u209c"
+) + "".join(map(chr, _VARIANTS))
+
+
+def _latin(char: str) -> str:
+    """The Latin letter, in lower case, that a character looks like; itself where none."""
+    code = ord(char)
+    if code < 0x80:
+        return char.lower()
+    found = _LATIN_LIKE.get(code) or _VARIANTS.get(code)
+    if found is not None:
+        return found
+    if 0x1F130 <= code <= 0x1F189:  # squared and circled on black: without a decomposition
+        return chr(ord("a") + (code - 0x1F130) % 32 % 26) if (code - 0x1F130) % 32 < 26 else char
+    plain = unicodedata.normalize("NFKC", char).strip("()").lower()
+    return plain if len(plain) == 1 and plain.isascii() else char
+
+
+_LIKE_CYRILLIC = frozenset("aeopcyxijshqwABEKMHOPCTYXIJSrnmtgkbu")
 _DOTLESS = "\u0131\u0237"
-_MIXABLE = re.compile(f"[{NOT_LATIN}{STYLED}{_DOTLESS}\U0001f1e6-\U0001f1ff]")
-_WORD = re.compile(f"[A-Za-z\u00c0-\u024f{NOT_LATIN}{STYLED}]+")
+_MIXABLE = re.compile(f"[{_NOT_LATIN}{_STYLES}{_DOTLESS}\U0001f1e6-\U0001f1ff]")
+_WORD = re.compile(f"[A-Za-z\u00c0-\u024f{_NOT_LATIN}{_STYLES}]+")
 _LATIN_WORD = re.compile(r"[a-z]{3,24}")
 _ASCII_LETTER = re.compile(r"[A-Za-z]")
-_STYLED = re.compile(f"[{STYLED}]+")
+_STYLED = re.compile(f"[{_STYLES}]+")
 _FULL_WIDTH = re.compile("[\uff21-\uff5a]")
 _MATHEMATICAL = re.compile("[\U0001d400-\U0001d6a3]+")
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ONE_SCRIPT = tuple(
     re.compile(f"[{letters}]")
     for letters in (
-        lookalikes.CYRILLIC, lookalikes.GREEK, lookalikes.ARMENIAN, lookalikes.CHEROKEE,
-        lookalikes.COPTIC, lookalikes.LISU,
+        _CYRILLIC, _GREEK, _ARMENIAN, _CHEROKEE,
+        _COPTIC, _LISU,
     )
 )  # fmt: skip
 # Flags are pairs of them; letters that are no pair spell something.
@@ -108,7 +151,7 @@ def _is_disguise(word: str, known: _Known, phonetic: bool) -> bool:
         return False
     if _ASCII_LETTER.search(word):
         folded = _folded(word)
-        styled = phonetic and not any(ord(char) in LATIN_LIKE for char in word)
+        styled = phonetic and not any(ord(char) in _LATIN_LIKE for char in word)
         if folded is not None and not styled and folded in known:
             return True
         return _disguised_russian(word)
@@ -117,7 +160,7 @@ def _is_disguise(word: str, known: _Known, phonetic: bool) -> bool:
     scripts = [script for script in _ONE_SCRIPT if script.search(word)]
     if len(scripts) > 1:
         return all(any(script.match(char) for script in scripts) for char in word)
-    folded = "".join(map(latin, word))
+    folded = "".join(map(_latin, word))
     return (
         len(scripts) == 1
         and _LATIN_WORD.fullmatch(folded) is not None
@@ -128,7 +171,7 @@ def _is_disguise(word: str, known: _Known, phonetic: bool) -> bool:
 
 def _is_styled_word(word: str, known: _Known) -> bool:
     """A word wholly in letters of an ornamental alphabet; a name of a triangle is none."""
-    folded = "".join(map(latin, word))
+    folded = "".join(map(_latin, word))
     if not _LATIN_WORD.fullmatch(folded) or folded in _FUNCTIONS:
         return False
     if _FULL_WIDTH.match(word) and known.cjk:
@@ -141,7 +184,7 @@ def _is_styled_word(word: str, known: _Known) -> bool:
 
 def _folded(word: str) -> str | None:
     """The Latin word that a mixed one looks like, in lower case; None where it is not mixed."""
-    folded = "".join(map(latin, word))
+    folded = "".join(map(_latin, word))
     if not _LATIN_WORD.fullmatch(folded):
         return None
     rest = "".join(_ASCII_LETTER.findall(word)).lower()
@@ -157,8 +200,8 @@ def _disguised_russian(word: str) -> bool:
         bool(found and inside)
         and len(others) >= 3
         and all("\u0400" <= char <= "\u052f" for char in others)
-        and any(ord(char) not in LATIN_LIKE for char in others)
-        and all(char in _LATIN_LIKE for char in found)
+        and any(ord(char) not in _LATIN_LIKE for char in others)
+        and all(char in _LIKE_CYRILLIC for char in found)
         # One glued piece is a sampler's accident; letters on both sides are a disguise.
         and not _ASCII_LETTER.match(word)
         and not _ASCII_LETTER.match(word[-1])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 from itertools import islice, pairwise
 
-from grpo_guard.content.screens.view import MAX_FINDINGS, View, byte_classes, shown, word_set
+from grpo_guard.content.screens.view import MAX_FINDINGS, View, shown, word_set
 from grpo_guard.verdict import Finding
 
 _LOOKED_AT = 64
@@ -50,20 +50,26 @@ _TURNED_ROUND = (
     ("ROT13", word_set("gur naq gung jvgu uvf"), word_set("gb bs vf ur ner nyy unvy fb sbe")),
     ("reversed text", word_set("eht taht htiw erew"), word_set("ot fo si lla liah os rof eno")),
 )
-_TURNED_WORDS = frozenset().union(*(sure for _, sure, _ in _TURNED_ROUND))
 _SINGLE = frozenset("abcdefghijklmnopqrstuvwxyz")
 HEX_LETTERS = frozenset("bcdefx")
-GATES = _SINGLE.union(*(sure | more for _, sure, more in _TURNED_ROUND))
 _SMALL, _DIGITS = b"abcdefghijklmnopqrstuvwxyz", b"0123456789"
-_NUMBER_BYTES = byte_classes(b".", (_DIGITS + b",;: \t", b"n"))
+
+
+def _byte_classes(default: bytes, *groups: tuple[bytes, bytes]) -> bytes:
+    """A table for ``bytes.translate``: each byte to the one that names its class."""
+    table = bytearray(default * 256)
+    for members, name in groups:
+        for byte in members:
+            table[byte] = name[0]
+    return bytes(table)
+
+
+_NUMBER_BYTES = _byte_classes(b".", (_DIGITS + b",;: \t", b"n"))
 # Dots and dashes of typography are of several bytes.
-_HEX_BYTES = byte_classes(b".", (_DIGITS + b"abcdefABCDEFx,;: \t", b"n"))
-_MORSE_BYTES = byte_classes(b".", (b".- /|" + bytes(range(128, 256)), b"m"))
-_NUMBER_OR_MORSE_BYTES = byte_classes(
-    b".", (_DIGITS + b",;: \t.-/|" + bytes(range(128, 256)), b"n")
-)
-_CASE_BYTES = byte_classes(b" ", (_SMALL + _DIGITS, b"a"), (_SMALL.upper(), b"A"))
-_QUOTED_BYTES = byte_classes(b".", (_DIGITS + b"=ABCDEF", b"q"))
+_HEX_BYTES = _byte_classes(b".", (_DIGITS + b"abcdefABCDEFx,;: \t", b"n"))
+_MORSE_BYTES = _byte_classes(b".", (b".- /|" + bytes(range(128, 256)), b"m"))
+_CASE_BYTES = _byte_classes(b" ", (_SMALL + _DIGITS, b"a"), (_SMALL.upper(), b"A"))
+_QUOTED_BYTES = _byte_classes(b".", (_DIGITS + b"=ABCDEF", b"q"))
 # A task about codes is answered in them.
 CODES_ASKED = re.compile(
     r"morse|\bascii|decod|encod|cipher|caesar|\brot-?13|hexadecimal|\bbytes|base-?(?:32|64|85)"
@@ -98,25 +104,6 @@ def _spans(view: View) -> Iterator[tuple[str, int, int]]:
         yield from _chunks(text)
     if max(view.lengths) >= _BASE85_LEAST:
         yield from _base85(view)
-
-
-def may_be_spelt(data: bytes, words: Set[str]) -> bool:
-    """Whether there is a mark of a code in a text: its UTF-8, and its words among `GATES`.
-
-    Runs without a blank show themselves otherwise.
-    """
-    # Numbers and Morse both need a run without letters, and most texts end here.
-    classes = data.translate(_NUMBER_OR_MORSE_BYTES)
-    coded = b"n" * 4 in classes[::4] and b"n" * 19 in classes
-    return (
-        not _TURNED_WORDS.isdisjoint(words)
-        or (coded and (_has_numbers(data, words) or _has_morse(data, words)))
-        or _has_hexadecimals(data, words)
-        or _has_escapes(data, words)
-        or _has_quoted(data, words)
-        or _has_letters_apart(data, words)
-        or _has_inner_capitals(data, words)
-    )
 
 
 def _has_numbers(data: bytes, words: Set[str]) -> bool:
@@ -196,16 +183,18 @@ def _chunks(text: str) -> Iterator[tuple[str, int, int]]:
         yield "base64 in pieces", first, end
 
 
-def may_be_base85(word: bytes) -> bool:
+def _may_be_base85(word: str) -> bool:
     """Whether a run could be text in base85: a fifth of its characters then stand for the first
     letter of four, and are letters themselves. "$<<12*216=2592>>2592" has none."""
-    return len(word) >= _BASE85_LEAST and 10 * len(word.translate(None, _NO_LETTERS)) >= len(word)
+    if len(word) < _BASE85_LEAST:
+        return False
+    data = word.encode("utf-8", "replace")
+    return 10 * len(data.translate(None, _NO_LETTERS)) >= len(data)
 
 
 def _base85(view: View) -> Iterator[tuple[str, int, int]]:
     at = 0
-    candidates = (w for w in view.words if may_be_base85(w.encode("utf-8", "replace")))
-    for word in islice(candidates, _LOOKED_AT):
+    for word in islice(filter(_may_be_base85, view.words), _LOOKED_AT):
         at = view.text.find(word, at)
         for decode in (base64.b85decode, base64.a85decode):
             piece = word[: _SHOWN_BYTES - _SHOWN_BYTES % 5]

@@ -20,8 +20,9 @@ from grpo_guard.verdict import Finding
 # and no two quantifiers meet, so that a megabyte of "<|" is one pass.
 _PIPED = re.compile(r"<[|｜][^<>|｜\s]{1,64}[|｜]>")
 _NAMED = re.compile(
-    r"(?i:\[\s{0,3}/?\s{0,3}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS"
-    r"|TOOL_CONTENT|GMASK)\s{0,3}\]|<<\s{0,3}/?\s{0,3}SYS\s{0,3}>>)"
+    # Each alternative begins with its bracket, which is all that is looked for in most texts.
+    r"\[\s{0,3}/?\s{0,3}(?i:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS"
+    r"|TOOL_CONTENT|GMASK)\s{0,3}\]|<<\s{0,3}/?\s{0,3}(?i:SYS)\s{0,3}>>"
     r"|\[/?(?:SYS|IMG)\]|\[\|/?(?:user|assistant|system|endofturn)\|\]"
     r"|<\s{0,3}/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|start_of_role"
     r"|end_of_role)\s{0,3}>"
@@ -53,7 +54,7 @@ _SPACED_GATES = ("im ", "im\n", "im\t", "im\r")
 _SPACED = re.compile(r"im[_▁\s]{1,3}(?:start|end|sep|middle)", re.IGNORECASE)
 # Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
-ROLE_GATES = frozenset({"instruction", "response", "input", "user", "assistant", "system"})
+_ROLE_GATES = frozenset({"instruction", "response", "input", "user", "assistant", "system"})
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -78,7 +79,7 @@ class TemplateTokens:
             spans.update(m.span() for m in _first(_NAMED, text))
         if _may_be_broken(view):
             spans.update(m.span() for m in _first(_BROKEN, text))
-        if not ROLE_GATES.isdisjoint(view.vocabulary):
+        if not _ROLE_GATES.isdisjoint(view.vocabulary):
             spans.update(m.span() for m in _first(_ROLE, text) if not view.asked_for(m[0]))
         for token in self.own:
             at = text.find(token)
@@ -89,21 +90,17 @@ class TemplateTokens:
             yield Finding("template_token", message, char_span=(start, end))
 
 
-def may_be_broken(text: str, lower: str) -> bool:
-    """Whether a text with brackets or bars may hold the name of a token, whatever is around it."""
+def _may_be_broken(view: View) -> bool:
+    """Whether there are brackets or bars, and the name of a token, whatever is around it."""
+    text, lower = view.text, view.lower
+    if not any(mark in text for mark in "<>|[]&＜＞｜"):
+        return False
     if "|" in lower or "｜" in lower or "endoftext" in lower:
         return True
     for mark, gates in _BROKEN_GATES.items():
         if mark in lower and any(gate in lower for gate in gates):
             return True
     return any(gate in lower for gate in _SPACED_GATES) and _SPACED.search(text) is not None
-
-
-def _may_be_broken(view: View) -> bool:
-    text = view.text
-    if not any(mark in text for mark in ("<", ">", "|", "[", "]", "&", "＜", "＞", "｜")):
-        return False
-    return may_be_broken(text, view.lower)
 
 
 def _first(pattern: re.Pattern[str], text: str, limit: int = 64) -> Iterator[re.Match[str]]:

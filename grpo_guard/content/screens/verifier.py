@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.screens import characters, judges, orders, prefilter
+from grpo_guard.content.screens import characters, judges
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
 from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
 from grpo_guard.content.screens.hidden_markup import hidden_markup
 from grpo_guard.content.screens.homoglyphs import homoglyphs
-from grpo_guard.content.screens.languages import language_switch
-from grpo_guard.content.screens.marks import stacked_marks
-from grpo_guard.content.screens.scripts import script_switch
+from grpo_guard.content.screens.languages import language_switch, script_switch
 from grpo_guard.content.screens.spelt import spelt_out
 from grpo_guard.content.screens.template_tokens import TemplateTokens
-from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View, word_set
+from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 MAX_CHARACTERS = 1_000_000
-_UNICODE_ONLY = word_set(
-    "invisible tag_character variation_selector combining bidi homoglyph script_switch"
-)
 
 
 class ScreensVerifier(CompletionVerifier):
@@ -69,9 +64,7 @@ class ScreensVerifier(CompletionVerifier):
                 f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
                 f"got {max_characters!r}"
             )
-        tokens, self._answers = TemplateTokens(tokenizer), AnswerScreen(tuple(formats))
-        self._own_tokens = bool(tokens.own)
-        screens = _screens(tokens, self._answers)
+        screens = _screens(TemplateTokens(tokenizer), AnswerScreen(tuple(formats)))
         # Not called "off": YAML reads that as false.
         without = (without,) if isinstance(without, str) else without
         for name in without:
@@ -98,35 +91,15 @@ class ScreensVerifier(CompletionVerifier):
             message = f"not valid Unicode at character {surrogate}"
             finding = Finding(Cause.MALFORMED.value, message, (surrogate, surrogate + 1))
             return reject(self.name, Cause.MALFORMED, findings=(finding,))
-        findings = self._findings(completion, prompts)
+        view = View(completion, prompts)
+        findings = tuple(
+            finding
+            for screen in self.screens.values()
+            for finding in islice(screen(view), MAX_FINDINGS)
+        )
         if findings:
             return reject(self.name, Cause.SCREENED, findings=findings)
         return accept(self.name)
-
-    def _findings(self, completion: Completion, prompts: dict[int, str]) -> tuple[Finding, ...]:
-        text = completion.text
-        suspects = prefilter.suspects(text)
-        names = self._suspected(text, suspects)
-        if not names:
-            return ()
-        view = View(completion, prompts, suspects.words if suspects else None)
-        return tuple(
-            finding
-            for name in self.screens
-            if name in names
-            for finding in islice(self.screens[name](view), MAX_FINDINGS)
-        )
-
-    def _suspected(self, text: str, suspects: prefilter.Suspects | None) -> Set[str]:
-        """The screens that could find something."""
-        if suspects is None:
-            return self.screens.keys() - _UNICODE_ONLY if text.isascii() else self.screens.keys()
-        names = suspects.names
-        if self._own_tokens:
-            names |= {"template_token"}
-        if self._answers.applies(text):
-            names |= {"after_answer", "several_answers"}
-        return names
 
 
 def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]:
@@ -135,7 +108,7 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "invisible": characters.invisible,
         "tag_character": characters.tag_characters,
         "variation_selector": characters.variation_selectors,
-        "combining": stacked_marks,
+        "combining": characters.stacked_marks,
         "bidi": characters.bidi_controls,
         "control": characters.control_characters,
         "blank_run": characters.blank_runs,
@@ -147,7 +120,7 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "several_answers": answers.several_answers,
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
-        "grader_order": orders.grader_orders,
+        "grader_order": judges.grader_orders,
         "encoded": _encoded,
         "overlong_token": OverlongTokens(),
     }

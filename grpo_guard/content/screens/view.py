@@ -26,22 +26,14 @@ class View:
         completion: With a text that is valid Unicode and within the verifier's limit.
         shared: Prompt texts made so far, by the identity of the prompt; one batch asks few
             prompts many times.
-        vocabulary: The runs of letters that occur, in lower case, as far as any screen asks for
-            them; None = all of them, found out when first asked for.
     """
 
-    def __init__(
-        self,
-        completion: Completion,
-        shared: dict[int, str] | None = None,
-        vocabulary: frozenset[str] | None = None,
-    ) -> None:
+    def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
         # What a screen found out and another will ask again, by whose it is.
         self.notes: dict[object, Any] = {}
         self._completion = completion
-        self._vocabulary = vocabulary
         self._shared = {} if shared is None else shared
 
     @cached_property
@@ -52,8 +44,6 @@ class View:
     @cached_property
     def vocabulary(self) -> frozenset[str]:
         """The runs of letters that occur, in lower case. Far cheaper than a search per phrase."""
-        if self._vocabulary is not None:
-            return self._vocabulary
         if self.ascii:
             return frozenset(self.lower.translate(_LETTERS_ONLY).split())
         return frozenset(_LETTERS.findall(self.lower))
@@ -102,15 +92,6 @@ Screen: TypeAlias = Callable[[View], Iterator[Finding]]
 def word_set(text: str) -> frozenset[str]:
     """The words of a string, for tables."""
     return frozenset(text.split())
-
-
-def byte_classes(default: bytes, *groups: tuple[bytes, bytes]) -> bytes:
-    """A table for ``bytes.translate``: each byte to the one that names its class."""
-    table = bytearray(default * 256)
-    for members, name in groups:
-        for byte in members:
-            table[byte] = name[0]
-    return bytes(table)
 
 
 def shown(piece: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_guard.judge.backends.base import ChatMessage
-from grpo_guard.judge.backends.transformers import plain_prompt
 from grpo_guard.judge.errors import JudgeSetupError
 
 _HOLDER = "@@content-{}@@"
@@ -100,3 +99,8 @@ def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     system, first, *others = messages
     content = f"{system['content']}\n\n{first['content']}"
     return [{"role": first["role"], "content": content}, *others]
+
+
+def plain_prompt(messages: Sequence[ChatMessage]) -> str:
+    """What a model without a chat template reads: contents, and the cue for an answer."""
+    return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"

@@ -135,7 +135,9 @@ class OpenAIBackend(Backend):
     async def check(self) -> None:
         client = self._connected()
         try:
-            models = await client.models.list(timeout=self.timeout)
+            # Around the client's own, which begins anew with each byte that arrives.
+            async with asyncio.timeout(self.timeout):
+                models = await client.models.list(timeout=self.timeout)
             served = {model.id for model in models.data}
         except Exception as error:
             failure = self._failure(error)
@@ -181,8 +183,8 @@ class OpenAIBackend(Backend):
             key = self._key()
             if not key and self.base_url is None:
                 raise JudgeSetupError(
-                    f"backend 'openai': expected a key in ${self._api_key_env}, got none; set it, "
-                    "or give base_url for a server of your own"
+                    f"backend 'openai': expected a key in ${self._key_name}, got none; set it, or "
+                    "give base_url for a server of your own"
                 )
             client = openai.AsyncOpenAI(
                 api_key=key or "none",
@@ -217,7 +219,12 @@ class OpenAIBackend(Backend):
         try:
             return self._api_key or usable_key(os.environ.get(self._api_key_env) or "")
         except ValueError as error:
-            raise JudgeSetupError(f"backend 'openai': ${self._api_key_env}: {error}") from None
+            raise JudgeSetupError(f"backend 'openai': ${self._key_name}: {error}") from None
+
+    @property
+    def _key_name(self) -> str:
+        """For messages: some put the key itself in the place of its variable's name."""
+        return hidden(self._api_key_env, secrets_in(self._api_key_env))
 
     def _failure(self, error: Exception) -> BackendError | Reply:
         """The client's exception as ours, without the secrets that some messages quote."""

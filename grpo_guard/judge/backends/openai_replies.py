@@ -25,6 +25,8 @@ _TOO_LONG = (
     "must have less than", "reduce the length", "longer than the model",
 )  # fmt: skip
 _LONGEST_WAIT = 3600.0
+# Tokens of one answer, beyond which a count is no count.
+_MOST_TOKENS = 10**9
 # Characters of a message from outside that are looked at.
 _LONGEST_MESSAGE = 5000
 _REMEDIES = {
@@ -47,6 +49,9 @@ def reply_of(answer: Any) -> Reply:
     if not choices or getattr(choices[0], "message", None) is None:
         raise BackendError("the provider's answer holds no choices")
     choice = choices[0]
+    if not isinstance(choice.message.content, str | None):
+        # No text at all is not the author's doing, as text of the wrong form may be.
+        raise BackendError("the provider's answer holds no text")
     usage = getattr(answer, "usage", None)
     return Reply(
         text=choice.message.content or "",
@@ -69,15 +74,17 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
     likeliest: dict[str, float] = {}
     for token, logprob in listed:
         # A server that lists one candidate twice must not double its probability. What is no
-        # log-probability stays, so that whoever reads it sees that.
+        # log-probability stays, in whatever order they come, so that whoever reads it sees that.
         was = likeliest.get(str(token), -math.inf)
-        likeliest[str(token)] = was if logprob <= was else float(logprob)
+        likeliest[str(token)] = was if logprob <= was or math.isnan(was) else float(logprob)
     return tuple(likeliest.items())
 
 
 def _count(usage: Any, name: str) -> int:
+    """0 where the server does not say, or says what cannot be: one absurd number would overflow the
+    costs of every later answer."""
     value = getattr(usage, name, None)
-    return max(value, 0) if isinstance(value, int) else 0
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
 
 def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
@@ -159,7 +166,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         moment = email.utils.parsedate_tz(value)
         if moment is None:
             return None
-        seconds = email.utils.mktime_tz(moment) - time.time()
+        try:
+            seconds = email.utils.mktime_tz(moment) - time.time()
+        except (ValueError, OverflowError):  # a year that no calendar has
+            return None
     if math.isnan(seconds):
         return None
     return min(max(seconds, 0.0), _LONGEST_WAIT)

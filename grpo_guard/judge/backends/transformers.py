@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.judge.backends.base import Backend, ChatMessage, Reply, Request
+from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.logprob.scorers.load import warn_unpinned
 from grpo_guard.verdict import Cause
@@ -174,11 +174,6 @@ class TransformersBackend(Backend):
                 "save_pretrained, with weights in safetensors, or the id of a causal language "
                 "model that the hub serves"
             ) from error
-
-
-def plain_prompt(messages: Sequence[ChatMessage]) -> str:
-    """What a model without a chat template reads: contents, and the cue for an answer."""
-    return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"
 
 
 def _is_path(model: str) -> bool:

@@ -1,18 +1,15 @@
 """The judge that ships: a model of one million parameters that reads the bundled task.
 
-It needs no key, no server and no download, answers on a CPU, and its error rates are measured
-(``docs/shipped-judge.md``). It knows nothing but that task: solutions of other problems, or in
-other words, it rejects.
+`JudgeVerifier` without a backend is it. It needs no key, no server and no download, answers on a
+CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows nothing but that task:
+solutions of other problems, or in other words, it rejects.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from grpo_guard.judge.verifier import JudgeVerifier
+from typing import Any, Final
 
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
@@ -37,14 +34,3 @@ def shipped_settings() -> dict[str, Any]:
         "threshold": shipped_threshold(),
         "window": {"shown": MOST_CHARACTERS, "limit": MOST_CHARACTERS},
     }
-
-
-def shipped_judge(**options: Any) -> JudgeVerifier:
-    """The judge as it is meant to be used; needs ``grpo-guard[torch]``.
-
-    Args:
-        options: Of `JudgeVerifier`, in place of the judge's own.
-    """
-    from grpo_guard.judge.verifier import JudgeVerifier
-
-    return JudgeVerifier(**shipped_settings() | options)

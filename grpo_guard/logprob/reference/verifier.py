@@ -25,8 +25,6 @@ from grpo_guard.verifier import CompletionVerifier
 
 Tail: TypeAlias = Literal["count", "exponential"]
 
-_MOST_SHOWN = 80
-
 
 class ReferenceLikelihoodVerifier(CompletionVerifier):
     """Rejects text with a run of tokens that a small local model finds foreign to its context.

@@ -1,0 +1,1 @@
+"""What a malicious node sends in place of honest work."""

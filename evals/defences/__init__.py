@@ -1,0 +1,1 @@
+"""Guards and baselines by name, as the swarm suite runs them."""

@@ -1,0 +1,166 @@
+"""Negative controls: completions that no honest node would send. Each must be rejected.
+
+A checker that accepts everything also accepts all honest work, so its false-positive rate alone
+says nothing. One control is different: text of temperature 2.0 with the declared top-k still lies
+inside the support, token for token, and only how unlikely it is as a whole gives it away.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from grpo_guard.completion import Completion, Message
+from grpo_guard.evals.detect.poison import with_ids, with_text
+from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.jsonl import InputError, read_objects
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HUGE_TOKENS: Final = 200_000
+HOT_TEMPERATURE: Final = 2.0
+MODEL_SOLUTIONS: Final = "model_solutions.jsonl"
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])[ ]")
+
+AskAs = Callable[[str], str | Sequence[Message]]
+
+
+def random_tokens(
+    honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
+) -> list[Completion]:
+    """Replace each completion by as many tokens drawn uniformly from the vocabulary."""
+    rng, vocabulary = random.Random(f"{seed}:random"), _ordinary_ids(tokenizer)
+    return [
+        with_ids(c, rng.choices(vocabulary, k=len(c.completion_ids or ())), tokenizer)
+        for c in honest
+        if c.completion_ids
+    ]
+
+
+def swapped_token(
+    honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
+) -> list[Completion]:
+    """Replace one token of each completion, never its EOS, by one drawn uniformly."""
+    rng, vocabulary = random.Random(f"{seed}:swapped"), _ordinary_ids(tokenizer)
+    swapped = []
+    for completion in honest:
+        ids = list(completion.completion_ids or ())
+        places = [i for i, token in enumerate(ids) if token != tokenizer.eos_token_id]
+        if places:
+            at = rng.choice(places)
+            ids[at] = rng.choice([i for i in rng.sample(vocabulary, 2) if i != ids[at]])
+            changed = with_ids(completion, ids, tokenizer)
+            swapped.append(replace(changed, metadata={**changed.metadata, "swapped": at}))
+    return swapped
+
+
+def shuffled_lines(
+    honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
+) -> list[Completion]:
+    """Put the lines of each completion in another order; its sentences, where it has one line.
+
+    Completions of a single sentence have no other order and are left out.
+    """
+    rng, shuffled = random.Random(f"{seed}:shuffled"), []
+    for completion in honest:
+        joint = "\n"
+        parts = [line for line in completion.text.split("\n") if line.strip()]
+        if len(parts) < 2:
+            joint, parts = " ", _SENTENCE_END.split(completion.text)
+        order = list(parts)
+        for _ in range(20):
+            rng.shuffle(order)
+            if order != parts:
+                shuffled.append(with_text(completion, joint.join(order), tokenizer))
+                break
+    return shuffled
+
+
+def empty(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
+    """Return completions without any token, and with nothing but EOS."""
+    return [
+        replace(c, text="", completion_ids=ids, sampler_logprobs=None)
+        for c, ids in zip(honest, ((), (int(tokenizer.eos_token_id),)), strict=False)
+    ]
+
+
+def huge(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
+    """Return one completion repeated up to 200,000 tokens, once with its ids and once as text."""
+    made = []
+    for completion in islice((c for c in honest if c.completion_ids), 1):
+        body = [i for i in completion.completion_ids or () if i != tokenizer.eos_token_id]
+        ids = (body * (HUGE_TOKENS // len(body) + 1))[:HUGE_TOKENS] if body else []
+        long = with_ids(completion, ids, tokenizer)
+        made += [long, replace(long, completion_ids=None)]
+    return made
+
+
+def other_model(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    ask: AskAs,
+    count: int,
+    seed: int,
+    min_tokens: int = 1,
+) -> list[Completion]:
+    """Return another model's answers to its own questions, asked as ours are.
+
+    Args:
+        path: JSONL with ``question`` and ``completion``, as GSM8K's ``example_model_solutions``.
+        tokenizer: Tokenizer of the policy under test.
+        ask: Makes a prompt of a question.
+        count: At most this many.
+        seed: Decides which.
+        min_tokens: Leave shorter ones out, as for the honest completions.
+
+    Raises:
+        InputError: a line is malformed.
+    """
+    rows = []
+    for number, row in read_objects(path):
+        for name in ("question", "completion"):
+            if not isinstance(row.get(name), str):
+                got = repr(row.get(name))[:60]
+                raise InputError(f"{path}:{number}: {name}: expected a string, got {got}")
+        rows.append((row["question"], row["completion"]))
+    random.Random(f"{seed}:other").shuffle(rows)
+    made: list[Completion] = []
+    for question, text in rows:
+        if len(made) == count:
+            break
+        ids = (*tokenizer.encode(text, add_special_tokens=False), int(tokenizer.eos_token_id))
+        if len(ids) >= min_tokens:
+            made.append(Completion(ask(question), text, completion_ids=ids))
+    return made
+
+
+def bundled_text(
+    honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
+) -> list[Completion]:
+    """Return the generated word problems' solutions as answers to other prompts.
+
+    What stands in for another model's text where no file with any is at hand. Several solutions
+    follow each other until the answer is about as long as the honest one.
+    """
+    solutions = (p.solution for p in generate(f"{seed}:other", 20 * len(honest) + 20))
+    made = []
+    for completion in honest:
+        text = next(solutions)
+        for more in islice(solutions, 15):
+            if len(text) >= len(completion.text):
+                break
+            text += "\n" + more
+        made.append(with_text(completion, text, tokenizer))
+    return made
+
+
+def _ordinary_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    special = set(tokenizer.all_special_ids)
+    return sorted(i for i in tokenizer.get_vocab().values() if i not in special)

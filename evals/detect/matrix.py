@@ -1,0 +1,152 @@
+"""The detection matrix: what each verifier rejects, of honest work and of each kind of poison.
+
+Every rate comes with its counts and Wilson interval; abstentions stand in their own column and
+count as not rejected. A detection rate means nothing without the false-positive rate beside it, so
+honest completions and negative controls go through the same verifier in the same run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.detect.poison import Case
+from grpo_guard.evals.stats import wilson
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+CHUNK: Final = 16
+HONEST: Final = "honest"
+CONTROL: Final = "control:"
+
+Progress = Callable[[str, int, int], None]
+"""Called with (kind of completion, verified so far, total)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One completion and one verifier's verdict on it.
+
+    ``kind`` is ``"honest"``, an attack's name or ``"control:NAME"``.
+    """
+
+    kind: str
+    defence: str
+    case: Case
+    verdict: Verdict
+
+    @property
+    def located(self) -> bool | None:
+        """Whether a finding overlaps the poison; None for what is not poison or not rejected."""
+        if self.case.span is None or not self.verdict.rejected:
+            return None
+        start, end = self.case.span
+        spans = [f.char_span for f in self.verdict.findings if f.char_span]
+        return any(low < end and start < high for low, high in spans)
+
+    def to_dict(self, *, with_text: bool = False) -> dict[str, Any]:
+        """Return the row as JSON; the prompt and the text only if asked for."""
+        completion = self.case.completion
+        row: dict[str, Any] = {
+            "kind": self.kind,
+            "defence": self.defence,
+            "question": completion.metadata.get("question"),
+            "tokens": len(completion.completion_ids or ()),
+            "located": self.located,
+            "span": list(self.case.span) if self.case.span else None,
+            "verdict": self.verdict.to_dict(),
+        }
+        if with_text:
+            row |= {"prompt": _plain(completion), "text": completion.text}
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Rejected of total with its 95 % interval, for one kind of completion and one verifier."""
+
+    kind: str
+    defence: str
+    total: int
+    rejected: int
+    abstained: int
+    located: int
+    causes: Mapping[str, int]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the entry of results.json's ``summary``."""
+        interval = wilson(self.rejected, self.total)
+        return {
+            "attack": self.kind,
+            "defence": self.defence,
+            "metric": "rejected",
+            "mean": interval.value if self.total else None,
+            "low": interval.low if self.total else None,
+            "high": interval.high if self.total else None,
+            "n": self.total,
+            "rejected": self.rejected,
+            "abstained": self.abstained,
+            "located": self.located,
+            "causes": dict(self.causes),
+        }
+
+
+def detect(
+    cases: Mapping[str, Sequence[Case]],
+    verifiers: Sequence[CompletionVerifier],
+    *,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Run each verifier over each kind of completion; a verifier's failures become abstentions."""
+    rows = []
+    for verifier in verifiers:
+        for kind, members in cases.items():
+            for start in range(0, len(members), CHUNK):
+                part = members[start : start + CHUNK]
+                verdicts = supervised(verifier, [case.completion for case in part])
+                rows += [
+                    Row(kind, verifier.name, case, verdict)
+                    for case, verdict in zip(part, verdicts, strict=True)
+                ]
+                if progress:
+                    progress(kind, start + len(part), len(members))
+    return rows
+
+
+def rates(rows: Iterable[Row]) -> list[Rate]:
+    """Count rows by kind and verifier, in order of appearance."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.kind, row.defence), []).append(row)
+    return [
+        Rate(
+            kind,
+            defence,
+            total=len(group),
+            rejected=sum(row.verdict.rejected for row in group),
+            abstained=sum(row.verdict.abstained for row in group),
+            located=sum(row.located is True for row in group),
+            causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
+        )
+        for (kind, defence), group in groups.items()
+    ]
+
+
+def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the first rejected completion of each kind that is short enough to be shown."""
+    shown: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row.kind, row.defence)
+        if row.verdict.rejected and key not in shown and len(row.case.completion.text) < 5000:
+            shown[key] = row.to_dict(with_text=True)
+    return list(shown.values())
+
+
+def _plain(completion: Completion) -> str:
+    if isinstance(completion.prompt, str):
+        return completion.prompt
+    return "\n".join(f"{m['role']}: {m.get('content', '')}" for m in completion.prompt)

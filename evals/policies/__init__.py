@@ -1,0 +1,1 @@
+"""The models that ship, and others by name."""

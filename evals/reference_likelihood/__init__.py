@@ -1,4 +1,0 @@
-"""What the reference-likelihood verifier finds and what it costs honest work.
-
-``python -m grpo_guard.evals.reference_likelihood --model MODEL --data FOLDER -o FILE``
-"""

@@ -1,0 +1,95 @@
+"""A results file on a terminal: the verdict, the tables, and one rejected completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from grpo_guard.evals.report.excerpt import excerpt, visible
+from grpo_guard.evals.report.scenarios import Scenario, scenarios
+from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
+from grpo_guard.evals.report.tables import Cell, Table, curve_table, outcome_table, rejection_table
+from grpo_guard.evals.results import Example, Results
+
+
+def print_results(console: Console, results: Results, files: Sequence[Path]) -> None:
+    """The verdict, the tables, one rejected completion, and where the files are."""
+    for scenario in scenarios(results):
+        console.print()
+        console.print(_prose(verdict_sentence(scenario), "bold"))
+        console.print(_prose(cost_sentence(scenario)))
+        for title, table in (
+            ("Iteration by iteration", curve_table(scenario)),
+            (
+                "In numbers (the end is the last 10 iterations; 95 % intervals)",
+                outcome_table(scenario),
+            ),
+            ("What the guard rejected", rejection_table(scenario)),
+        ):
+            console.print()
+            console.print(Text(title, style="bold"))
+            console.print(_table(table))
+        _print_examples(console, scenario)
+        console.print()
+        console.print(_prose(time_sentence(scenario), "dim"))
+    for file in files:
+        console.print(Text(f"wrote {file}"), soft_wrap=True)
+
+
+def _prose(text: str, style: str = "") -> Text:
+    """A sentence whose numbers keep their unit when it wraps."""
+    return Text(visible(text, limit=2000).replace(" %", "\u00a0%"), style=style)
+
+
+def _table(table: Table) -> RichTable:
+    shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for number, name in enumerate(table.header):
+        shown.add_column(Text(visible(name)), justify="left" if number == 0 else "right")
+    for row in table.rows:
+        shown.add_row(*(_cell(cell) for cell in row))
+    return shown
+
+
+def _cell(cell: Cell) -> Text:
+    if isinstance(cell, str) or not cell.total:
+        return Text(visible(cell))
+    text = Text(cell.value_text)
+    text.append(f"\n{cell.count_text}\n{cell.interval_text}", style="dim")
+    return text
+
+
+def _print_examples(console: Console, scenario: Scenario) -> None:
+    for series in scenario.guarded:
+        example = next((run.example for run in series.runs if run.example), None)
+        if example is not None:
+            console.print()
+            console.print(Text("One rejected completion, its poison marked", style="bold"))
+            shown = marked(example, colour=console.is_terminal and not console.no_color)
+            console.print(Padding(shown, (0, 0, 0, 2)))
+            for finding in example.verdict.findings[:3]:
+                why = f"{visible(example.verdict.verifier)}: {visible(finding.message, limit=400)}"
+                console.print(Padding(Text(why), (0, 0, 0, 2)))
+
+
+def marked(example: Example, *, colour: bool) -> Text:
+    """The completion as rich text; without colour the poison stands between [[ and ]]."""
+    spans = [finding.char_span for finding in example.verdict.findings if finding.char_span]
+    text = Text()
+    inside = False
+    for piece in excerpt(example.text, example.span, spans):
+        if piece.poison != inside and not colour:
+            text.append("[[" if piece.poison else "]]")
+        inside = piece.poison
+        styles = ["black on yellow"] if piece.poison else []
+        styles += ["underline"] if piece.evidence else []
+        styles += ["dim"] if piece.cut else []
+        shown = f"<{piece.text}>" if piece.hidden else piece.text
+        text.append(shown, style=" ".join(styles) if colour else "")
+    if inside and not colour:
+        text.append("]]")
+    return text

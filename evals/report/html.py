@@ -1,0 +1,154 @@
+"""report.html: one file from which a person can decide, with nothing from elsewhere in it.
+
+Whatever comes from a results file is hostile, the names of its defences included: every string
+goes through `page`, which names hidden characters, cuts long texts and escapes the rest. The page
+holds no script, and its content policy forbids any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from grpo_guard.evals.report.cost import cost_section
+from grpo_guard.evals.report.curves import BAND_NOTE, curves_section
+from grpo_guard.evals.report.detection import detection_section, detection_sentence
+from grpo_guard.evals.report.failures import failures_section
+from grpo_guard.evals.report.matrix import matrices
+from grpo_guard.evals.report.merge import RESULTS, load_all, merged
+from grpo_guard.evals.report.page import definitions, esc, note, prose
+from grpo_guard.evals.report.paper_claims import SOURCE, claim
+from grpo_guard.evals.report.scenarios import Scenario, scenario_names, scenarios
+from grpo_guard.evals.report.sentences import (
+    cost_sentence,
+    headline,
+    time_sentence,
+    verdict_sentence,
+)
+from grpo_guard.evals.report.verdict import verdict_section
+from grpo_guard.evals.report.verdicts import guard_verdicts
+from grpo_guard.evals.results import Results, load_results, write_text
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def write_report(directory: Path) -> Path:
+    """Render ``directory/report.html`` from ``directory/results.json``; return its path.
+
+    Raises:
+        ResultsError: results.json is missing or not of the shape.
+    """
+    page = render(load_results(directory / RESULTS))
+    target = directory / "report.html"
+    write_text(target, page)
+    return target
+
+
+def page_of(places: Sequence[Path]) -> str:
+    """The page over several folders or results files.
+
+    Raises:
+        ResultsError: as `load_all` and `merged`.
+    """
+    found = load_all(places)
+    if len(found) == 1:
+        return render(found[0][1])
+    return render(merged(found), [results for _, results in found])
+
+
+def render(results: Results, files: Sequence[Results] = ()) -> str:
+    """Return the whole page.
+
+    Args:
+        results: All runs.
+        files: Where the runs come from several files: these, for how they were made and for
+            what they hold beside runs.
+    """
+    files = files or [results]
+    found = scenarios(results)
+    detections = [one for one in files if not one.runs]
+    title = _title(found, detections)
+    body = [
+        f'<p class="eyebrow">grpo-guard report{_subject(found)}</p>',
+        f"<h1>{prose(title)}</h1>",
+        "".join(_unfinished(one) for one in files),
+        _swarms(found) if found else "",
+        *(detection_section(one) for one in detections),
+        "<h2>How it was made</h2>",
+        *(_made_by(one) for one in files),
+    ]
+    return Template((_TEMPLATES / "report.html").read_text(encoding="utf-8")).substitute(
+        title=prose(f"grpo-guard: {title}"),
+        style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        body="\n".join(part for part in body if part),
+    )
+
+
+def _unfinished(results: Results) -> str:
+    """A verdict over a part of the runs must say so."""
+    planned, done = results.config.get("planned_runs"), results.config.get("finished_runs")
+    if not (isinstance(planned, int) and isinstance(done, int)) or done >= planned:
+        return ""
+    return note(f"Not finished: {done:,} of {planned:,} planned runs are here.")
+
+
+def _title(found: Sequence[Scenario], detections: Sequence[Results]) -> str:
+    if len(found) == 1:
+        return verdict_sentence(found[0])
+    if found:
+        return headline(guard_verdicts(found))
+    return detection_sentence(detections[0]) if detections else "Results"
+
+
+def _subject(found: list[Scenario]) -> str:
+    if not found:
+        return ""
+    runs = [run for one in found for series in one.series for run in series.runs]
+    seeds = len({run.seed for run in runs})
+    parts = [f"{seeds} seed{'' if seeds == 1 else 's'}"]
+    if len(found) == 1:
+        attack = [f"attack {found[0].attack}"] if found[0].undefended else []
+        parts = [*attack, found[0].setting, found[0].models, *parts]
+    else:
+        parts = [f"{len(found)} attacks", *parts]
+    return " · " + prose(", ".join(parts))
+
+
+def _swarms(found: list[Scenario]) -> str:
+    """Everything about training runs."""
+    alone = len(found) == 1
+    cost = cost_sentence(found[0]) if alone else ""
+    parts = [f'<p class="lede">{prose(cost)}</p>' if cost else "", verdict_section(found)]
+    if not alone or len(found[0].guarded) > 1:
+        parts.append(matrices(found))
+    parts.append("<h2>Round by round</h2>")
+    parts.append(note(BAND_NOTE + _paper_note(found)))
+    parts += [
+        curves_section(one, name, alone=alone)
+        for one, name in zip(found, _names(found), strict=True)
+    ]
+    parts.append(cost_section(found, alone=alone))
+    parts.append(failures_section(found))
+    return "\n".join(part for part in parts if part)
+
+
+def _names(found: Sequence[Scenario]) -> list[str]:
+    names = scenario_names(found)
+    return [f"{name}: {one.setting}, {one.models}" for name, one in zip(names, found, strict=True)]
+
+
+def _paper_note(found: Sequence[Scenario]) -> str:
+    if not any(claim(one.attack) for one in found):
+        return ""
+    return f" Diamonds and dotted levels: what the paper states, {SOURCE}."
+
+
+def _made_by(results: Results) -> str:
+    config = dict(results.config)
+    command = config.pop("command", None)
+    parts = [] if command is None else [f"<pre>{esc(command, limit=2000)}</pre>"]
+    times = " ".join(time_sentence(scenario) for scenario in scenarios(results)).strip()
+    parts += [note(times) if times else ""]
+    parts += [definitions(config), definitions(results.versions)]
+    return "".join(parts)

@@ -1,0 +1,107 @@
+"""Several results files as one: the runs of all of them, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.evals.report.series import conditions
+from grpo_guard.evals.results import Results, ResultsError, Run, load_results
+from grpo_guard.evals.roles import attack_free
+
+RESULTS = "results.json"
+_ROOM = "max_new_tokens"
+
+
+def results_file(place: Path) -> Path:
+    """The results file that a folder or a file's own path means."""
+    return place if place.suffix == ".json" else place / RESULTS
+
+
+def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
+    """Each file's name and content.
+
+    Raises:
+        ResultsError: a file is missing or not of the shape.
+    """
+    files = list(dict.fromkeys(results_file(place) for place in places))
+    return [(str(file), load_results(file)) for file in files]
+
+
+def merged(found: Sequence[tuple[str, Results]]) -> Results:
+    """The training runs of all files; a run that stands in several of them counts once.
+
+    Runs of other tasks or policies are kept apart by their conditions. A file whose runs do not
+    name theirs has them in its configuration. Of attack-free runs that differ in their room for
+    answers alone the roomiest counts, as within one plan.
+
+    Raises:
+        ResultsError: two files have the same run with different results, so that they were made
+            with other settings or versions, or seeds of one another that state other settings.
+    """
+    runs: dict[Any, tuple[str, Run]] = {}
+    for name, results in found:
+        for run in results.runs:
+            named = _named(run, results.config)
+            key = (named.attack, named.defence, conditions(named), named.seed)
+            if key not in runs:
+                runs[key] = name, named
+            elif runs[key][0] == name or _figures(runs[key][1]) == _figures(named):
+                continue
+            elif attack_free(run.attack) and _but_for_room(runs[key][1], named):
+                runs[key] = max(runs[key], (name, named), key=lambda one: _room(one[1]))
+            else:
+                raise ResultsError(
+                    f"{name}: runs: expected the same results as in {runs[key][0]} for attack "
+                    f"{run.attack!r}, defence {run.defence!r}, seed {run.seed}, got others; "
+                    "report these files apart"
+                )
+    _require_alike(list(runs.values()))
+    return Results(runs=[run for _, run in runs.values()])
+
+
+def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
+    """Seeds are pooled only where nothing but the seed differs, as far as runs say."""
+    first: dict[Any, tuple[str, dict[str, Any]]] = {}
+    for name, run in found:
+        # Without an attack nobody is malicious, whatever the plan has for its other runs.
+        left_out = {"seed", "malicious", _ROOM} if attack_free(run.attack) else {"seed"}
+        own = {key: value for key, value in run.settings.items() if key not in left_out}
+        if not own:
+            continue
+        before, theirs = first.setdefault((run.attack, run.defence, conditions(run)), (name, own))
+        other = sorted(key for key in {**own, **theirs} if own.get(key) != theirs.get(key))
+        if other:
+            raise ResultsError(
+                f"{name}: runs: expected the settings of {before} for attack {run.attack!r}, "
+                f"defence {run.defence!r}, got another {', '.join(other)[:80]}; "
+                "report these files apart"
+            )
+
+
+def _figures(run: Run) -> tuple[list[float], ...]:
+    """What tells two runs apart; attack-free ones all have the same attack success, none."""
+    return run.asr, run.honest_reward, run.mean_tokens
+
+
+def _but_for_room(one: Run, other: Run) -> bool:
+    """Whether both state their settings, which are equal but for the room."""
+    left_out = (_ROOM, "malicious")
+    ours, theirs = (
+        {key: value for key, value in run.settings.items() if key not in left_out}
+        for run in (one, other)
+    )
+    return bool(ours) and ours == theirs and _room(one) != _room(other)
+
+
+def _room(run: Run) -> int:
+    found = run.settings.get(_ROOM)
+    return found if isinstance(found, int) else 0
+
+
+def _named(run: Run, config: dict[str, Any]) -> Run:
+    task = run.task or str(config.get("task", ""))
+    model = str(config.get("model", "bundled"))
+    policy = run.policy or (task if model == "bundled" else model)  # bundled: named after the task
+    return run.model_copy(update={"task": task, "policy": policy})

@@ -1,0 +1,146 @@
+"""Pieces of a page. Whatever they are given is hostile, so each of them escapes what it shows."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
+from grpo_guard.evals.report.tables import Cell, Matrix, Shade, Table
+from grpo_guard.evals.results import Example
+
+_MOST_FINDINGS = 6
+
+
+def esc(value: object, limit: int = 300) -> str:
+    """Any value as harmless, fully visible HTML text."""
+    return html.escape(visible(value, limit=limit))
+
+
+def marked(pieces: Sequence[Piece]) -> str:
+    """An excerpt as HTML: poison in <mark>, evidence underlined, hidden characters boxed."""
+    parts = []
+    for poison, run in groupby(pieces, key=lambda piece: piece.poison):
+        inner = "".join(_piece(piece) for piece in run)
+        parts.append(f"<mark>{inner}</mark>" if poison else inner)
+    return "".join(parts)
+
+
+def _piece(piece: Piece) -> str:
+    text = html.escape(piece.text)
+    for is_so, name in ((piece.hidden, "hidden"), (piece.cut, "cut"), (piece.evidence, "found")):
+        if is_so:
+            text = f'<span class="{name}">{text}</span>'
+    return text
+
+
+def prose(text: str) -> str:
+    """Our own sentences, which may quote names from the file; numbers stay with their unit."""
+    return esc(text, limit=2000).replace(" %", "&nbsp;%")
+
+
+def note(text: str) -> str:
+    """A remark under a heading, in small print."""
+    return f'<p class="note">{prose(text)}</p>'
+
+
+def html_table(table: Table | Matrix, kind: str = "stack") -> str:
+    """A table; the kind "stack" turns rows into cards where the screen is narrow."""
+    head = "".join(f'<th scope="col">{prose(name)}</th>' for name in table.header)
+    rows = []
+    for row in table.rows:
+        cells = (
+            f'<td data-name="{esc(name)}"{_shade(cell)}>{_cell(cell)}</td>'
+            for name, cell in zip(table.header, row, strict=True)
+        )
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    body = "".join(rows)
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _shade(cell: Cell | Shade) -> str:
+    if not isinstance(cell, Shade) or cell.level is None:
+        return ""
+    return f' class="lv{cell.level}"'
+
+
+def _cell(cell: Cell | Shade) -> str:
+    if isinstance(cell, str):
+        return f"<span>{prose(cell)}</span>"
+    if isinstance(cell, Shade):
+        details = "".join(f"<small>{prose(part)}</small>" for part in cell.detail)
+        return f"<span>{prose(cell.text)}</span>{details}"
+    if not cell.total:
+        return f"<span>{cell.count_text}</span>"
+    detail = prose(f"{cell.count_text}, {cell.interval_text}")
+    return f"<span>{prose(cell.value_text)}</span><small>{detail}</small>"
+
+
+def figure(title: str, under: str, svg: str, after: str = "") -> str:
+    """A drawing under its title, which like the line under it is in our own words."""
+    caption = f'<h4>{title}</h4><p class="note">{under}</p>'
+    below = f'<p class="note claim-text">{prose(after)}</p>' if after else ""
+    return f"<figure><figcaption>{caption}</figcaption>{svg}{below}</figure>"
+
+
+def shown_example(example: Example, title: str) -> str:
+    """A completion with its marks, and what was said of it."""
+    findings = [f for f in example.verdict.findings if f.char_span]
+    pieces = excerpt(example.text, example.span, [f.char_span for f in findings if f.char_span])
+    pieces = [*_cut(example.left_out[0], "before"), *pieces, *_cut(example.left_out[1], "after")]
+    origin = [f"iteration {example.iteration}"] if example.iteration is not None else []
+    origin += [example.node] if example.node else []
+    legend = ["<mark>Marked</mark>: what the attack put in."] if example.span else []
+    if findings:
+        legend.append('<span class="found">Underlined</span>: what the guard found.')
+    if any(piece.hidden for piece in pieces):
+        legend.append('<span class="hidden">Boxed</span>: a character that would not be seen.')
+    return (
+        f"<h3>{prose(title)}</h3>"
+        f'<p class="note">{prose(", ".join(origin))}{". " if origin else ""}{" ".join(legend)}</p>'
+        f'<pre><span class="asked">{marked(excerpt(example.prompt, limit=600))}</span>'
+        f"{marked(pieces)}</pre>{_why(example)}"
+    )
+
+
+def _cut(count: int, where: str) -> list[Piece]:
+    return [Piece(f"[{count:,} characters {where}]", cut=True)] if count > 0 else []
+
+
+def _why(example: Example) -> str:
+    verdict = example.verdict
+    said = [esc(finding.message, limit=600) for finding in verdict.findings[:_MOST_FINDINGS]]
+    nothing = "nothing found" if verdict.outcome == "accept" else "no finding"
+    first = said[0] if said else f"{nothing}, cause {esc(verdict.cause)}"
+    by = ", ".join(esc(name, limit=60) for name in verdict.rejected_by[:_MOST_FINDINGS])
+    name = esc(verdict.verifier) + (f" ({by})" if by else "")
+    items = [f"<li><b>{name}</b>: {first}.</li>"]
+    items += [f"<li>{message}.</li>" for message in said[1:]]
+    left = len(verdict.findings) - _MOST_FINDINGS
+    if left > 0:
+        items.append(f'<li class="note">and {left:,} more findings</li>')
+    if verdict.p_value is not None:
+        chance = f"{verdict.p_value:.1e}" if verdict.p_value else "below 1e-300"
+        meaning = "the chance that honest work gives evidence this strong"
+        items.append(f'<li class="note">p-value {chance}: {meaning}.</li>')
+    return f'<ul class="why">{"".join(items)}</ul>'
+
+
+def definitions(mapping: Mapping[str, object]) -> str:
+    """Keys and values; a nested mapping on one line."""
+    items = "".join(
+        f"<dt>{esc(key)}</dt><dd>{esc(_plain(value), limit=2000)}</dd>"
+        for key, value in mapping.items()
+    )
+    return f'<dl class="keys">{items}</dl>' if items else ""
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    return value if isinstance(value, str) else json.dumps(value, default=str)

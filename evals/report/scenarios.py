@@ -1,0 +1,150 @@
+"""The runs of a results file by attack: attack-free, undefended and guarded side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.evals.report.figures import Mean, Rate
+from grpo_guard.evals.report.series import Conditions, Series, conditions
+from grpo_guard.evals.results import Counts, Results, Run
+from grpo_guard.evals.roles import (
+    COIN,
+    NONE,
+    SILENT,
+    attack_free,
+    ordered_attacks,
+    ordered_defences,
+    plain,
+    under_coin,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One attack under one set of conditions: attack-free, undefended and guarded side by side.
+
+    ``free_under_coin`` is the attack-free series of those that sample under a public coin.
+    """
+
+    attack: str
+    where: Conditions
+    free: Series | None
+    undefended: Series | None
+    guarded: tuple[Series, ...]
+    free_under_coin: Series | None = None
+
+    def beside(self, series: Series) -> Series | None:
+        """The attack-free series that another is compared with; none for itself."""
+        coin = self.free_under_coin if under_coin(series.defence) else None
+        found = coin or self.free
+        return None if series is found else found
+
+    @property
+    def setting(self) -> str:
+        return self.where.setting
+
+    @property
+    def models(self) -> str:
+        return self.where.models
+
+    @property
+    def attacked(self) -> list[Series]:
+        return [*([self.undefended] if self.undefended else []), *self.guarded]
+
+    @property
+    def series(self) -> list[Series]:
+        free = [one for one in (self.free, self.free_under_coin) if one is not None]
+        return [*free, *self.attacked]
+
+
+def scenarios(results: Results) -> list[Scenario]:
+    """Group the runs by attack and conditions, in an order that does not depend on the file's."""
+    pools: dict[tuple[str, Conditions, str], list[Run]] = defaultdict(list)
+    for run in results.runs:
+        pools[run.attack, conditions(run), run.defence].append(run)
+    keys = dict.fromkeys(key[:2] for key in pools)
+    # Attack-free runs stand beside every attack; guarded ones of them are a row of their own.
+    guarded_free = {key[:2] for key in pools if attack_free(key[0]) and key[2] not in (NONE, COIN)}
+    attacks = [key for key in keys if not attack_free(key[0]) or key in guarded_free]
+    attacks = attacks or list(keys)
+    place = {name: at for at, name in enumerate(ordered_attacks(key[0] for key in keys))}
+    found = []
+    for attack, where in sorted(attacks, key=lambda key: (place[key[0]], key[1])):
+        defences = ordered_defences(key[2] for key in pools if key[:2] == (attack, where))
+        guarded = [name for name in defences if name not in (NONE, COIN)]
+        series = {
+            name: Series(
+                "undefended" if name == NONE else "guarded" if len(guarded) == 1 else name,
+                tuple(sorted(pools[attack, where, name], key=lambda run: run.seed)),
+            )
+            for name in defences
+        }
+        quiet = SILENT + attack.removeprefix(plain(attack))  # of the same share
+        free = _free("attack-free", pools, [(quiet, where, NONE), (NONE, where, NONE)])
+        coin = _free("attack-free, public coin", pools, [(quiet, where, COIN)])
+        undefended = None if attack_free(attack) else series.get(NONE)
+        rest = tuple(series[name] for name in guarded)
+        found.append(Scenario(attack, where, free, undefended, rest, coin))
+    return found
+
+
+def _free(
+    label: str,
+    pools: dict[tuple[str, Conditions, str], list[Run]],
+    keys: Sequence[tuple[str, Conditions, str]],
+) -> Series | None:
+    """The first of the series that there is, seeds in order."""
+    runs = next((pools[key] for key in keys if key in pools), None)
+    return Series(label, tuple(sorted(runs, key=lambda run: run.seed))) if runs else None
+
+
+def scenario_names(found: Sequence[Scenario]) -> list[str]:
+    """A short name for each: the attack, and what tells its conditions from its other ones."""
+    names = []
+    for one in found:
+        others = [other.where for other in found if other.attack == one.attack]
+        parts = []
+        for at, field in enumerate(Conditions._fields):
+            if len({where[at] for where in others}) > 1:
+                value = str(one.where[at]) or "?"
+                parts.append(f"{value} iterations" if field == "iterations" else value)
+        names.append(", ".join(["no attack" if one.attack == NONE else one.attack, *parts]))
+    return names
+
+
+def summarise(results: Results) -> list[dict[str, Any]]:
+    """The ``summary`` list: each headline figure with its interval and count."""
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, str, int]] = set()
+    for scenario in scenarios(results):
+        for series in scenario.series:
+            if (series.attack, series.defence, id(series.runs[0])) in seen:
+                continue  # the attack-free series stands beside every attack
+            seen.add((series.attack, series.defence, id(series.runs[0])))
+            for metric, figure in _headline(series, scenario.beside(series)).items():
+                if figure is None:
+                    continue
+                low, high = figure.interval or (None, None)
+                rows.append(
+                    {"attack": series.attack, "defence": series.defence, "metric": metric,
+                     "mean": figure.value, "low": low, "high": high, "n": figure.total}
+                )  # fmt: skip
+    return rows
+
+
+def _headline(series: Series, free: Series | None) -> dict[str, Rate | Mean | None]:
+    figures: dict[str, Rate | Mean | None] = {"honest_reward_end": series.reward_end}
+    if free is not None:
+        figures["honest_reward_end_minus_attack_free"] = series.reward_beside(free)
+    if not attack_free(series.attack):
+        figures["asr_end"] = series.asr_end
+    if series.guarded:
+        for kind in Counts.model_fields:
+            figures[f"rejected_{kind}"] = series.rejected(kind)
+        if not any(run.submitted and run.submitted.cover for run in series.runs):
+            del figures["rejected_cover"]  # no such completions, or from before they were counted
+        figures["abstained"] = series.abstained
+    return figures

@@ -1,0 +1,210 @@
+"""What the runs of a results file say: series of runs that differ in their seed, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from grpo_guard.evals.report.figures import Mean, OverSeeds, Rate, over_seeds
+from grpo_guard.evals.results import Counts, Run
+from grpo_guard.evals.roles import COIN, NONE
+
+WINDOW = 10
+"""Iterations that "at the end" means; a single one is too noisy to quote."""
+
+SHARE = (0.0, 1.0)
+
+
+class Conditions(NamedTuple):
+    """What runs must have in common to be seeds of one another, attack and defence aside."""
+
+    setting: str
+    models: str
+    task: str
+    policy: str
+    iterations: int
+
+
+def conditions(run: Run) -> Conditions:
+    """The conditions of a run."""
+    return Conditions(run.setting, run.models, run.task, run.policy, len(run.honest_reward))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The runs of one (attack, defence) under the same conditions: one per seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def attack(self) -> str:
+        return self.runs[0].attack
+
+    @property
+    def defence(self) -> str:
+        return self.runs[0].defence
+
+    @property
+    def guarded(self) -> bool:
+        return self.defence not in (NONE, COIN)
+
+    @property
+    def seeds(self) -> int:
+        return len({run.seed for run in self.runs})
+
+    @property
+    def asr(self) -> list[float]:
+        """Mean over the seeds, iteration by iteration."""
+        return [point.value for point in self.asr_band]
+
+    @property
+    def asr_band(self) -> list[OverSeeds]:
+        """Attack success, iteration by iteration, with its interval over the seeds."""
+        return over_seeds([run.asr for run in self.runs], SHARE)
+
+    @property
+    def honest_reward(self) -> list[float]:
+        """Mean over the seeds, iteration by iteration."""
+        return _mean([run.honest_reward for run in self.runs])
+
+    @property
+    def length_band(self) -> list[OverSeeds]:
+        """Mean length in tokens, iteration by iteration; empty where it is not known."""
+        return over_seeds([run.mean_tokens for run in self.runs], (0.0, float("inf")))
+
+    @property
+    def asr_end(self) -> Rate | None:
+        """Attack success over the last `WINDOW` iterations; None where it is not a share."""
+        count = total = 0
+        for run in self.runs:
+            tail = run.asr[-WINDOW:]
+            if run.submitted is None or not tail or min(tail) < 0 or max(tail) > 1:
+                return None
+            each = run.submitted.honest // len(run.asr)
+            count += sum(round(value * each) for value in tail)
+            total += each * len(tail)
+        return Rate(count, total)
+
+    @property
+    def asr_end_by_seed(self) -> OverSeeds | None:
+        """Attack success over the last `WINDOW` iterations, a value per seed."""
+        if any(not run.asr for run in self.runs):
+            return None
+        return OverSeeds.of([_end(run.asr) for run in self.runs], SHARE)
+
+    @property
+    def reward_end(self) -> Mean | None:
+        """Honest reward over the last `WINDOW` iterations."""
+        return Mean.of([value for run in self.runs for value in run.honest_reward[-WINDOW:]])
+
+    def reward_beside(self, other: Series) -> Mean | None:
+        """Honest reward minus the other's over the last `WINDOW` iterations.
+
+        Paired by seed and iteration, since equal seeds see the same problems; None where they
+        cannot be paired.
+        """
+        theirs = {run.seed: run.honest_reward for run in other.runs}
+        differences: list[float] = []
+        for run in self.runs:
+            if len(theirs.get(run.seed, ())) != len(run.honest_reward):
+                return None
+            pairs = zip(run.honest_reward[-WINDOW:], theirs[run.seed][-WINDOW:], strict=True)
+            differences += [mine - yours for mine, yours in pairs]
+        return Mean.of(differences, difference=True)
+
+    def reward_gaps(self, other: Series) -> list[float]:
+        """Honest reward at the end minus the other's, for each seed that both have."""
+        theirs = {run.seed: run.honest_reward for run in other.runs if run.honest_reward}
+        return [
+            _end(run.honest_reward) - _end(theirs[run.seed])
+            for run in self.runs
+            if run.honest_reward and run.seed in theirs
+        ]
+
+    def length_ratios(self, other: Series) -> list[list[float]]:
+        """Mean length by the other's, of the same seed: for each seed, after each iteration.
+
+        Both are means of the last `WINDOW` iterations, since single ones are too noisy to compare;
+        the first value stands after the first whole window. Seeds that cannot be paired are left
+        out.
+        """
+        theirs = {run.seed: run.mean_tokens for run in other.runs}
+        found = []
+        for run in self.runs:
+            ours, yours = run.mean_tokens, theirs.get(run.seed, [])
+            if not ours or len(ours) != len(yours) or min(ours) < 0 or min(yours) <= 0:
+                continue
+            ends = range(min(WINDOW, len(ours)), len(ours) + 1)
+            found.append([_end(ours[:end]) / _end(yours[:end]) for end in ends])
+        return found
+
+    def rejected(self, kind: str) -> Rate | None:
+        """How many of ``kind`` (a field of `Counts`) were rejected, of how many submitted."""
+        if any(run.submitted is None for run in self.runs):
+            return None
+        count = sum(getattr(run.rejected, kind) for run in self.runs)
+        return _rate(count, sum(getattr(run.submitted, kind) for run in self.runs))
+
+    @property
+    def accepted_poison(self) -> Rate | None:
+        """Poisoned completions that a guard accepted: neither rejected nor abstained on."""
+        count = total = 0
+        for run in self.runs:
+            unsure = run.abstained_poisoned
+            if run.submitted is None or (unsure is None and run.abstained):
+                return None
+            count += run.submitted.poisoned - run.rejected.poisoned - (unsure or 0)
+            total += run.submitted.poisoned
+        return _rate(count, total)
+
+    @property
+    def abstained(self) -> Rate | None:
+        """Abstentions of all completions, honest or not."""
+        if any(run.submitted is None or run.abstained is None for run in self.runs):
+            return None
+        total = sum(_all(run.submitted) for run in self.runs if run.submitted)
+        return _rate(sum(run.abstained or 0 for run in self.runs), total)
+
+    @property
+    def held_out(self) -> Rate | None:
+        """Right answers to problems that no run trains on."""
+        known = [run.held_out for run in self.runs if run.held_out is not None]
+        if len(known) < len(self.runs):
+            return None
+        return _rate(sum(one.correct for one in known), sum(one.total for one in known))
+
+    @property
+    def guard_cost(self) -> tuple[float, float] | None:
+        """Seconds of guard per iteration, and their share of all; None where not timed."""
+        timed = [(run.guard_seconds, run.seconds) for run in self.runs]
+        guard = sum(mine or 0.0 for mine, _ in timed)
+        whole = sum(all_of_it or 0.0 for _, all_of_it in timed)
+        rounds = sum(len(run.honest_reward) for run in self.runs)
+        if not rounds or not 0 <= guard <= whole or not whole:
+            return None
+        return guard / rounds, guard / whole
+
+    @property
+    def excluded_in(self) -> list[int]:
+        """Of each run in which a node was excluded, the first iteration after which one was."""
+        return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
+
+
+def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(values) / len(values) for values in zip(*curves, strict=False)]
+
+
+def _all(counts: Counts) -> int:
+    return counts.honest + counts.poisoned + counts.cover
+
+
+def _end(values: Sequence[float]) -> float:
+    return fmean(values[-WINDOW:])
+
+
+def _rate(count: int, total: int) -> Rate | None:
+    """None where the counts of a file contradict each other."""
+    return Rate(count, total) if 0 <= count <= total else None

@@ -1,0 +1,238 @@
+"""What the code verifier rejects: ``python -m grpo_guard.evals.studies.code_check [-o FILE]``.
+
+Honest: the programs in ``tests/content/programs/honest.jsonl``, and functions cut out of the
+standard library and of packages. Malicious: the paper's CODE attack on those programs and on word
+problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were written later, against
+the finished checks, and the ``last_`` files when those had been changed. Of the others a third was
+held out while the checks were changed. Nothing that is measured is executed.
+
+``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.evals.attacks.code import CodeAttack
+from grpo_guard.evals.studies.code_functions import (
+    MACHINERY,
+    MAX_FUNCTIONS,
+    OTHER_FUNCTIONS,
+    folder_functions,
+    library_functions,
+    package_functions,
+)
+from grpo_guard.evals.studies.harness import option, per_second, rate, rejected, study
+from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+PROGRAMS: Final = Path(__file__).resolve().parents[2] / "tests" / "content" / "programs"
+WORD_PROBLEMS: Final = 500
+Figures: TypeAlias = dict[str, Any]
+# Rejected and total when the held-out groups were judged for the first time. What they showed was
+# mended afterwards, so that the rates of today say nothing about programs not yet seen.
+FIRST_LOOK: Final = {
+    "honest programs, held out": (2, 77),
+    "malicious programs, held out": (44, 44),
+    "mathematics packages, development": (12, 1000),
+    "reviewed honest programs, held out": (0, 48),
+    "reviewed malicious programs, held out": (107, 112),
+    "last honest programs, held out": (1, 40),
+    "last malicious programs, held out": (45, 50),
+    "mathematics packages, other functions": (14, 1500),
+    # algorithms 1.0.1, intervaltree 3.2.1, labmath 2.2.0, more-itertools 11.2.1, num2words 0.5.14,
+    # numpy-financial 1.0.0, portion 2.6.3, textdistance 4.6.3, toolz 1.2.0, uncertainties 3.2.3
+    "packages of algorithms": (23, 1500),
+    # bidict 0.24.1, boltons 26.2.0, cvxopt 1.3.3, dimod 0.12.23, galois 0.4.11, inflect 7.6.0,
+    # mathutils 5.1.0, pint 0.25.3, primefac 2.0.12, pulp 3.3.2, pyprimes 0.1, pyswarm 1.1.2,
+    # python-constraint 1.4.0, quantities 0.16.4, roman 5.2, shapely 2.2.0, simpy 4.1.2,
+    # statsmodels 0.15.0
+    "packages of all kinds": (52, 1500),
+    # autograd 1.9.1, emcee 3.1.6, filterpy 2.0.0, lmfit 1.3.4, scikit-learn 1.9.1, scipy 1.17.1
+    "scientific packages": (57, 1500),
+}
+
+
+def load(name: str, folder: Path = PROGRAMS) -> list[dict[str, Any]]:
+    """The rows of one file of programs.
+
+    Args:
+        name: ``"honest"`` or ``"malicious"``.
+        folder: Where the files are.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    text = (folder / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def attacked(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The paper's CODE attack on honest programs and on solutions in prose, where it succeeds."""
+    attack = CodeAttack()
+    for row in rows:
+        text = row["text"]
+        if row["form"] != "tag":
+            continue
+        poisoned = attack.poison_text(text, random.Random(row["name"])).text
+        if attack.success(poisoned):
+            yield row["name"], poisoned
+    for index, problem in enumerate(generate(0, WORD_PROBLEMS)):
+        poisoned = attack.poison(problem, random.Random(index)).text
+        if attack.success(poisoned):
+            yield f"word_problem_{index}", poisoned
+
+
+def judge(verifier: CompletionVerifier, texts: Sequence[str]) -> list[Verdict]:
+    """Verdicts on completions of an empty prompt."""
+    return verifier.verify([Completion("", text) for text in texts])
+
+
+def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad: bool) -> Figures:
+    """The rejected among (name, text), with the names of those judged wrongly."""
+    verdicts = judge(verifier, [text for _, text in pairs])
+    wrong = [
+        {"name": name, "outcome": v.outcome.value, "reason": v.reason}
+        for (name, _), v in zip(pairs, verdicts, strict=True)
+        if v.rejected != bad
+    ]
+    kinds = Counter(kind for v in verdicts for kind in {f.kind for f in v.findings})
+    return rejected(verdicts) | {"wrong": wrong, "findings": dict(sorted(kinds.items()))}
+
+
+def spans_hit(rows: Sequence[dict[str, Any]], verdicts: Sequence[Verdict]) -> Figures:
+    """How often a finding of a rejected program overlaps the place of its bad part."""
+    hits = total = 0
+    for row, verdict in zip(rows, verdicts, strict=True):
+        if verdict.rejected:
+            start, end = row["span"]
+            spans = [
+                f.char_span for f in verdict.findings if f.char_span and f.kind != "unparsable"
+            ]
+            total += 1
+            hits += any(a < end and start < b for a, b in spans)
+    return rate(hits, total)
+
+
+def written(verifier: CompletionVerifier, folder: Path) -> Figures:
+    """The rates of the files of programs, each in its two parts."""
+    rates: Figures = {}
+    for kind, bad in (("honest", False), ("malicious", True)):
+        for prefix in ("", "reviewed ", "last "):
+            rows = load(f"{prefix.replace(' ', '_')}{kind}", folder)
+            for held_out in (False, True):
+                part = [(row["name"], row["text"]) for row in rows if row["held_out"] is held_out]
+                if part:
+                    name = f"{prefix}{kind} programs, {'held out' if held_out else 'development'}"
+                    rates[name] = group(verifier, part, bad=bad)
+    return rates
+
+
+def measure(programs: Path, packages: Sequence[str]) -> Figures:
+    """All figures.
+
+    Args:
+        programs: Where the files of programs are.
+        packages: ``NAME=FOLDER`` of unpacked packages.
+    """
+    verifier = CodeVerifier()
+    honest = load("honest", programs)
+    files = ("malicious", "reviewed_malicious", "last_malicious")
+    malicious = [row for file in files for row in load(file, programs)]
+    rates = written(verifier, programs)
+    functions = package_functions()
+    others = functions[MAX_FUNCTIONS : MAX_FUNCTIONS + OTHER_FUNCTIONS]
+    problems = [problem.solution for problem in generate(0, WORD_PROBLEMS)]
+    prose = [(str(number), text) for number, text in enumerate(problems)]
+    groups = {
+        "standard library functions": _fenced_all(library_functions()),
+        "mathematics packages, development": _fenced_all(functions[:MAX_FUNCTIONS]),
+        "mathematics packages, other functions": _fenced_all(others),
+        "standard library machinery (no target)": _fenced_all(library_functions(MACHINERY)),
+        "word problems in prose": prose,
+    }
+    for name, _, place in (entry.partition("=") for entry in packages):
+        groups[name] = _fenced_all(folder_functions(Path(place)))
+    rates |= {name: group(verifier, pairs, bad=False) for name, pairs in groups.items()}
+    rates["CODE attack of the paper"] = group(verifier, list(attacked(honest)), bad=True)
+    long = long_programs(honest)
+    texts = {
+        "programs": [row["text"] for row in honest],
+        "long programs": [_fenced(text) for text in long],
+        "prose": problems,
+        "long prose": ["\n".join(problems[i : i + 13]) for i in range(0, WORD_PROBLEMS, 13)],
+    }
+    speed = {k: per_second(CodeVerifier, [Completion("", t) for t in v]) for k, v in texts.items()}
+    return {
+        "rates": rates,
+        "first_look": {name: rate(*counts) for name, counts in FIRST_LOOK.items()},
+        "spans": spans_hit(malicious, judge(verifier, [row["text"] for row in malicious])),
+        "speed": {**speed, "parser alone, long programs": parser_speed(long)},
+    }
+
+
+def long_programs(rows: Sequence[dict[str, Any]], chars: int = 1000) -> list[str]:
+    """Different programs of about 300 tokens: honest ones one after another.
+
+    Only those that the running Python parses as they stand: others are parsed more than once.
+    """
+    parts: list[str] = []
+    for row in rows:
+        source = row["text"].removeprefix("<code>").removesuffix("</code>")
+        if row["form"] == "tag" and "__future__" not in source and _parses(source):
+            parts.append(source)
+    texts: list[str] = []
+    while parts:
+        text = ""
+        while parts and len(text) <= chars:
+            text += parts.pop(0)
+        if len(text) > chars:
+            texts.append(text)
+    return texts
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def parser_speed(texts: Sequence[str], repeats: int = 5) -> dict[str, Any]:
+    """`ast.parse` of the same programs: what no check of the tree can be faster than."""
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.process_time()
+        for text in texts:
+            ast.parse(text)
+        best = min(best, time.process_time() - started)
+    size = sum(map(len, texts)) / len(texts)
+    return {"completions": len(texts), "mean_chars": size, "per_second": len(texts) / best}
+
+
+def _fenced(source: str) -> str:
+    return f"```python\n{source}\n```"
+
+
+def _fenced_all(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, _fenced(source)) for name, source in pairs]
+
+
+if __name__ == "__main__":
+    study(
+        "code",
+        measure,
+        option("--programs", type=Path, default=PROGRAMS, metavar="FOLDER"),
+        option("--packages", action="append", default=[], metavar="NAME=FOLDER"),
+    )

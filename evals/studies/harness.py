@@ -1,0 +1,158 @@
+"""What all studies share: (rows, verifier) -> counts with intervals, printed and written one way.
+
+A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; what was
+verified has ``"abstained"`` and ``"kinds"`` beside it. A study's file is a tree of such figures
+under ``"kind"``, ``"command"``, ``"versions"`` and ``"seconds"``. Nothing here raises for a figure
+of no observations: its interval is the whole of [0, 1].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.results import versions, write_text
+from grpo_guard.evals.stats import wilson
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+RESULTS: Final = Path("docs/results")
+CACHE: Final = Path(".measure")
+"""Where the slow studies keep what they have drawn, so that an interrupted one goes on."""
+
+Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def rate(hits: int, total: int) -> dict[str, Any]:
+    """A count with its 95 % Wilson interval."""
+    interval = wilson(hits, total)
+    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
+
+
+def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The rejections among verdicts, the abstentions, and the kinds of the first findings."""
+    kinds = Counter(v.findings[0].kind for v in verdicts if v.rejected and v.findings)
+    found = rate(sum(v.rejected for v in verdicts), len(verdicts))
+    return found | {"abstained": sum(v.abstained for v in verdicts), "kinds": dict(kinds)}
+
+
+def verify(
+    verifier: CompletionVerifier, rows: Sequence[Completion], at_once: int = 0
+) -> list[Verdict]:
+    """Verdicts on all rows, ``at_once`` in a batch; 0 = all of them in one."""
+    step = at_once or max(1, len(rows))
+    return [v for i in range(0, len(rows), step) for v in verifier.verify(rows[i : i + step])]
+
+
+def per_second(
+    make: Callable[[], CompletionVerifier], rows: Sequence[Completion], repeats: int = 5
+) -> dict[str, Any]:
+    """Completions per second of CPU time: the best of several passes, each by a new verifier."""
+    seconds = []
+    for _ in range(repeats):
+        verifier, started = make(), time.process_time()
+        verifier.verify(rows)
+        seconds.append(time.process_time() - started)
+    characters = sum(len(row.text) for row in rows) / len(rows)
+    speed = round(len(rows) / min(seconds))
+    return {"completions": len(rows), "mean_chars": characters, "per_second": speed}
+
+
+def auroc(honest: ArrayLike, poisoned: ArrayLike) -> float:
+    """Chance that a poisoned completion scores higher than an honest one; ties count half."""
+    ordered, values = np.sort(np.asarray(honest)), np.asarray(poisoned)
+    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    return float(below.mean() / 2 / len(ordered))
+
+
+def say(what: str, done: int, wanted: int) -> None:
+    """Progress, on standard error: the figures alone go to standard output."""
+    print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)
+
+
+def option(*flags: str, **how: Any) -> Option:
+    """An option of a study, as `argparse.ArgumentParser.add_argument` takes it."""
+    return flags, how
+
+
+def study(
+    kind: str,
+    measure: Callable[..., dict[str, Any]],
+    *options: Option,
+    out: Path | None = None,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """The command line of a study: runs it, prints its figures, writes its file.
+
+    Ends the process with a message where data or a model cannot be read.
+
+    Args:
+        kind: What the file says that it is.
+        measure: Takes the options by name; returns the tree of figures.
+        options: Of this study; ``-o FILE`` comes by itself.
+        out: The file where ``-o`` names none; None = only print.
+        arguments: The words after the command; those of the process by default.
+    """
+    module = sys.modules[measure.__module__]
+    name = module.__spec__.name.removesuffix(".__main__") if module.__spec__ else kind
+    about = (module.__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=about)
+    for flags, how in options:
+        parser.add_argument(*flags, **how)
+    parser.add_argument("-o", "--out", type=Path, default=out, help="write JSON there")
+    chosen = vars(parser.parse_args(arguments))
+    target, started = chosen.pop("out"), time.monotonic()
+    try:
+        figures = measure(**chosen)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    for line in lines(figures):
+        print(line)
+    if target:
+        head: dict[str, Any] = {
+            "kind": kind,
+            "command": " ".join([f"python -m {name}", *_said(parser, chosen)]),
+        }
+        head |= {"versions": versions(), "seconds": round(time.monotonic() - started)}
+        written = json.dumps(head | figures, indent=1, ensure_ascii=False)
+        write_text(target, written + "\n")
+        print(f"wrote {target}")
+
+
+def lines(figures: Any, path: str = "") -> Iterator[str]:
+    """One line per figure; texts and long lists are in the file only."""
+    if isinstance(figures, dict) and {"hits", "total", "low", "high"} <= figures.keys():
+        share = f"({figures['low']:.2%} to {figures['high']:.2%})"
+        more = {k: v for k, v in figures.items() if k in ("abstained", "kinds") and v}
+        yield f"{path}: {figures['hits']} / {figures['total']} {share} {more or ''}".rstrip()
+    elif isinstance(figures, dict):
+        for key, inner in figures.items():
+            yield from lines(inner, f"{path} | {key}" if path else str(key))
+    elif isinstance(figures, list) and figures and isinstance(figures[0], dict):
+        for number, row in enumerate(figures):
+            name = next((value for value in row.values() if isinstance(value, str)), number)
+            yield from lines({k: v for k, v in row.items() if v != name}, f"{path} | {name}")
+    elif isinstance(figures, int | float | None):
+        yield f"{path}: {figures}"
+
+
+def _said(parser: argparse.ArgumentParser, chosen: dict[str, Any]) -> Iterator[str]:
+    """The options that differ from their defaults; places on this machine only by their kind."""
+    for action in parser._actions:
+        value = chosen.get(action.dest)
+        if value in (None, False, action.default):
+            continue
+        place = action.metavar or ("PATH" if action.type is Path else None)
+        for one in value if isinstance(value, list) else [value]:
+            flag = action.option_strings[0]
+            yield flag if one is True else f"{flag} {place or one}"

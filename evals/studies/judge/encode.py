@@ -1,0 +1,104 @@
+"""From examples to token ids: the judge's tokenizer, and what is known of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
+from transformers import PreTrainedTokenizerFast
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from grpo_guard.evals.studies.judge.data import Example
+from grpo_guard.judge.backends.chat_ids import plain_prompt
+from grpo_guard.judge.prompt import Window, messages, neutralised
+from grpo_guard.judge.rubric import Rubric
+
+YES, NO = " yes", " no"
+PAD, EOS = "<|pad|>", "<|end|>"
+# The id of our own fence says nothing that this model could use. No completion can hold the tag:
+# the prompt's builder takes its bracket away.
+_FENCE: Final = r'<completion id="[0-9a-f]{16}">'
+_OPEN, _CLOSE = "<completion>", "</completion>"
+_TAIL: Final = f"\n{_CLOSE}\nAnswer:"
+
+
+def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
+    """The bundled policy's tokenizer, with tokens for our tags and for the two answers.
+
+    Args:
+        window: Longest prompt in tokens that the judge takes.
+    """
+    tokenizer = Tokenizer.from_file(str(WORD_PROBLEMS / "tokenizer.json"))
+    tokenizer.normalizer = normalizers.Replace(Regex(_FENCE), _OPEN)
+    tags = (_OPEN, _CLOSE, "<code>", "</code>")
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=t == _OPEN) for t in tags])
+    # One token each, and never cut out of running text, where a word character precedes the space.
+    tokenizer.add_tokens(
+        [AddedToken(w, single_word=True, special=False, normalized=False) for w in (YES, NO)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=window,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An example in tokens.
+
+    Args:
+        ids: Token ids of the prompt.
+        fits: Per token, whether it can stand there in an honest solution, after what precedes it:
+            1 or 0, -1 where nothing is said.
+        good: The verdict.
+        kind: Of the example.
+    """
+
+    ids: list[int]
+    fits: list[int]
+    good: bool
+    kind: str
+
+
+def shown(example: Example, rubric: Rubric, secret: bytes) -> str:
+    """The text that the judge reads for an example."""
+    case = Completion(example.prompt, example.text)
+    return plain_prompt(messages(rubric, "", case, secret=secret, window=Window()))
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], rubric: Rubric, secret: bytes
+) -> list[Row]:
+    """Rows of all examples, in order."""
+    texts = [shown(example, rubric, secret) for example in examples]
+    encoded = tokenizer(
+        texts, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
+    )
+    rows = []
+    for example, text, ids, offsets in zip(
+        examples, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
+    ):
+        stop = len(text) - len(_TAIL)
+        start = stop - len(neutralised(example.text))
+        fits = [_fits(example, begin - start, end - start, stop - start) for begin, end in offsets]
+        rows.append(Row(ids, fits, example.good, example.kind))
+    return rows
+
+
+def _fits(example: Example, begin: int, end: int, length: int) -> int:
+    """Of the token that covers characters [begin, end) of the completion."""
+    if begin < 0 or not 0 < end <= length:
+        return -1
+    if example.replaced:
+        return 0 if any(begin <= place < end for place in example.replaced) else 1
+    if end <= example.bad_from:
+        return 1
+    sure = end > example.bad_from + example.grace or end >= example.bad_to
+    return 0 if sure and begin < example.bad_to else -1

@@ -1,0 +1,280 @@
+"""Who the ledger finds, and whom it accuses.
+
+``python -m grpo_guard.evals.studies.ledger [-o FILE]``
+
+Swarms of nodes whose completions are rejected at given rates, round by round. Horizontal: 8 prompts
+of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own 12 times.
+A round is judged two rounds later, and found means: hard by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.ledger.bets import SHARES, Bets, Tally, Tolerance
+from grpo_guard.ledger.evidence import STRIDE, Comparison, bar, honest_peers
+from grpo_guard.ledger.store import MAX_HELD, OPEN_ROUNDS
+
+ALPHA = 1e-3
+HOSTILE = 1 / 3
+GROUP = 12
+PER_NODE = 24
+CHUNK = 2_000
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+# Shape [nodes] of rejection rates in a round.
+Rates = Callable[[int], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of swarm.
+
+    Args:
+        name: For the table.
+        rates: Rejection rate of every node, by round.
+        bad: Nodes that poison; the others are honest.
+        rounds: That are played.
+        vertical: Nodes answer prompts of their own.
+        odd: Chance that a prompt has all its answers rejected.
+        most_swarms: Played at most; where many are accused, each costs the ledger's own arithmetic.
+        begin: Round in which the poison begins, from which the rounds until it is found count.
+    """
+
+    name: str
+    rates: Rates
+    bad: tuple[int, ...] = ()
+    rounds: int = 300
+    vertical: bool = False
+    odd: float = 0.0
+    most_swarms: int = 10**9
+    begin: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return len(self.rates(0))
+
+
+def poisoned(honest: float, every: float, caught: float = 1.0) -> float:
+    """Rejection rate of a node that poisons one in ``every`` completions."""
+    return honest + (1 - honest) * caught / every
+
+
+def steady(*rates: float) -> Rates:
+    """The same in every round."""
+    return lambda t: rates
+
+
+def three(honest: float, other: float) -> Rates:
+    """Three honest nodes and another one."""
+    return steady(honest, honest, honest, other)
+
+
+def changing(before: float, after: float, at: int) -> Rates:
+    """Three honest nodes at 0.1 %, and one whose rate changes in round ``at``."""
+    return lambda t: (0.001, 0.001, 0.001, before if t < at else after)
+
+
+def jumping(nodes: int, high: float, every: int) -> Rates:
+    """All nodes alike, now at 0, now at ``high``."""
+    return lambda t: (high * (t // every % 2),) * nodes
+
+
+def honest_scenarios() -> Iterator[Scenario]:
+    """Swarms in which whoever is named honest must be left alone."""
+    few: dict[str, Any] = {"most_swarms": 500}
+    for share in (0.0, 0.001, 0.01, 0.03):
+        yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
+    yield Scenario("three at 0.1%, a weaker one at 1%", three(0.001, 0.01))
+    yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
+    yield Scenario("beyond the tolerance: three at 0.1%, one at 2%", three(0.001, 0.02), **few)
+    yield Scenario("beyond the tolerance: three at 1%, one at 3%", three(0.01, 0.03), **few)
+    yield Scenario("three at 25%, a weaker one at 30%", three(0.25, 0.3))
+    yield Scenario("eight honest, 1%", steady(*[0.01] * 8))
+    yield Scenario("swarm's rate jumps between 0 and 10%", jumping(4, 0.1, 5))
+    yield Scenario("three at 3%, a hostile spotless one", three(0.03, 0.0), (3,))
+    yield Scenario("three at 1%, one poisons all", three(0.01, 1.0), (3,))
+    for odd in (0.001, 0.01):
+        for vertical in (False, True):
+            where = "prompts of one's own" if vertical else "shared prompts"
+            name = f"all honest, 0.1%, and {odd:.1%} of {where} rejected whole"
+            yield Scenario(name, three(0.001, 0.001), vertical=vertical, odd=odd)
+    yield Scenario("three nodes, 1%", steady(0.01, 0.01, 0.01))
+    for share in (0.03, 0.25):
+        name = f"three nodes: two at {share:.0%}, a hostile spotless one"
+        yield Scenario(name, steady(share, share, 0.0), (2,))
+    name = "twelve: nine at 3%, three hostile spotless ones"
+    yield Scenario(name, steady(*[0.03] * 9, *[0.0] * 3), (9, 10, 11))
+    name = "all honest, 0.1%, and 5.0% of prompts of one's own rejected whole"
+    yield Scenario(name, three(0.001, 0.001), vertical=True, odd=0.05)
+
+
+def poison_scenarios() -> Iterator[Scenario]:
+    """Swarms with a node that poisons; 60 rounds unless said otherwise."""
+    for vertical in (False, True):
+        for honest in (0.0, 0.001, 0.01, 0.03):
+            for caught in (1.0, 0.97, 0.5):
+                name = (
+                    f"1 in 12, caught {caught:.0%}, honest {honest:.1%}, "
+                    f"{'vertical' if vertical else 'horizontal'}"
+                )
+                rates = three(honest, poisoned(honest, 12, caught))
+                yield Scenario(name, rates, (3,), 60, vertical)
+    for rounds, every in ((3, 1), (5, 4), (10, 12), (15, 12)):
+        name = f"1 in {every} in the first {rounds} rounds only, caught 100%, honest 0.1%"
+        yield Scenario(name, changing(poisoned(0.001, every), 0.001, rounds), (3,), 30)
+    often = poisoned(0.001, 12)
+    name = "1 in 12 from round 100 on, caught 100%, honest 0.1%"
+    yield Scenario(name, changing(0.001, often, 100), (3,), 160, begin=100)
+    name = "two of eight, 1 in 12, caught 100%, honest 0.1%"
+    yield Scenario(name, steady(*[0.001] * 6, often, often), (6, 7), 100)
+    name = "one of three, 1 in 12, caught 100%, honest 0.1%"
+    yield Scenario(name, steady(0.001, 0.001, often), (2,), 60)
+    name = "three of twelve, 1 in 12, caught 100%, honest 0.1%"
+    yield Scenario(name, steady(*[0.001] * 9, often, often, often), (9, 10, 11), 100)
+
+
+def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Rejected and held completions, shape [rounds, swarms, nodes] each."""
+    nodes = scenario.nodes
+    # Independent completions need no prompts.
+    shared = PER_NODE // 3 if scenario.odd else 1
+    prompts = PER_NODE // GROUP if scenario.vertical else shared
+    each = PER_NODE // prompts
+    shape = (scenario.rounds, swarms, nodes, prompts)
+    rates = np.array([scenario.rates(t) for t in range(scenario.rounds)])[:, None, :, None]
+    found = rng.binomial(each, rates, shape)
+    if scenario.odd:
+        whose = shape if scenario.vertical else (*shape[:2], 1, prompts)
+        found = np.where(rng.random(whose) < scenario.odd, each, found)
+    held = np.minimum(found, MAX_HELD) if scenario.vertical else found
+    return found.sum(-1), held.sum(-1)
+
+
+def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
+    """Where evidence may have reached ``level``: an upper bound of it, for all swarms at once.
+
+    The ledger takes the worst peers for each beginning and bet; a fixed choice of peers for all of
+    them gives no less. Neighbours are tried, and nothing is forgotten.
+    """
+    rounds, swarms, nodes = rejected.shape
+    honest = honest_peers(nodes - 1, HOSTILE)
+    bets = Bets(Tolerance())
+    none, one = Tally(PER_NODE, 0, 0), Tally(PER_NODE, 1, 1)
+    price = bets.score(none, none, honest)
+    held_one = bets.score(one, none, honest) - price
+    of_peer = bets.score(none, one, honest) - price
+    found = np.zeros((rounds, swarms, nodes), dtype=bool)
+    for i in range(nodes):
+        others = [j for j in range(nodes) if j != i]
+        sets = np.array([np.roll(others, k)[:honest] for k in range(len(others))])
+        wealth = np.zeros((swarms, len(sets), len(SHARES)))
+        most = np.arange(PER_NODE * honest + 1)[:, None]
+        of_mine, of_theirs = np.exp(most * honest * held_one), np.exp(most * of_peer)
+        for t in range(rounds):
+            if t % STRIDE == 0:
+                begun = t // STRIDE
+                wealth += 1 / ((begun + 1) * (begun + 2))
+            from_peers = rejected[t][:, sets].sum(-1)
+            wealth *= of_theirs[from_peers]
+            wealth *= (of_mine[held[t, :, i]] * np.exp(honest * price))[:, None]
+            np.minimum(wealth, 1e200, out=wealth)
+            rising = np.flatnonzero(held[t, :, i])  # evidence only rises by a rejection
+            total = wealth[rising] @ np.array(SHARES)
+            found[t, rising, i] = total.min(axis=1) >= np.exp(level)
+    return found
+
+
+def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64]:
+    """Round in which each node's evidence reached ``level`` first, inf where never.
+
+    The evidence itself is computed by the ledger's own code, in the rounds where it may have.
+    Shape [swarms, nodes].
+    """
+    rounds, swarms, nodes = rejected.shape
+    may = possible(rejected, held, level)
+    found = np.full((swarms, nodes), np.inf)
+    for s in np.flatnonzero(may.any(axis=(0, 2))):
+        comparison = Comparison(Tolerance(), HOSTILE)
+        for t in range(rounds):
+            comparison.add(
+                {
+                    str(i): Tally(PER_NODE, int(rejected[t, s, i]), int(held[t, s, i]))
+                    for i in range(nodes)
+                }
+            )
+            open_ = [i for i in np.flatnonzero(may[t, s]) if found[s, i] == np.inf]
+            if open_:
+                evidence = comparison.evidence()
+                for i in open_:
+                    if evidence[str(i)].log_e >= level:
+                        found[s, i] = t
+    return found
+
+
+def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
+    """How many swarms ever see an honest node found hard."""
+    rng = np.random.default_rng(seed)
+    level = bar(scenario.nodes - 1, ALPHA)
+    honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
+    swarms, hits = min(swarms, scenario.most_swarms), 0
+    for start in range(0, swarms, CHUNK):
+        found = first_rounds(*rejections(scenario, min(CHUNK, swarms - start), rng), level)
+        hits += int(np.isfinite(found[:, honest]).any(axis=1).sum())
+    return {"rounds": scenario.rounds, **rate(hits, swarms)}
+
+
+def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
+    """How many poisoning nodes are hard within 30 rounds, and when."""
+    rng = np.random.default_rng(seed)
+    found = first_rounds(*rejections(scenario, swarms, rng), bar(scenario.nodes - 1, ALPHA))
+    # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
+    known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - scenario.begin
+    honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
+    middle = median(known.ravel().tolist())
+    return {
+        "within_30": rate(int((known <= 30).sum()), known.size),
+        "ever": rate(int(np.isfinite(known).sum()), known.size),
+        "rounds": scenario.rounds,
+        "median_round": middle if np.isfinite(middle) else None,
+        "swarms_with_honest_accused": rate(
+            int(np.isfinite(found[:, honest]).any(axis=1).sum()), swarms
+        ),
+    }
+
+
+def measure(swarms: int, poisoned: int) -> dict[str, Any]:
+    """All figures."""
+    honest, hostile = list(honest_scenarios()), list(poison_scenarios())
+    accused, detected = {}, {}
+    for seed, scenario in enumerate(honest):
+        accused[scenario.name] = accusations(scenario, swarms, seed)
+        say("honest scenarios", seed + 1, len(honest))
+    for seed, scenario in enumerate(hostile):
+        detected[scenario.name] = detections(scenario, poisoned, 1000 + seed)
+        say("poisoned scenarios", seed + 1, len(hostile))
+    return {
+        "alpha": ALPHA,
+        "hostile": HOSTILE,
+        "tolerance": asdict(Tolerance()),
+        "completions_per_node_and_round": PER_NODE,
+        "swarms that accuse an honest node": accused,
+        "detection": detected,
+    }
+
+
+if __name__ == "__main__":
+    study(
+        "ledger",
+        measure,
+        option("--swarms", type=int, default=10_000, help="honest ones per scenario"),
+        option("--poisoned", type=int, default=400, help="poisoned ones per scenario"),
+    )

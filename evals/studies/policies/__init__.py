@@ -1,0 +1,1 @@
+"""How the policies that ship were trained."""

@@ -1,0 +1,221 @@
+"""Train the policy that ships with the package.
+
+``python -m grpo_guard.evals.studies.policies.train_word_problems [--corpus wordy]``
+
+A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
+(:mod:`grpo_guard.evals.policies.corpus` or `wordy_corpus`); seeded, some minutes on two CPU cores,
+no downloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from grpo_guard.evals.policies import wordy_corpus
+from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
+from grpo_guard.evals.policies.corpus import sample
+
+PAD, EOS = "<|pad|>", "<|end|>"
+TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
+# Digits stand alone, with or without a space before them, so that a number's value can be read off
+# its tokens; letters and punctuation are cut as GPT-2 does.
+_PIECES: Final = r" ?[0-9]| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What the bundled policy was trained with."""
+
+    seed: int = 0
+    vocab_size: int = 1024
+    hidden: int = 128
+    layers: int = 4
+    steps: int = 1400
+    batch: int = 64
+    lr: float = 4e-3
+    warmup: int = 100
+    window: int = 256
+    out: Path = WORD_PROBLEMS
+    sample: Callable[[random.Random], tuple[str, str]] = sample
+    """Draws one (prompt, completion) pair."""
+    tags: tuple[str, ...] = TAGS
+    """Texts that are one token each."""
+
+
+def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
+    """Train the tokenizer. The tags are ordinary text to a reader, so they survive decoding."""
+    rng = random.Random(f"tokenizer-{config.seed}")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size - len(config.tags),
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Trained without the tags: they become tokens of their own below.
+    texts = ("".join(config.sample(rng)) for _ in range(20_000))
+    for_bpe = (_without(config.tags, text) for text in texts)
+    tokenizer.train_from_iterator(for_bpe, trainer)
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in config.tags])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=config.window,
+    )
+
+
+def _without(tags: tuple[str, ...], text: str) -> str:
+    for tag in tags:
+        text = text.replace(tag, "\n")
+    return text
+
+
+def build_model(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Return an untrained model that fits ``tokenizer``."""
+    torch.manual_seed(config.seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden,
+            intermediate_size=3 * config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=config.window,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def batches(
+    config: TrainConfig, tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (input ids, labels), both [batch, longest], in buckets of similar length."""
+    rng = random.Random(f"sft-{config.seed}")
+    while True:
+        pairs = [config.sample(rng) for _ in range(16 * config.batch)]
+        heads = tokenizer([p for p, _ in pairs], add_special_tokens=False)["input_ids"]
+        tails = tokenizer([c for _, c in pairs], add_special_tokens=False)["input_ids"]
+        rows = [(h, [*t, tokenizer.eos_token_id]) for h, t in zip(heads, tails, strict=True)]
+        rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+        buckets = [rows[i : i + config.batch] for i in range(0, len(rows), config.batch)]
+        rng.shuffle(buckets)
+        yield from (_collate(bucket, tokenizer.pad_token_id) for bucket in buckets)
+
+
+def _collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor, Tensor]:
+    longest = max(len(head) + len(tail) for head, tail in rows)
+    ids = torch.full((len(rows), longest), pad)
+    labels = torch.full((len(rows), longest), -100)
+    for row, (head, tail) in enumerate(rows):
+        end = len(head) + len(tail)
+        ids[row, :end] = torch.tensor(head + tail)
+        labels[row, len(head) : end] = torch.tensor(tail)
+    return ids, labels
+
+
+def _optimizers(model: LlamaForCausalLM, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices (about half the steps of AdamW here), AdamW for the rest."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(matrices, lr=5 * config.lr, weight_decay=0.0),
+        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def train(config: TrainConfig) -> dict[str, Any]:
+    """Train, save tokenizer and model (fp16 safetensors) under ``config.out``, return a summary."""
+    tokenizer = build_tokenizer(config)
+    model = build_model(config, tokenizer)
+    optimizers = _optimizers(model, config)
+    scales = [
+        torch.optim.lr_scheduler.LambdaLR(
+            optimizer,
+            lambda step: (
+                min(1.0, (step + 1) / config.warmup)
+                * 0.5
+                * (1 + math.cos(math.pi * min(1.0, step / config.steps)))
+            ),
+        )
+        for optimizer in optimizers
+    ]
+    started, loss_mean = time.monotonic(), 0.0
+    stream = batches(config, tokenizer)
+    for step in range(config.steps):
+        ids, labels = next(stream)
+        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        wanted = labels[:, 1:] != -100
+        loss = cross_entropy(model.lm_head(hidden[wanted]), labels[:, 1:][wanted])
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, scale in zip(optimizers, scales, strict=True):
+            optimizer.step()
+            scale.step()
+            optimizer.zero_grad(set_to_none=True)
+        loss_mean += (loss.item() - loss_mean) * (1.0 if step == 0 else 0.02)
+        if step % 100 == 0:
+            print(
+                f"step {step:5d} loss {loss_mean:.3f} {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
+    config.out.mkdir(parents=True, exist_ok=True)
+    # Half precision halves the file; the loader returns float32.
+    model.to(torch.float16).save_pretrained(config.out)
+    tokenizer.save_pretrained(config.out)
+    return {"steps": config.steps, "loss": loss_mean, "seconds": time.monotonic() - started}
+
+
+CORPORA: Final = {
+    "plain": (sample, BUNDLED["word_problems"]),
+    "wordy": (wordy_corpus.sample, BUNDLED["word_problems_wordy"]),
+}
+"""What each corpus draws pairs with, and where its policy belongs."""
+
+
+def main() -> None:
+    """Command line: every field of :class:`TrainConfig` that one may want to change."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", choices=tuple(CORPORA), default="plain")
+    parser.add_argument("--out", type=Path, help="default: the folder of that bundled policy")
+    parser.add_argument("--steps", type=int, default=TrainConfig.steps)
+    parser.add_argument("--seed", type=int, default=TrainConfig.seed)
+    parser.add_argument("--hidden", type=int, default=TrainConfig.hidden)
+    parser.add_argument("--layers", type=int, default=TrainConfig.layers)
+    parser.add_argument("--lr", type=float, default=TrainConfig.lr)
+    parser.add_argument("--threads", type=int, default=1)
+    args = vars(parser.parse_args())
+    torch.set_num_threads(args.pop("threads"))
+    args["sample"], folder = CORPORA[args.pop("corpus")]
+    args["out"] = args["out"] or folder
+    print(train(TrainConfig(**args)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Other statistics of the same numbers, each a number per completion; larger is more foreign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from grpo_guard.evals.studies.harness import auroc
+from grpo_guard.logprob.reference.cusum import cusum
+from grpo_guard.logprob.reference.null import decay_rate, length_free
+from grpo_guard.logprob.reference.profile import Settings
+from grpo_guard.logprob.reference.surprisal import standardised, strangeness, windowed
+from grpo_guard.logprob.stats import Floats, TokenStats
+
+Statistic: TypeAlias = Callable[[TokenStats], float]
+PerToken: TypeAlias = Callable[[TokenStats], Floats]
+
+WINDOW: Final = 8
+OURS: Final = "CUSUM of surprisal and entropy"
+
+
+def contenders(honest: Sequence[TokenStats]) -> dict[str, Statistic]:
+    """The statistics by name, with what they take from honest completions."""
+    settings = Settings()
+    per_token: dict[str, PerToken] = {
+        "CUSUM of surprisal": lambda stats: np.minimum(-stats.logprob, settings.cap),
+        "CUSUM of entropy": lambda stats: stats.entropy,
+        "CUSUM of standardised surprisal": lambda stats: standardised(stats, floor=1.0, cap=4.0),
+        OURS: lambda stats: strangeness(stats, settings.cap),
+    }
+    return {
+        "perplexity": lambda stats: float(-stats.logprob.mean()),
+        f"surprisal in windows of {WINDOW}": lambda stats: float(
+            windowed(-stats.logprob, WINDOW).max()
+        ),
+        **{name: _largest_run(of, honest, settings.allowance) for name, of in per_token.items()},
+    }
+
+
+def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -> Statistic:
+    values = np.concatenate([of(stats) for stats in honest])
+    usual, spread = values.mean(), values.std()
+    rate = decay_rate((values - usual) / spread - allowance)
+
+    def statistic(stats: TokenStats) -> float:
+        scores = (of(stats) - usual) / spread - allowance
+        return length_free(cusum(scores).value, len(stats), rate)
+
+    return statistic
+
+
+def auroc_interval(
+    honest: Sequence[float], poisoned: Sequence[float], *, seed: int = 0, resamples: int = 1000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of `auroc`, 95 %."""
+    rng = np.random.default_rng(seed)
+    first, second = np.asarray(honest), np.asarray(poisoned)
+    found = [
+        auroc(rng.choice(first, len(first)).tolist(), rng.choice(second, len(second)).tolist())
+        for _ in range(resamples)
+    ]
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,71 @@
+"""What ``grpo-guard eval swarm`` and the demo print while swarms train."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from grpo_guard.evals.report.figures import percent
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.swarm.experiment import Spec
+
+_LINE_EVERY = 10
+
+
+@contextmanager
+def reporter(
+    console: Console, specs: Sequence[Spec], name: Callable[[Spec], str] | None = None
+) -> Iterator[Callable[[Spec, dict[str, Any]], None]]:
+    """Bars on a terminal, a line every ten rounds elsewhere; may be called from threads.
+
+    Args:
+        console: Where to print.
+        specs: All runs.
+        name: What a run is called; its label by default.
+    """
+    lock = threading.Lock()
+    names = {spec.label: name(spec) if name else spec.label for spec in specs}
+    if not console.is_terminal:
+
+        def line(spec: Spec, row: dict[str, Any]) -> None:
+            done, rounds = row["iteration"] + 1, spec.config.iterations
+            if done % _LINE_EVERY == 0 or done == rounds:
+                with lock:
+                    console.out(f"{names[spec.label]}  {done}/{rounds}  {_figures(spec, row)}")
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description:<48}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Progress(*columns, console=console) as bars:
+        whole = bars.add_task("all runs", total=len(specs), figures="")
+        tasks: dict[str, Any] = {}
+
+        def tell(spec: Spec, row: dict[str, Any]) -> None:
+            with lock:
+                rounds = spec.config.iterations
+                if spec.label not in tasks:
+                    tasks[spec.label] = bars.add_task(names[spec.label], total=rounds, figures="")
+                done = row["iteration"] + 1
+                bars.update(tasks[spec.label], completed=done, figures=_figures(spec, row))
+                if done == rounds:
+                    bars.update(tasks[spec.label], visible=False)
+                    bars.advance(whole)
+
+        yield tell
+
+
+def _figures(spec: Spec, row: dict[str, Any]) -> str:
+    reward = f"honest reward {row['honest_reward']:.2f}  tokens {row['mean_tokens']:.0f}"
+    return reward if spec.attack == "none" else f"{reward}  attack success {percent(row['asr'])}"

@@ -1,0 +1,112 @@
+"""The options of ``grpo-guard eval swarm``: the command line is made of this class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class SettingName(StrEnum):
+    """Who chooses the problems."""
+
+    HORIZONTAL = "horizontal"
+    VERTICAL = "vertical"
+
+
+class ModelsName(StrEnum):
+    """Whether honest nodes hold the same weights."""
+
+    HOMOGENEOUS = "homogeneous"
+    HETEROGENEOUS = "heterogeneous"
+
+
+class EngineName(StrEnum):
+    """Where nodes compute."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+_NAMES = "Names with commas."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmOptions:
+    """All options as they were given; None where one was not."""
+
+    attack: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: text]")] = None
+    defence: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: none,homogeneous]")] = (
+        None
+    )
+    setting: Annotated[
+        SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
+    ] = None
+    models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")] = None
+    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0
+    iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of training.")] = None
+    prompts: Annotated[int | None, typer.Option(min=1, help="B, problems per round.")] = None
+    group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12
+    nodes: Annotated[int | None, typer.Option(min=1, help="m. [default: 4]")] = None
+    malicious: Annotated[
+        int | None, typer.Option(min=0, help="How many of them attack. [default: 1]")
+    ] = None
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F/M,...", help="Malicious of all nodes, a row each, in place of both."
+        ),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")
+    ] = 1.0
+    top_k: Annotated[
+        int, typer.Option(min=1, help="Of the declared sampler, and of paper_logit.")
+    ] = 50
+    lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None
+    on_reject: Annotated[
+        str,
+        typer.Option(
+            metavar="drop|zero|no_gain",
+            help="Leave it out, reward 0, or out where it gains; with commas.",
+        ),
+    ] = "drop"
+    task: Annotated[
+        str | None,
+        typer.Option(help="word_problems, gsm8k or python_maths. [default: each attack's own]"),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Problems as JSONL in GSM8K's format."),
+    ] = None
+    calc: Annotated[
+        bool,
+        typer.Option("--calc/--no-calc", help="python_maths: the attacker's library resolves."),
+    ] = True
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FOLDER|ID", help="What is trained. [default: the task's own]"),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
+    ] = None
+    engine: Annotated[
+        EngineName, typer.Option(help="In one process, or each node a Ray actor.")
+    ] = EngineName.LOCAL
+    every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1
+    quick: Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")] = False
+    standard: Annotated[
+        bool, typer.Option("--standard", help="The paper's attacks, four defences, two seeds.")
+    ] = False
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
+    ] = False
+    out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm")

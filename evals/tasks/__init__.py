@@ -1,0 +1,1 @@
+"""What nodes are asked, and what an answer earns."""

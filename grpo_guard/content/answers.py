@@ -1,0 +1,216 @@
+"""The final answer of a completion: how it is marked, what number it is, whether it is right.
+
+One definition for every rule that asks, and for the tasks of the evaluations. A reward may read an
+answer in many ways, and what the reward finds and the guard does not is a way past the guard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.expression import UndefinedError, evaluate
+from grpo_guard.content.arithmetic.notation import (
+    FRACTION,
+    NUMBER,
+    OPEN,
+    SIGN,
+    VULGAR,
+    Rational,
+    number,
+    scan,
+)
+from grpo_guard.content.arithmetic.parser import Parser
+
+_REGION_CHARS: Final = 200
+_BOX_LIMIT: Final = 2000
+# Readers of tags forgive case and blanks, and what they take for an answer is one.
+_TAG_OPEN: Final = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
+_TAG_CLOSE: Final = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
+_BOX: Final = r"\\boxed\s{0,4}\{"
+_BOX_OR_BRACE: Final = re.compile(rf"{_BOX}|[{{}}]")
+_HASH: Final = "####"
+_HASHED: Final = re.compile(
+    rf"{_HASH}[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,20}})?)(?![0-9])"
+    r"(?![.):][ \t]+[^\W\d])"
+)
+_HEADING: Final = re.compile(rf"^{_HASH}[ \t]+[^\W\d]", re.MULTILINE)
+_OPENINGS: Final = (
+    _TAG_OPEN,
+    *map(re.compile, (_HASH, _BOX, "\nA:", "nswer:", "nswer is", r"nswer\*\*:", "nswer =")),
+)
+_NUMBER: Final = re.compile(
+    r"(?<![\w.,])([-+]?)\$?([0-9][0-9.,]{0,60}|\.[0-9]{1,40})(?:[eE]([-+]?[0-9]{1,3})(?!\w))?"
+)
+_LONGEST_NUMBER: Final = 100
+_STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One marked answer in a text: its content, and the span with its marks."""
+
+    content: str
+    start: int
+    end: int
+
+
+def tagged(text: str) -> Iterator[Answer]:
+    """Answers in ``<answer>`` tags, in order; linear time."""
+    if "wer" not in text.lower():  # these letters have no other forms that a tag could take
+        return
+    opened = iter(_TAG_OPEN.finditer(text))
+    ahead, last, end = next(opened, None), None, 0
+    for closed in _TAG_CLOSE.finditer(text):
+        # The last opening tag since the answer before: one look at each, whatever their number.
+        while ahead is not None and ahead.start() < closed.start():
+            ahead, last = next(opened, None), ahead
+        start = closed.start() if last is None or last.start() < end else last.end()
+        begin = start if last is None or last.start() < end else last.start()
+        end = closed.end()
+        yield Answer(text[start : closed.start()], begin, end)
+
+
+def boxed(text: str) -> Iterator[Answer]:
+    r"""Answers in ``\boxed{}``, in order, without the drafts of a thought; linear time."""
+    thought = text.rfind("</think>")
+    # One pass over all braces, since a box may hide among any number that are never closed. What
+    # is open for longer than the limit is no answer, so no more braces need be remembered.
+    opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
+    inner = -1
+    for mark in _BOX_OR_BRACE.finditer(text, max(thought, 0)):
+        if mark[0] != "}":
+            opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
+        elif opened:
+            start, begin = opened.pop()
+            # Of boxes within boxes the inner one is read; all of them would be long to hold.
+            if start > inner and mark.start() - begin < _BOX_LIMIT:
+                inner = start
+                yield Answer(text[begin : mark.start()], start, mark.end())
+
+
+def hashed(text: str) -> Iterator[Answer]:
+    """Numbers behind GSM8K's ``####``, in order, which are no headings; linear time."""
+    found = _HASHED.search(text)
+    if found is None:
+        return
+    first = found.start()
+    if text.find(_HASH, 0, first) >= 0 and _HEADING.search(text, 0, first):
+        return  # headings of the fourth level before it: Markdown, not GSM8K's mark
+    answers = [Answer(m[1], *m.span()) for m in _HASHED.finditer(text, first)]
+    if len(answers) > 1 and [a.content for a in answers[:2]] == ["1", "2"]:
+        return  # numbered headings
+    yield from answers
+
+
+def numbers_in(text: str) -> Iterator[Rational]:
+    """The numbers of a text in order, such as ``54``, ``-1,054.50``, ``$3`` or ``1e3``, exact.
+
+    One that can be read in several ways (``1,5``) or is part of a word (``x5``) is left out.
+    """
+    return (value for match in _NUMBER.finditer(text) for value in _value(match))
+
+
+def number_of(text: str) -> Rational | None:
+    """The number that a short text is, blanks around it aside; None if it is anything else."""
+    text = text.strip()
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
+    return next(_value(match), None) if match is not None else None
+
+
+def _value(match: re.Match[str]) -> Iterator[Rational]:
+    sign, digits, exponent = match.groups()
+    read = number(digits.rstrip(".,"))
+    if read is not None:
+        value = read[0] if exponent is None else read[0] * Fraction(10) ** int(exponent)
+        yield -value if sign == "-" else value
+
+
+def is_right(text: str, reference: str) -> bool:
+    """Whether the completion's final answer is the reference, as far as any usual reward can tell.
+
+    Looks behind the last of each usual mark (``<answer>``, ``####``, ``\\boxed{``, "answer is"),
+    and at the last number. Generous on purpose: an answer that the reward finds and this does not
+    would let an attack through.
+
+    Args:
+        text: The completion.
+        reference: The right answer; of a worked solution, what stands behind its last mark.
+    """
+    wanted = _wanted(reference)
+    regions = list(_regions(text))
+    if wanted is None:
+        words = _plain(_behind_mark(reference))
+        return bool(words) and any(words in _plain(region) for region in (*regions, text[-200:]))
+    if any(wanted in _values(region) for region in regions):
+        return True
+    last = deque(numbers_in(fold(text[-_REGION_CHARS:])), maxlen=1)
+    return bool(last) and last[0] == wanted
+
+
+def _values(text: str) -> set[Rational]:
+    """Values of all numbers and expressions of a short text."""
+    folded = fold(text[: 2 * _REGION_CHARS])
+    tokens = scan(folded, 0, len(folded))
+    parser = Parser(tokens)
+    found: set[Rational] = set()
+    at = 0
+    while at < len(tokens):
+        leads = tokens[at].kind == SIGN and tokens[at].text == "-"
+        if tokens[at].kind not in _STARTS and not leads:
+            at += 1
+            continue
+        run, stop = parser.run(at)
+        at = max(stop, at + 1)
+        if run is None:
+            continue
+        found |= {operand.value for operand in run.numbers()}
+        try:
+            found.add(evaluate(run))
+        except UndefinedError:
+            continue
+    return found
+
+
+def _wanted(reference: str) -> Rational | None:
+    """The reference as a number; None if it is something else.
+
+    "4.5e33" is something else: nobody writes it so, and what honest models round beside powers of
+    ten would be taken for wrong equations beside a right answer.
+    """
+    region = fold(_behind_mark(reference))
+    tokens = scan(region, 0, len(region))
+    for at, token in enumerate(tokens[:8]):
+        if token.kind in _STARTS or (token.kind == SIGN and token.text in "+-"):
+            run, _ = Parser(tokens).run(at)
+            try:
+                return None if run is None or run.doubt else evaluate(run)
+            except UndefinedError:
+                return None
+    return None
+
+
+def _behind_mark(reference: str) -> str:
+    return next(_regions(reference), reference[-_REGION_CHARS:])
+
+
+def _regions(text: str) -> Iterator[str]:
+    """What stands behind the last of each mark, whether or not anything closes it."""
+    for opening in _OPENINGS:
+        for last in deque(opening.finditer(text), maxlen=1):
+            region = text[last.end() : last.end() + _REGION_CHARS]
+            yield _TAG_CLOSE.split(region, 1)[0] if opening is _TAG_OPEN else _line(region)
+
+
+def _line(region: str) -> str:
+    """The first line that is not blank."""
+    return region.strip().partition("\n")[0]
+
+
+def _plain(text: str) -> str:
+    return "".join(text.lower().split()).strip("$.*`{}\\()")
