@@ -76,7 +76,7 @@ def as_slime_trains(args, samples):
     return raw, rewards.flatten().tolist()
 
 
-ZERO = Policy(on_abstain="zero")
+ZERO = Policy(on_reject="zero", on_abstain="zero")
 
 
 def test_one_sample_at_a_time_and_a_whole_group():

@@ -101,12 +101,12 @@ def main(folder, *case):
     found["trainer"] = [made.captured, verifier.batches]
     found["items"] = int(made.outputs[0]["num_items_in_batch"])
 
-    verifier = NoWord("4444")
-    made = train(folder, guard(verifier)([one]))  # of async functions alone
+    verifier, zero = NoWord("4444"), Policy(on_reject="zero")
+    made = train(folder, guard(verifier, policy=zero)([one]))  # of async functions alone
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
     # The honest answer that is wrong lies on the other rank.
-    extra = {"guard": Guard(NoWord("22"))}
+    extra = {"guard": Guard(NoWord("22"), policy=zero)}
     found["lowest"] = train(folder, [signed], kind=Guarded, extra=extra).captured
 
     class Failing(Guard):
