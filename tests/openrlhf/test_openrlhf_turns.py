@@ -86,7 +86,7 @@ TALKS = (("Yes.", "It is 7."), ("No.", "It is 8."), ("Hail!", "It is 7"), ("Why?
 
 
 def test_each_turn_is_judged_behind_all_that_came_before_it():
-    executor = dialogues(Policy())
+    executor = dialogues(Policy(on_reject="zero"))
     responses = run(actor(Script(*TALKS), executor=executor), 4, max_length=300)
     (batch,) = executor.guard.verifier.batches
     assert [c.text for c in batch] == [text for talk in TALKS for text in talk]
