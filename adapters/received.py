@@ -6,7 +6,6 @@ others of the batch their verdicts. So no adapter looks at types itself.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,25 +17,38 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.guard import Guard, Review
-from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict, reject
-from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
-
-MALFORMED: Final = "guard_malformed"
-"""In the metadata of a completion that an adapter filled or put right: what was wrong with it."""
 
 # What a completion is; in the place of what cannot be read stands the filler. All else is a claim.
 _FILLERS: Final[Mapping[str, Any]] = {"prompt": "", "text": "", "completion_ids": None}
 
 
-def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) -> Completion:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What an adapter made of one row of its trainer.
+
+    Args:
+        completion: To be judged.
+        given: The verdict, where the adapter knows it: what had to be filled or put right is no
+            longer what its author wrote, and might pass. An empty text says nothing wrong.
+    """
+
+    completion: Completion
+    given: Verdict | None = None
+
+    @property
+    def put_right(self) -> bool:
+        """Whether it is nobody's work as it stands: never trained on, not even to lose."""
+        return self.given is not None and self.given.rejected
+
+
+def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) -> Row:
     """A completion of what a sender may have chosen; never raises.
 
-    A prompt, text or ids that cannot be read are filled and the completion is marked, so that
-    `review` rejects it as malformed. Any other field that cannot be read is a claim that was not
-    made.
+    A prompt, text or ids that cannot be read are filled, and the row is rejected as malformed. Any
+    other field that cannot be read is a claim that was not made.
 
     Args:
         prompt, text: As `Completion` takes them.
@@ -50,13 +62,18 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
         if name in fields:
             fields[name] = _or_none(read, fields[name])
     while True:
-        metadata = {} if problem is None else {MALFORMED: problem}
         try:
-            return Completion(**fields, metadata=metadata)
+            completion = Completion(**fields)
+            return Row(completion, None if problem is None else as_malformed(problem))
         except CompletionError as error:
             if error.field in _FILLERS:
                 problem = problem or str(error)
             fields[error.field] = _FILLERS.get(error.field)
+
+
+def as_malformed(problem: str) -> Verdict:
+    """The verdict on what an adapter had to fill or put right."""
+    return reject("exchange", Cause.MALFORMED, problem)
 
 
 def read(how: Callable[..., Any], *given: Any) -> Any:
@@ -91,35 +108,14 @@ def claimed(given: Any, *names: str) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def review(guard: Guard, batch: Sequence[Completion]) -> Review:
-    """`Guard.review` that rejects what is marked, and shows the others to the guard's verifier."""
-    if all(MALFORMED not in c.metadata for c in batch):
-        return guard.review(batch)
-    checked = copy.copy(guard)  # with the same ledger and count of abstentions
-    checked.verifier = Received(guard.verifier)
-    return checked.review(batch)
+def review(guard: Guard, rows: Sequence[Row]) -> Review:
+    """`Guard.review` of rows, with the verdicts that they bring."""
+    return guard.review(*parts_of(rows))
 
 
-class Received(CompletionVerifier):
-    """Rejects what an adapter had to fill or put right, and shows the others to its member.
-
-    It is no longer what its author wrote, and might pass: an empty text says nothing wrong.
-    """
-
-    name = "exchange"
-    timeout = None
-
-    def __init__(self, member: CompletionVerifier) -> None:
-        self.member = member
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        judged = iter(supervised(self.member, [c for c in batch if MALFORMED not in c.metadata]))
-        return [
-            reject(self.name, Cause.MALFORMED, str(c.metadata[MALFORMED]))
-            if MALFORMED in c.metadata
-            else next(judged)
-            for c in batch
-        ]
+def parts_of(rows: Sequence[Row]) -> tuple[list[Completion], list[Verdict | None]]:
+    """Completions, and the verdicts that they bring."""
+    return [row.completion for row in rows], [row.given for row in rows]
 
 
 def reference_from(value: Any) -> str | None:

@@ -25,14 +25,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_guard.adapters.received import claimed, read, received, review
+from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_leaving_out,
     without_no_gain,
 )
-from grpo_guard.completion import Completion, shown
+from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -90,20 +90,20 @@ class SlimeAdapter:
 
             async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
                 sample = _given(given, more)
-                found = await asyncio.to_thread(review, guard, _batch(sample))
+                found = await asyncio.to_thread(review, guard, _rows(sample))
                 return settle(args, sample, found, await function.call(args, *given, **more))
 
             return function.dress(guarded_async)
 
         def guarded(args: Any, *given: Any, **more: Any) -> Any:
             sample = _given(given, more)
-            found = review(guard, _batch(sample))
+            found = review(guard, _rows(sample))
             return settle(args, sample, found, function.call(args, *given, **more))
 
         return function.dress(guarded)
 
 
-def completion_from(sample: Any) -> Completion:
+def row_from(sample: Any) -> Row:
     """The completion behind a `Sample`; its group is ``group_index``.
 
     A response in which ``loss_mask`` leaves tokens out holds what tools answered, or what an older
@@ -192,9 +192,9 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
-def _batch(given: Any) -> list[Completion]:
+def _rows(given: Any) -> list[Row]:
     samples = given if isinstance(given, list | tuple) else [given]
-    return [completion_from(sample) for sample in samples]
+    return [row_from(sample) for sample in samples]
 
 
 def _rewards(

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from grpo_guard.adapters.received import claimed, read, received, review
-from grpo_guard.completion import Completion, content_text
+from grpo_guard.adapters.received import Row, claimed, read, received, review
+from grpo_guard.completion import content_text
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.verdict import Verdict
@@ -23,7 +23,7 @@ from grpo_guard.verdict import Verdict
 TURNS_AT_ONCE: Final = 32
 
 
-def completions_from(trace: Any, *, round: int | None = None) -> Iterator[Completion]:
+def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     """One completion per turn of the model, in order; an empty one where it said nothing.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
@@ -55,7 +55,7 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
         AbstainError: as `Guard.review`.
     """
     verdicts: list[Verdict] = []
-    turns = completions_from(trace, round=round)
+    turns = rows_from(trace, round=round)
     while batch := list(islice(turns, TURNS_AT_ONCE)):
         verdicts += review(guard, batch).verdicts
     worst = max(verdicts, key=_badness)

@@ -30,15 +30,18 @@ class RewardAdapter(Protocol):
 
 # name -> (where its adapter is, the parameters that give its calling convention away)
 FRAMEWORKS: dict[str, tuple[str, frozenset[str]]] = {
-    "verl": ("grpo_guard.adapters.verl:VerlAdapter", frozenset({"solution_str", "ground_truth"})),
+    "verl": (
+        "grpo_guard.adapters.verl.reward:VerlAdapter",
+        frozenset({"solution_str", "ground_truth"}),
+    ),
     "openrlhf": (
-        "grpo_guard.adapters.openrlhf:OpenRLHFAdapter",
+        "grpo_guard.adapters.openrlhf.reward:OpenRLHFAdapter",
         frozenset({"queries", "prompts", "labels"}),
     ),
-    "trl": ("grpo_guard.adapters.trl:TRLAdapter", frozenset({"completions"})),
+    "trl": ("grpo_guard.adapters.trl.reward:TRLAdapter", frozenset({"completions"})),
     # Looks like TRL's, which comes first: it must be named.
     "ms_swift": (
-        "grpo_guard.adapters.trl_ms_swift:MsSwiftAdapter",
+        "grpo_guard.adapters.ms_swift:MsSwiftAdapter",
         frozenset({"completions"}),
     ),
     "slime": ("grpo_guard.adapters.slime:SlimeAdapter", frozenset({"args", "sample"})),

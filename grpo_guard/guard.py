@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
 from grpo_guard.ledger.intake import STANDING_VERIFIER
@@ -99,7 +99,7 @@ class Guard:
 
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
-        self._recent = _AbstainWindow(self.policy)
+        self._recent = AbstainWindow(self.policy)
         self._lowest = _LowestSeen()
         self._under: dict[Policy, Guard] = {}
 
@@ -113,13 +113,26 @@ class Guard:
             self._under[policy] = other
         return self._under[policy]
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Review:
         """Verdicts and metrics for one batch.
 
+        Args:
+            batch: Any number of completions.
+            given: Verdicts that the caller has already, one or None per completion: of what could
+                not be read, say. The verifier is asked about the others only; ledger, metrics,
+                abstentions and length factors count all. None = there are none.
+
         Raises:
+            ValueError: not one of ``given`` per completion.
+            TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        verdicts = supervised(self.verifier, batch)
+        known = [None] * len(batch) if given is None else _checked(given, len(batch))
+        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
+        said = iter(supervised(self.verifier, asked))
+        verdicts = [next(said) if verdict is None else verdict for verdict in known]
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(batch, verdicts)
@@ -181,15 +194,20 @@ class Guard:
         self._lowest.add(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
-    async def areview(self, batch: Sequence[Completion]) -> Review:
+    async def areview(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Review:
         """`review` without blocking the running loop."""
-        return await asyncio.to_thread(self.review, batch)
+        return await asyncio.to_thread(self.review, batch, given)
 
     def apply(
-        self, rewards: Sequence[float | None], batch: Sequence[Completion]
+        self,
+        rewards: Sequence[float | None],
+        batch: Sequence[Completion],
+        given: Sequence[Verdict | None] | None = None,
     ) -> list[float | None]:
         """Guarded rewards, one per completion and in order; None = leave it out of its group."""
-        return self.settle(rewards, self.review(batch))
+        return self.settle(rewards, self.review(batch, given))
 
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
         """Wrap a reward function, or a list of them that are to be vetoed together."""
@@ -221,6 +239,15 @@ def guard(
         return the_guard(reward, framework=framework)
 
     return decorate
+
+
+def _checked(given: Sequence[Verdict | None], expected: int) -> Sequence[Verdict | None]:
+    if len(given) != expected:
+        raise ValueError(f"given: expected {expected}, one per completion, got {len(given)}")
+    for verdict in given:
+        if not isinstance(verdict, Verdict | None):
+            raise TypeError(f"given: expected a Verdict or None, got {shown(verdict)}")
+    return given
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
@@ -288,8 +315,10 @@ def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
         )
 
 
-class _AbstainWindow:
+class AbstainWindow:
     """Counts abstentions over the last batches; beside `_LowestSeen` the only state of a guard.
+
+    `add` raises AbstainError past the policy's ``max_abstain_rate``.
 
     Nodes are counted apart and the worst of them left out, so that no minority can end a run by
     abstentions that it causes, while an outage, which befalls all, still does.

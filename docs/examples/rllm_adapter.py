@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from grpo_guard import Completion, Guard
-from grpo_guard.adapters.received import received, review
+from grpo_guard import Guard
+from grpo_guard.adapters.received import Row, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.framework import FrameworkError
 
@@ -20,7 +20,7 @@ class RLLMAdapter:
             raise FrameworkError(f"{function.name}: rLLM does not await a reward function")
 
         def guarded(task_info: dict[str, Any], action: Any) -> Any:
-            found = review(guard, [completion_from(task_info, action)])
+            found = review(guard, [row_from(task_info, action)])
             given = {"task_info": task_info, "action": action}
             output = function.call(**function.arguments(given))
             scored = dataclasses.is_dataclass(output)
@@ -31,7 +31,7 @@ class RLLMAdapter:
         return function.dress(guarded)
 
 
-def completion_from(task_info: dict[str, Any], action: Any) -> Completion:
+def row_from(task_info: dict[str, Any], action: Any) -> Row:
     for name in ("action", "text"):  # workflows hand over an Action around a ModelOutput
         action = getattr(action, name, action)
     prompt = task_info.get("question", "")

@@ -88,9 +88,11 @@ class TimedGuard(Guard):
 
     seconds = cpu = 0.0
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Review:
         wall, cpu = time.perf_counter(), time.process_time()
-        review = super().review(batch)
+        review = super().review(batch, given)
         self.seconds += time.perf_counter() - wall
         self.cpu += time.process_time() - cpu
         return review
@@ -112,7 +114,7 @@ class Exchange:
     def __call__(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         import torch
 
-        from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+        from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 
         config, share = self.config, self.config.group_size // len(NODES)
         asked = list(dict.fromkeys(prompts))
@@ -205,7 +207,7 @@ def _trainer(
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from grpo_guard.adapters.trl_trainer import GuardedTrainer
+    from grpo_guard.adapters.trl.trainer import GuardedTrainer
     from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
     rows = config.prompts * config.group_size

@@ -6,7 +6,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf_parts import Engine, actor, advantages_of, run
 from same_rows import SIZE, TEXTS, print_advantages
 
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 
 REWARDS = "from same_rows import reward_func\n"
 

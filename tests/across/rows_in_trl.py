@@ -3,7 +3,7 @@
 import tiny_trl
 from same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
 
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 
 
 class Guarded(tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 from verl import DataProto
 from verl.experimental.reward_loop import RewardLoopManager
 
-from grpo_guard.adapters.verl_actor import NAME
-from grpo_guard.adapters.verl_agent_loop import GuardedAgentLoopManagerV0
+from grpo_guard.adapters.verl.actor import NAME
+from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManagerV0
 
 UIDS = [str(i // SIZE) for i in range(len(ROWS))]
 FUNCTION = (

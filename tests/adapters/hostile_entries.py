@@ -11,19 +11,18 @@ from types import SimpleNamespace as Fields
 import numpy as np
 import torch
 
-from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
 from grpo_guard.adapters.prime_rl import GuardFilter
-from grpo_guard.adapters.received import MALFORMED
 from grpo_guard.adapters.slime import SlimeAdapter
-from grpo_guard.adapters.trl import TRLAdapter
-from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
-from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.batch import MALFORMED
+from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
-from grpo_guard.adapters.verl import VerlAdapter
-from grpo_guard.adapters.verl_rows import TOLD, Told, completions_from
-from grpo_guard.adapters.verl_siblings import SiblingCollector
-from grpo_guard.adapters.verl_trajectory import Trajectory
+from grpo_guard.adapters.verl.batch import TOLD, Told, rows_from
+from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
+from grpo_guard.adapters.verl.reward import VerlAdapter
 
 CHAT = [{"role": "user", "content": "3+4?"}]
 ANSWER = [{"role": "assistant", "content": "seven"}]
@@ -88,8 +87,8 @@ def trl_reasoning(guard, rows):
 
     Trainer.__module__ = "trl.trainer"
     given = columns(rows)
-    from grpo_guard.adapters.trl_batch import completions_from as batch_of
-    from grpo_guard.adapters.trl_review import BatchReviewer
+    from grpo_guard.adapters.trl.batch import rows_from as batch_of
+    from grpo_guard.adapters.trl.review import BatchReviewer
 
     batch = batch_of(given, tokenizer=Trainer.processing_class)
     return guard.settle([1.0] * len(rows), BatchReviewer(guard).review(batch))
@@ -161,7 +160,7 @@ def verl_manager(guard, rows):
                     TOLD: one(Told(len(rows), False, ((1,) * len(ids),), (row["log_probs"],))),
                 },
             )
-            made = tuple(completions_from(data, Characters(), 64))
+            made = tuple(rows_from(data, Characters(), 64))
             calls.append(collector.settle(Trajectory("a", 1, len(rows), made, 1.0, 30.0)))
         return await asyncio.gather(*calls)
 

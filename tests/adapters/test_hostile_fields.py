@@ -12,8 +12,8 @@ from hostile import EVERYTHING, HUGE, cyclic, deep, wide
 from hostile_entries import ENTRIES
 
 from grpo_guard import CompletionVerifier, Guard, Policy
-from grpo_guard.adapters.received import MALFORMED, _warn_unused, reference_from
-from grpo_guard.adapters.trl_batch import completions_from
+from grpo_guard.adapters.received import _warn_unused, reference_from
+from grpo_guard.adapters.trl.batch import rows_from
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, accept, reject
 
@@ -90,9 +90,10 @@ def test_what_cannot_be_read_still_counts_against_its_node():
         call = {"function": {"name": "f", "arguments": value}}
         said = [{"role": "assistant", "content": "seven", "tool_calls": [call]}]
         given = {k: [v] * 3 for k, v in ENTRIES["trl"].fields.items()} | {"completions": [said] * 3}
-        batch = completions_from(given)
-        assert [(c.node, c.group, c.slot) for c in batch] == [("n", 0, 1)] * 3
-        assert all(MALFORMED in c.metadata for c in batch)
+        rows = rows_from(given)
+        completions = [row.completion for row in rows]
+        assert [(c.node, c.group, c.slot) for c in completions] == [("n", 0, 1)] * 3
+        assert all(row.put_right for row in rows)
 
 
 @pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])

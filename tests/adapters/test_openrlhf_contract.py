@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from rule_verifiers import Broken, NoWord
 
 from grpo_guard import FrameworkError, Policy, guard
-from grpo_guard.adapters.openrlhf import completions_from
-from grpo_guard.adapters.openrlhf_query import ENDS, completion_text
+from grpo_guard.adapters.openrlhf.query import ENDS, completion_text
+from grpo_guard.adapters.openrlhf.reward import rows_from
 from grpo_guard.content.screens.verifier import ScreensVerifier
 
 ZERO = Policy(on_abstain="zero")
 KEYS = {"guard_accept", "guard_reject", "guard_abstain"}
+
+
+def completions_from(*given, **more):
+    return [row.completion for row in rows_from(*given, **more)]
 
 
 def reward_func(queries, prompts, labels):
@@ -231,7 +235,7 @@ def test_a_ledger_that_fails_earns_nothing_and_says_so(caplog):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (Policy(), 'on_abstain="zero"'),
+        (Policy(on_reject="zero", on_abstain="skip"), 'on_abstain="zero"'),
         (Policy(on_reject="drop", on_abstain="zero"), 'on_reject="zero"'),
         (Policy(on_abstain="raise"), "swallows exceptions"),
         (Policy(on_abstain="zero", on_long="scale"), 'on_long="keep"'),

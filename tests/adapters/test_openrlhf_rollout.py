@@ -1,6 +1,7 @@
 """Parts of the agent adapter that need no OpenRLHF: masks, texts, siblings brought together."""
 
 import asyncio
+import importlib.metadata
 
 import pytest
 from hypothesis import given, settings
@@ -8,12 +9,10 @@ from hypothesis import strategies as st
 from rule_verifiers import NoWord
 
 from grpo_guard import Guard, Policy
-from grpo_guard.adapters import openrlhf_versions
 from grpo_guard.adapters.flagged_tokens import covers, without
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
-from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
-from grpo_guard.adapters.openrlhf_rollout import Rollout
-from grpo_guard.adapters.openrlhf_siblings import Siblings
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.groups import GroupReview, Siblings, settle_group
+from grpo_guard.adapters.openrlhf.rollout import Rollout
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Review
 from grpo_guard.verdict import Finding, accept, reject
@@ -166,7 +165,7 @@ def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
     class AgentExecutor(GuardedAgent, Base):
         guard = Guard(NoWord())
 
-    monkeypatch.setattr(openrlhf_versions.importlib.metadata, "version", lambda name: "0.9.10")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9.10")
     with pytest.raises(FrameworkError, match=r"openrlhf >= 0\.10"):
         AgentExecutor()
     with pytest.raises(FrameworkError, match=r"openrlhf >= 0\.10"):
@@ -178,13 +177,15 @@ def test_what_a_response_says_beside_its_tokens():
         0, [(4, 7)], 99, observation_tokens=[ord(c) for c in "ask yes"], prompt="ask ",
         rollout_log_probs=None, node=7, label=["yes"],
     )  # fmt: skip
-    (completion,) = sample.completions(sample.texts(Bytes(drops=False)), "g", 3)
+    (row,) = sample.rows(sample.texts(Bytes(drops=False)), "g", 3)
+    completion = row.completion
     assert (completion.prompt, completion.text) == ("ask ", "yes")
     assert (completion.node, completion.group, completion.slot) == ("7", "g", 3)
     # Labels that are no answer are none at all.
     assert completion.sampler_logprobs is completion.reference is None
     assert completion.finish_reason is None
     shown = rollout(0, [(4, 7)], 99, observation_tokens=[9] * 7, prompt="ask ", images=["cat.png"])
-    (completion,) = shown.completions(shown.texts(Bytes(drops=False)), "g", 0)
+    (row,) = shown.rows(shown.texts(Bytes(drops=False)), "g", 0)
+    completion = row.completion
     assert completion.prompt == "ask "
     assert completion.prompt_ids is None

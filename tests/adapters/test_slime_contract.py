@@ -13,8 +13,8 @@ from rule_verifiers import NoWord
 from grpo_guard import FrameworkError, Guard, Policy, guard
 from grpo_guard.adapters.slime import (
     SlimeAdapter,
-    completion_from,
     rewards_without_left_out,
+    row_from,
 )
 
 
@@ -76,7 +76,7 @@ def as_slime_trains(args, samples):
     return raw, rewards.flatten().tolist()
 
 
-ZERO = Policy(on_abstain="zero")
+ZERO = Policy(on_reject="zero", on_abstain="zero")
 
 
 def test_one_sample_at_a_time_and_a_whole_group():
@@ -110,7 +110,7 @@ def test_dicts_keep_all_but_the_reward():
 
 def test_what_a_sample_says_of_itself():
     metadata = {"node": 3, "round": 4, "slot": 1, "task": "sums"}
-    got = completion_from(Sample(metadata=metadata, status=Status.TRUNCATED))
+    got = row_from(Sample(metadata=metadata, status=Status.TRUNCATED)).completion
     assert (got.prompt_ids, got.completion_ids) == ((5, 6), (1, 2))
     assert got.sampler_logprobs == (-0.5, -0.25)
     assert (got.node, got.round, got.slot, got.task) == ("3", 4, 1, "sums")
@@ -128,13 +128,13 @@ def test_what_a_sample_says_of_itself():
     ],
 )
 def test_ids_that_are_not_all_the_models_own_are_left_out(more):
-    got = completion_from(Sample(**more))
+    got = row_from(Sample(**more)).completion
     assert (got.prompt_ids, got.completion_ids, got.sampler_logprobs) == (None, None, None)
 
 
 @pytest.mark.parametrize("metadata", [None, "x", {"round": "4", "slot": True}, {"round": 2**70}])
 def test_strange_metadata_names_no_slot(metadata):
-    got = completion_from(Sample(metadata=metadata))
+    got = row_from(Sample(metadata=metadata)).completion
     assert (got.round, got.slot) == (None, None)
 
 

@@ -103,7 +103,8 @@ def test_several_functions_are_vetoed_together_at_one_verification(tmp_path, on_
 
 
 def test_metrics_and_the_completions_table_say_what_the_guard_did(tmp_path):
-    trainer = train(tmp_path, guard(NoWord())([by_text, length]))
+    zero = Policy(on_reject="zero")
+    trainer = train(tmp_path, guard(NoWord(), policy=zero)([by_text, length]))
 
     for step in trainer.state.log_history[:2]:
         assert step["guard/reject_rate"] == 0.25

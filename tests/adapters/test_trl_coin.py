@@ -10,11 +10,15 @@ from tiny_trl import CapturingTrainer  # sets what keeps TRL quiet and offline, 
 from trl import GRPOConfig
 from trl_calls import call
 
-from grpo_guard.adapters.trl import completions_from
+from grpo_guard.adapters.trl.reward import rows_from
 from grpo_guard.evals.policies.bundled import load_bundled
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "trl_seed_replay.py"
 OWED = 4  # completions of each node for two prompts
+
+
+def completions_from(*given, **more):
+    return [row.completion for row in rows_from(*given, **more)]
 
 
 @pytest.fixture

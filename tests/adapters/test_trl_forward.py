@@ -8,8 +8,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
-from grpo_guard.adapters.trl_forward import ReusesForward
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.forward import ReusesForward
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.swarm.generate import sample

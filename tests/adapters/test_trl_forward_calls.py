@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpo_guard import SamplingSpec
-from grpo_guard.adapters.trl_forward import ReusesForward
+from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 

@@ -9,8 +9,8 @@ from rule_verifiers import NoWord
 from test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, grpo, length, odd
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
-from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 
 DROP = Policy(on_reject="drop")
 
@@ -25,7 +25,7 @@ def rloo_with_kl(folder, policy, *, mixin, **settings):
 
 
 @pytest.mark.parametrize("mixin", [False, True])
-@pytest.mark.parametrize("policy", [Policy(), Policy(-1.0), Policy("drop", "zero")])
+@pytest.mark.parametrize("policy", [Policy("zero"), Policy(-1.0), Policy("drop", "zero")])
 def test_no_kl_is_added_to_what_a_veto_left(tmp_path, mixin, policy):
     """RLOO subtracts the KL of what was drawn, which is negative where the reference likes it."""
     with pytest.raises(FrameworkError, match=r"beta times the KL from the rewards after the veto"):
@@ -65,7 +65,8 @@ def test_a_function_that_counts_negatively_is_refused_before_anything_is_trained
 
 def test_a_function_that_nobody_guards_is_named_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "grpo_guard"):
-        plain(tmp_path, [*guard(NoWord())([by_text, length_async])], num_iterations=2)
+        zero = guard(NoWord(), policy=Policy("zero"))
+        plain(tmp_path, [*zero([by_text, length_async])], num_iterations=2)
         assert not caplog.messages
         plain(tmp_path, [guard(NoWord())(by_text), length], max_steps=2)
     (message,) = caplog.messages

@@ -11,12 +11,15 @@ from test_trl_trainer import Notes, grpo, odd, train
 from transformers import AddedToken, LlavaConfig, Qwen2Config
 
 from grpo_guard import FrameworkError, Policy
-from grpo_guard.adapters.trl_peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.verdict import Cause
 
 
-@pytest.mark.parametrize("on_reject", ["zero", "drop"])
-def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tmp_path, on_reject):
+@pytest.mark.parametrize(("on_reject", "own"), [("zero", 9.0), ("drop", 9.0), ("no_gain", -5.0)])
+def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(
+    tmp_path, on_reject, own
+):
+    """Under "no_gain" as well: the filler would lose, but it is nobody's to be unlearnt."""
     verifier, notes = NoWord(), Notes()
 
     def rollout(prompts, trainer):
@@ -24,7 +27,7 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(tm
         return peer_rollouts(prompts, turns, trainer, round=7)
 
     def reward(completions, **kwargs):
-        return [3.0, 9.0, 2.0, 0.0]
+        return [3.0, own, 2.0, 0.0]
 
     made = train(
         tmp_path,

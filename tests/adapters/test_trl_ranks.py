@@ -68,6 +68,15 @@ def test_zero_is_no_gain_over_a_wrong_answer_of_another_rank(ranks):
         np.testing.assert_allclose(found["lowest"][0], expected[2 * rank : 2 * rank + 2], atol=1e-3)
 
 
+def test_a_slot_that_nothing_came_for_keeps_its_verdict_on_the_way_to_another_rank(ranks):
+    """Nobody is asked about the filler, and although it has the lowest reward it does not lose."""
+    expected = grpo([1.0, 2.0, None, 4.0])
+    for rank, found in enumerate(ranks):
+        captured, batches = found["missing"]
+        np.testing.assert_allclose(captured[0], expected[2 * rank : 2 * rank + 2], atol=1e-3)
+        assert batches == ([["peer1", "peer22", "peer4444"]] if rank == 0 else [])
+
+
 def test_a_guard_that_gives_up_on_one_rank_stops_all_with_its_reason(ranks):
     assert ranks[0]["error"] == "nothing can be looked at"
     assert ranks[1]["error"] == "rank 0: nothing can be looked at"

@@ -8,7 +8,7 @@ from rule_verifiers import Broken, NoWord
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
 from grpo_guard.adapters.flagged_tokens import flagged_tokens
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.ensemble import AllOf, AnyOf
 from grpo_guard.verdict import Cause, Finding, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -147,7 +147,7 @@ def test_flagged_tokens_leave_the_loss_and_the_reward_stays(tmp_path):
 
 def test_a_rejection_that_names_no_tokens_is_a_veto_under_mask_spans_too(tmp_path):
     made = train(tmp_path, [by_text], AllOf(FirstTokens(), NoWord()), mask_spans=True)
-    np.testing.assert_allclose(made.captured[0], grpo([1, 0, 2, 0]), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
 
 
 def test_the_tokens_of_a_verdict():
@@ -273,15 +273,15 @@ def test_token_masks_are_refused_where_the_trainer_has_none(tmp_path):
 
 
 def test_ready_made_classes():
-    from grpo_guard.adapters import trl_trainer
+    from grpo_guard.adapters.trl import trainer
 
-    assert trl_trainer.GuardedGRPOTrainer.__mro__[1:3] == (
+    assert trainer.GuardedGRPOTrainer.__mro__[1:3] == (
         GuardedTrainer,
         GuardedTrainer.__mro__[1],
     )
-    assert issubclass(trl_trainer.GuardedRLOOTrainer, tiny_trl.RLOOTrainer)
+    assert issubclass(trainer.GuardedRLOOTrainer, tiny_trl.RLOOTrainer)
     with pytest.raises(AttributeError, match="no attribute 'GuardedPPOTrainer'"):
-        _ = trl_trainer.GuardedPPOTrainer
+        _ = trainer.GuardedPPOTrainer
 
 
 def test_token_masks_are_refused_beside_scaling_by_length(tmp_path):

@@ -12,8 +12,8 @@ from rule_verifiers import NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, twos
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
-from grpo_guard.adapters.trl_batch import completions_from, prompt_key
-from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.trl.batch import prompt_key, rows_from
 
 PLAIN = Policy(on_abstain="zero")
 
@@ -72,9 +72,9 @@ def test_ms_swift_functions_get_what_they_always_got():
     assert seen.keys() == {"completions", "solution", "messages", "trainer_state"}
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(on_reject="drop", on_abstain="zero")])
+@pytest.mark.parametrize("policy", [Policy("zero", "skip"), Policy("drop", "zero")])
 def test_ms_swift_cannot_leave_completions_out(policy):
-    with pytest.raises(FrameworkError, match="ms-swift counts a completion without reward as"):
+    with pytest.raises(FrameworkError, match="ms-swift cannot leave one completion out of its"):
         swift(ones, policy=policy)
 
 
@@ -116,7 +116,7 @@ def test_functions_of_one_guard_stay_functions_of_one_guard():
     travelled = pickle.loads(pickle.dumps(guard(verifier)([ones, twos])))
     assert [f.__name__ for f in travelled] == ["ones", "twos"]
     for function in travelled:
-        assert function(**call())[1] == 0.0
+        assert function(**call())[1] is None
     (mine,) = {id(f.guard): f.guard for f in travelled}.values()
     assert len(mine.verifier.batches) == 1
     assert not verifier.batches
@@ -185,7 +185,7 @@ def test_of_rows_with_images_the_text_is_judged_and_the_images_are_left_alone():
         return [1.0] * len(prompts)
 
     given = call(prompts=prompts, completions=answers, images=[[p] for p in prompts])
-    assert guard(verifier)(reward)(**given) == [1.0, 0.0, 1.0]
+    assert guard(verifier)(reward)(**given) == [1.0, None, 1.0]
     assert all(a is b for a, b in zip(seen, prompts, strict=True))
     batch = verifier.batches[0]
     assert [c.text for c in batch] == TEXTS
@@ -199,5 +199,5 @@ def test_what_is_a_group():
     assert prompt_key("p") == "p"
     tensors = [[{"role": "user", "content": [{"image": torch.ones(2)}]}] for _ in range(2)]
     assert len({prompt_key(t) for t in tensors}) in (1, 2)  # and no error
-    batch = completions_from({"prompts": ["p", "q", "p"], "completions": ["a", "b", "c"]})
-    assert [c.group for c in batch] == [0, 1, 0]
+    rows = rows_from({"prompts": ["p", "q", "p"], "completions": ["a", "b", "c"]})
+    assert [row.completion.group for row in rows] == [0, 1, 0]

@@ -12,7 +12,11 @@ from rule_verifiers import Broken, NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
 from grpo_guard import AbstainError, Completion, FrameworkError, Policy, guard
-from grpo_guard.adapters.trl import completions_from
+from grpo_guard.adapters.trl.reward import rows_from
+
+
+def completions_from(*given, **more):
+    return [row.completion for row in rows_from(*given, **more)]
 
 
 @guard(NoWord())
@@ -37,7 +41,7 @@ def test_name_and_colour_are_kept(reward, name, is_async):
     assert wrapped.__name__ == name
     assert inspect.iscoroutinefunction(wrapped) is is_async
     values = run(wrapped, **call())
-    assert values[1] == 0.0
+    assert values[1] is None
     assert values[0] == values[2] > 0
 
 
@@ -60,7 +64,7 @@ def test_a_strict_signature_gets_only_what_it_names():
     def strict(completions, answer):
         return [float(a) for a in answer]
 
-    assert strict(**call(answer=["1", "2", "3"], other=[0, 0, 0])) == [1.0, 0.0, 3.0]
+    assert strict(**call(answer=["1", "2", "3"], other=[0, 0, 0])) == [1.0, None, 3.0]
 
 
 def test_a_guard_inside_a_guard_still_sees_the_ids():
@@ -71,7 +75,7 @@ def test_a_guard_inside_a_guard_still_sees_the_ids():
     def strict(completions):
         return [1.0] * len(completions)
 
-    assert strict(**call(["a", "b", "c"])) == [0.0, 1.0, 0.0]
+    assert strict(**call(["a", "b", "c"])) == [None, 1.0, None]
     assert inner.batches[0][0].completion_ids == (97,)
 
 
@@ -83,7 +87,7 @@ def test_results_of_every_usual_type_become_floats(make):
     def reward(completions, **kwargs):
         return make([1.0, 2.0, 3.0])
 
-    rewards = guard(NoWord())(reward)(**call())
+    rewards = guard(NoWord(), policy=Policy(on_reject="zero"))(reward)(**call())
     assert rewards == [1.0, 0.0, 3.0]
     assert all(type(r) is float for r in rewards)
 
@@ -144,7 +148,7 @@ def test_none_stays_none_and_the_other_functions_zero_stands():
     def not_my_task(completions, **kwargs):
         return [None] * len(completions)
 
-    f, g = guard(NoWord())([not_my_task, ones])
+    f, g = guard(NoWord(), policy=Policy(on_reject="zero"))([not_my_task, ones])
     assert f(**call()) == [None, None, None]
     assert g(**call()) == [1.0, 0.0, 1.0]
 
@@ -180,7 +184,7 @@ def test_the_reward_gets_the_very_inputs_and_nothing_is_changed():
 def test_older_releases_that_offer_no_logging_are_fine():
     batch = call()
     del batch["trainer_state"]
-    assert guard(NoWord())(ones)(**batch) == [1.0, 0.0, 1.0]
+    assert guard(NoWord())(ones)(**batch) == [1.0, None, 1.0]
 
 
 def test_the_extra_column_says_why():
@@ -291,7 +295,7 @@ def test_malformed_batches_are_errors_that_name_the_argument(change, message):
 def test_a_row_that_is_no_text_is_rejected_in_its_place():
     table = Table()
     given = call(log_extra=table.log_extra) | {"completions": ["a", 3, "c"]}
-    assert guard(NoWord())(ones)(**given) == [1.0, 0.0, 1.0]
+    assert guard(NoWord())(ones)(**given) == [1.0, None, 1.0]
     assert table.columns["guard"][1] == "reject: text: expected a string, got 3"
 
 

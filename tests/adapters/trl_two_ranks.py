@@ -9,7 +9,8 @@ import tiny_trl
 from rule_verifiers import NoWord
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard
-from grpo_guard.adapters.trl_trainer import GuardedTrainer
+from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.verdict import accept, reject
 
 
@@ -51,6 +52,13 @@ def rollout(prompts, trainer):
     }
 
 
+def one_missing(prompts, trainer):
+    """The same rows of the swarm's nodes, of which the third sent nothing; it is rank 1's."""
+    rank = trainer.accelerator.process_index
+    texts = [["1", "22"], [None, "4444"]][rank]
+    return peer_rollouts(prompts, [Sent(f"peer{t}", t) for t in texts], trainer)
+
+
 def length(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
@@ -64,11 +72,11 @@ async def one(completions, **kwargs):
     return [1.0] * len(completions)
 
 
-def train(folder, functions, **settings):
+def train(folder, functions, rows=rollout, **settings):
     made = tiny_trl.trainer(
         folder,
         functions,
-        rollout=rollout,
+        rollout=rows,
         per_device_train_batch_size=2,
         ddp_backend="gloo",
         max_steps=1,
@@ -101,16 +109,21 @@ def main(folder, *case):
     found["trainer"] = [made.captured, verifier.batches]
     found["items"] = int(made.outputs[0]["num_items_in_batch"])
 
-    verifier = NoWord("4444")
-    made = train(folder, guard(verifier)([one]))  # of async functions alone
+    verifier, zero = NoWord("4444"), Policy(on_reject="zero")
+    made = train(folder, guard(verifier, policy=zero)([one]))  # of async functions alone
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
     # The honest answer that is wrong lies on the other rank.
-    extra = {"guard": Guard(NoWord("22"))}
+    extra = {"guard": Guard(NoWord("22"), policy=zero)}
     found["lowest"] = train(folder, [signed], kind=Guarded, extra=extra).captured
 
+    verifier = NoWord()
+    extra = {"guard": Guard(verifier, policy=Policy(on_reject="no_gain"))}
+    made = train(folder, [length], one_missing, kind=Guarded, extra=extra)
+    found["missing"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
+
     class Failing(Guard):
-        def review(self, batch):
+        def review(self, batch, given=None):
             raise AbstainError("nothing can be looked at")
 
     try:

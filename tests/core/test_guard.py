@@ -7,6 +7,7 @@ import pytest
 from rule_verifiers_core import Says, completions
 
 from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, Usage, only
+from grpo_guard.verdict import Cause, abstain, reject
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,47 @@ def test_empty_batches_count_for_nothing():
     assert (review.verdicts, review.metrics) == ([], {})
     with pytest.raises(AbstainError):
         guard.review(completions("?"))
+
+
+def test_what_has_a_verdict_already_is_not_asked_about_and_counts():
+    class Recording(Says):
+        def verify(self, batch):
+            asked.append([c.text for c in batch])
+            return super().verify(batch)
+
+    asked, book = [], Notebook()
+    guard = Guard(Recording(), policy=Policy(on_reject="drop"), ledger=book)
+    batch, bad = completions("a", "a", "r"), reject("mine", Cause.MALFORMED, "no text")
+    review = guard.review(batch, [None, bad, None])
+    assert asked == [["a", "r"]]
+    assert [v.outcome.value for v in review.verdicts] == ["accept", "reject", "reject"]
+    assert review.verdicts[1] is bad
+    assert book.entries == [(["a", "a", "r"], ["accept", "reject", "reject"])]
+    assert review.metrics["guard/reject_rate"] == pytest.approx(2 / 3)
+    assert guard.apply([1.0, 1.0, 1.0], batch, [None, bad, None]) == [1.0, None, None]
+    assert asyncio.run(guard.areview(batch, [bad] * 3)).verdicts == [bad] * 3
+    assert asked == [["a", "r"]] * 2
+
+
+def test_given_abstentions_count_against_the_window():
+    unread = abstain("mine", Cause.UNSUPPORTED, "several turns")
+    guard = Guard(Says(), policy=Policy(max_abstain_rate=0.25, abstain_window=1))
+    with pytest.raises(AbstainError, match="mine: unsupported"):
+        guard.review(completions("a", "a"), [None, unread])
+
+
+def test_given_rejections_set_no_measure_of_length():
+    guard = Guard(Says(), policy=Policy(on_long="scale"))
+    batch = [Completion("p", "a" + " word" * n) for n in (20, 20, 20, 20)]
+    review = guard.review(batch, [reject("mine")] * 3 + [None])
+    assert review.length_factors == [1.0] * 4
+
+
+def test_what_is_given_is_one_verdict_or_none_per_completion():
+    with pytest.raises(ValueError, match="given: expected 2, one per completion, got 1"):
+        Guard(Says()).review(completions("a", "a"), [None])
+    with pytest.raises(TypeError, match="given: expected a Verdict or None, got 'reject'"):
+        Guard(Says()).review(completions("a"), ["reject"])
 
 
 def test_metrics_are_rates_over_the_batch():

@@ -34,7 +34,9 @@ def loaded_by(statement):
     [
         "import grpo_guard",
         "import grpo_guard; dir(grpo_guard); grpo_guard.Policy()",
-        "import grpo_guard.adapters.trl, grpo_guard.adapters.verl, grpo_guard.adapters.openrlhf",
+        "from grpo_guard.adapters import ms_swift, slime, verifiers\n"
+        "import grpo_guard.adapters.trl.reward, grpo_guard.adapters.verl.reward\n"
+        "import grpo_guard.adapters.openrlhf.reward",
     ],
 )
 def test_neither_torch_nor_a_trainer_is_loaded(statement):

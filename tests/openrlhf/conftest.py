@@ -14,7 +14,7 @@ def agent_file(tmp_path):
             "from openrlhf.utils.agent import SingleTurnAgentExecutor\n"
             "from openrlhf_verifiers import FullDisk, Words\n"
             "from grpo_guard import Guard, Policy\n"
-            "from grpo_guard.adapters.openrlhf_agent import GuardedAgent\n"
+            "from grpo_guard.adapters.openrlhf.agent import GuardedAgent\n"
             f"class AgentExecutor(GuardedAgent, {base}):\n"
             f"    guard = Guard(Words(), policy=Policy({policy}), ledger={ledger})\n"
             f"    {own or 'pass'}\n"

@@ -27,8 +27,8 @@ from openrlhf_parts import (
 )
 
 from grpo_guard import FrameworkError, Guard, Policy
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
-from grpo_guard.adapters.openrlhf_rollout import number
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.rollout import number
 
 GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
 # The third is right and poisoned; the group's honest rewards are 1, 0, 1.
@@ -166,7 +166,7 @@ def test_log_probs_that_are_no_numbers_do_not_reach_the_loss(agent_file, bad):
             return response
 
     class AgentExecutor(GuardedAgent, Claims):
-        guard = actor(Engine("7"), agent_file()).executor.guard
+        guard = actor(Engine("7"), agent_file("on_reject='zero'")).executor.guard
 
         def __init__(self):
             super().__init__(str(agent_file().with_name("reward.py")))
@@ -245,7 +245,7 @@ def test_logged_lists_of_a_server_and_zeros_in_their_place_go_together(agent_fil
             return {**answer, "reward": [1.0], "scores": [1.0], "extra_logs": logs}
 
     class AgentExecutor(GuardedAgent, Served):
-        guard = actor(Engine("7"), agent_file()).executor.guard
+        guard = actor(Engine("7"), agent_file("on_reject='zero'")).executor.guard
 
     responses = run(actor(Engine("7"), executor=AgentExecutor()), 3)
     assert [r["extra_logs"]["length"] for r in responses] == [3.0, 0.0, 3.0]

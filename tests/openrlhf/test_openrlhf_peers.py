@@ -27,8 +27,8 @@ from openrlhf_parts import (
 from openrlhf_verifiers import Words
 
 from grpo_guard import Guard, Policy
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
-from grpo_guard.adapters.openrlhf_claims import believed
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.rollout import believed
 
 END = TOKENIZER.eos_token_id
 START = ids_of("<|im_start|>")[0]

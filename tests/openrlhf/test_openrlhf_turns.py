@@ -28,7 +28,7 @@ from openrlhf_verifiers import Words
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
-from grpo_guard.adapters.openrlhf_agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 FEEDBACK = "<|im_start|>user\nAnd, Hail?<|im_end|>\n<|im_start|>assistant\n"
@@ -86,7 +86,7 @@ TALKS = (("Yes.", "It is 7."), ("No.", "It is 8."), ("Hail!", "It is 7"), ("Why?
 
 
 def test_each_turn_is_judged_behind_all_that_came_before_it():
-    executor = dialogues(Policy())
+    executor = dialogues(Policy(on_reject="zero"))
     responses = run(actor(Script(*TALKS), executor=executor), 4, max_length=300)
     (batch,) = executor.guard.verifier.batches
     assert [c.text for c in batch] == [text for talk in TALKS for text in talk]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MUST_CONTAIN = (
     "grpo_guard/guard.py",
     "grpo_guard/py.typed",
-    "grpo_guard/adapters/trl.py",
+    "grpo_guard/adapters/trl/reward.py",
     "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )

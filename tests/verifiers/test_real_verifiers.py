@@ -9,9 +9,13 @@ vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardFilter  # noqa: E402
-from grpo_guard.adapters.traces import completions_from  # noqa: E402
+from grpo_guard.adapters.traces import rows_from  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+
+
+def completions_from(*given, **more):
+    return [row.completion for row in rows_from(*given, **more)]
 
 
 class Words(CompletionVerifier):
@@ -151,10 +155,10 @@ def test_each_turn_comes_with_its_own_tokens():
 def test_tokens_that_do_not_fit_are_left_out():
     trace = trace_of("one")
     trace.nodes[1].mask = [True, False, True]  # not one stretch
-    assert next(completions_from(trace)).completion_ids is None
+    assert completions_from(trace)[0].completion_ids is None
     trace = trace_of("one")
     trace.nodes[0].token_ids = []  # a relay of text alone
-    assert next(completions_from(trace)).prompt_ids is None
+    assert completions_from(trace)[0].prompt_ids is None
     (empty,) = completions_from(vf.Trace(task=trace.task, agent=trace.agent))
     assert (empty.text, empty.completion_ids) == ("", None)
 
@@ -284,10 +288,10 @@ def test_a_long_conversation_is_judged_piece_by_piece_to_its_end():
 
 def test_traces_after_a_trip_over_the_wire_are_judged_alike():
     trace = pickle.loads(pickle.dumps(trace_of("seven", "Hail")))
-    verdicts = Words().verify(list(completions_from(trace)))
+    verdicts = Words().verify(completions_from(trace))
     assert [v.rejected for v in verdicts] == [False, True]
     wire = vf.WireTrace.model_validate(trace.to_record())
-    assert list(completions_from(wire)) == list(completions_from(trace))
+    assert completions_from(wire) == completions_from(trace)
 
 
 def test_prime_rls_filter_on_real_traces():

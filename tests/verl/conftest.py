@@ -56,7 +56,7 @@ def reward_loop(ray_cluster, configuration, tmp_path):
     from tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
     from verl.experimental.reward_loop import RewardLoopManager
 
-    from grpo_guard.adapters.verl_actor import NAME
+    from grpo_guard.adapters.verl.actor import NAME
 
     loops = []
 

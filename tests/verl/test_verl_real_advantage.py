@@ -13,8 +13,8 @@ from verl.trainer.ppo.core_algos import (
     get_adv_estimator_fn,
 )
 
-from grpo_guard.adapters.verl_advantage import compute_guarded_advantage
-from grpo_guard.adapters.verl_estimators import _MEAN_IS_NOTHING
+from grpo_guard.adapters.verl.plugin import compute_guarded_advantage
+from grpo_guard.adapters.verl.settings import _MEAN_IS_NOTHING
 
 
 def batch(scores, left_out=(), groups=None, tokens=3):

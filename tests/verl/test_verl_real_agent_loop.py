@@ -28,7 +28,7 @@ def made(reward_loop, ray_cluster, overrides):
     managers = []
 
     def make(name, *more, **own):
-        import grpo_guard.adapters.verl_agent_loop as hook
+        import grpo_guard.adapters.verl.agent_loop as hook
 
         loop = reward_loop(*overrides, *more, **own)
         handles = loop.reward_loop_worker_handles

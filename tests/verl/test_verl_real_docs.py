@@ -11,8 +11,8 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 from verl.utils.import_utils import load_class_from_fqn
 
-from grpo_guard.adapters.verl_manager import GuardedRewardManager
-from grpo_guard.adapters.verl_settings import Settings
+from grpo_guard.adapters.verl.manager import GuardedRewardManager
+from grpo_guard.adapters.verl.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
 REWARDS = """

@@ -17,7 +17,7 @@ from tiny_verl import (
 )
 from verl.trainer.ppo.reward import extract_reward, load_reward_manager
 
-from grpo_guard.adapters.verl_actor import NAME
+from grpo_guard.adapters.verl.actor import NAME
 
 KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_siblings"}
 KEYS |= {"guard_raw_score"}

@@ -6,16 +6,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_verl import HONEST, QUESTION, batch, several_outputs
 
-from grpo_guard.adapters.received import MALFORMED
-from grpo_guard.adapters.verl_rows import (
+from grpo_guard.adapters.verl.batch import (
     TOLD,
-    UNREAD,
     Told,
-    completions_from,
     last_row,
+    rows_from,
 )
+from grpo_guard.verdict import Cause
 
 masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)
+
+
+def completions_from(*given, **more):
+    return [row.completion for row in rows_from(*given, **more)]
 
 
 def with_told(data, **more):
@@ -48,8 +51,12 @@ def test_all_outputs_and_what_was_cut_off(tokenizer):
 def test_several_turns_without_the_hook_are_not_read(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.non_tensor_batch["__num_turns__"] = np.array([4])
-    (completion,) = completions_from(data, tokenizer, 99)
-    assert "agent-loop hook" in completion.metadata[UNREAD]
+    (unread,) = rows_from(data, tokenizer, 99)
+    assert (unread.given.abstained, unread.given.cause) == (True, Cause.UNSUPPORTED)
+    assert "agent-loop hook" in unread.given.reason
+    # How many turns there are is up to who writes them: where abstentions pass, that must not pay.
+    (unread,) = rows_from(data, tokenizer, 99, rejects_unread=True)
+    assert unread.given.rejected
     (read,) = completions_from(with_told(data), tokenizer, 99)
     assert read.text == "ab"
 
@@ -95,10 +102,11 @@ def test_what_a_peer_hides_from_the_text_is_shown(tokenizer):
 def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.batch["responses"][0, 1] = len(tokenizer)
-    (completion,) = completions_from(data, tokenizer, 99)
-    assert "at place 1" in completion.metadata[MALFORMED]
+    (row,) = rows_from(data, tokenizer, 99)
+    assert (row.given.cause, row.put_right) == (Cause.MALFORMED, True)
+    assert "at place 1" in row.given.reason
     data.batch["responses"][0, 1] = len(tokenizer) - 1
-    assert MALFORMED not in completions_from(data, tokenizer, 99)[0].metadata
+    assert rows_from(data, tokenizer, 99)[0].given is None
 
 
 def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):

@@ -7,7 +7,7 @@ from tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
 from grpo_guard import FrameworkError
-from grpo_guard.adapters.verl_settings import Settings
+from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.config import ConfigError
 
 OLD_KEY = ("custom_reward_function.path=pkg://sums_reward", "custom_reward_function.name=guarded")
@@ -66,7 +66,7 @@ def test_the_hook_that_is_named_but_does_not_run(configuration, tokenizer, tmp_p
 
 
 def test_opo_beside_the_hook_is_refused(configuration, tmp_path):
-    from grpo_guard.adapters.verl_agent_loop import GuardedAgentLoopManager
+    from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManager
 
     own = (*guarded_by(tmp_path), "algorithm.adv_estimator=opo")
     with pytest.raises(FrameworkError, match="opo divides by the tokens"):
@@ -111,7 +111,7 @@ def test_a_guard_file_that_cannot_be_read_stops_the_worker(configuration, tokeni
 
 
 def test_the_agent_loop_hook_refuses_another_reward_manager(configuration, tmp_path):
-    from grpo_guard.adapters.verl_agent_loop import GuardedAgentLoopManager
+    from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManager
 
     with pytest.raises(FrameworkError, match="needs GuardedRewardManager"):
         GuardedAgentLoopManager(config=configuration(*guarded_by(tmp_path)), llm_client=None)
@@ -125,13 +125,13 @@ def test_names_that_verl_resolves(configuration):
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.utils.import_utils import load_class_from_fqn
 
-    from grpo_guard.adapters.verl_advantage import compute_guarded_advantage
-    from grpo_guard.adapters.verl_manager import GuardedRewardManager
+    from grpo_guard.adapters.verl.manager import GuardedRewardManager
+    from grpo_guard.adapters.verl.plugin import compute_guarded_advantage
 
     assert resolve_reward_manager_cls(configuration(*GUARDED)) is GuardedRewardManager
     by_plugin = configuration("reward.reward_manager.name=grpo_guard")
     assert resolve_reward_manager_cls(by_plugin) is GuardedRewardManager
     assert get_adv_estimator_fn("grpo_guarded") is compute_guarded_advantage
     for name in ("GuardedAgentLoopManager", "GuardedAgentLoopManagerV0"):
-        found = load_class_from_fqn(f"grpo_guard.adapters.verl_agent_loop.{name}")
+        found = load_class_from_fqn(f"grpo_guard.adapters.verl.agent_loop.{name}")
         assert found.__name__ == name

@@ -6,11 +6,9 @@ import json
 import pytest
 
 from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
-from grpo_guard.adapters.received import MALFORMED
-from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import UNREAD
-from grpo_guard.adapters.verl_siblings import SiblingCollector
-from grpo_guard.adapters.verl_trajectory import Trajectory
+from grpo_guard.adapters.received import Row, as_malformed
+from grpo_guard.adapters.verl.actor import StepLog
+from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
 
@@ -33,8 +31,8 @@ class Words(CompletionVerifier):
         return reject(self.name) if "Hail" in text else accept(self.name)
 
 
-def row(*texts, score=1.0, uid="a", step=1, siblings=4, timeout=60.0, **more):
-    made = tuple(Completion("q", text, group=uid, **more) for text in texts)
+def row(*texts, score=1.0, uid="a", step=1, siblings=4, timeout=60.0, given=None, **more):
+    made = tuple(Row(Completion("q", text, group=uid, **more), given) for text in texts)
     return Trajectory(uid, step, siblings, made, score, timeout)
 
 
@@ -164,17 +162,16 @@ def test_all_outputs_of_a_trajectory_are_judged():
 
 
 def test_what_nobody_can_read_is_abstained_on():
-    told = row("fine", siblings=1, metadata={UNREAD: "several turns"})
-    (settled,) = run([told], Policy("drop", "skip"))
+    verifier = Words()
+    told = row("fine", siblings=1, given=abstain("verl", Cause.UNSUPPORTED, "several turns"))
+    (settled,) = run([told], Policy("drop", "skip"), verifier)
     assert (settled.outcome, settled.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
     assert settled.left_out
-    # How many turns there are is up to who writes them: that must not pay.
-    (settled,) = run([told], Policy("zero", "pass"))
-    assert (settled.outcome, settled.score) == (Outcome.REJECT, 0.0)
+    assert verifier.batches == []
 
 
 def test_ids_without_text_are_rejected_whatever_the_text_says():
-    (settled,) = run([row("fine", siblings=1, metadata={MALFORMED: "no token"})], Policy("zero"))
+    (settled,) = run([row("fine", siblings=1, given=as_malformed("no token"))], Policy("zero"))
     assert (settled.outcome, settled.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert settled.score == 0.0
 
@@ -223,7 +220,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
 
     async def go():
         log = StepLog(str(file))
-        made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log)
+        made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log.add)
         for step, texts in ((1, ("fine", "Hail")), (2, ("fine", "fine"))):
             rows = [row(text, step=step, siblings=2) for text in texts]
             await asyncio.gather(*map(made.settle, rows))
@@ -239,7 +236,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
 
 def test_a_full_disk_stops_no_training(tmp_path):
     async def go():
-        made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01))
+        made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01).add)
         settled = await made.settle(row("fine", siblings=1))
         await asyncio.sleep(0.05)
         return settled

@@ -1,24 +1,24 @@
-"""Which releases of verl the manager and the hook are for."""
+"""Which releases of verl the manager and the hook are for, and where old configurations look."""
 
 import importlib.metadata
 
 import pytest
 
 from grpo_guard import FrameworkError
-from grpo_guard.adapters.verl_settings import require_verl
+from grpo_guard.adapters.releases import require_release
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1", "0.9.0"])
 def test_too_old_is_refused_with_the_version_needed(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(FrameworkError, match=r"need verl >= 0\.9\.1"):
-        require_verl()
+        require_release("verl")
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "0.10.0", "1.0", "unknown"])
 def test_others_are_not(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    assert require_verl() is None
+    assert require_release("verl") is None
 
 
 def test_without_verl_nothing_is_said(monkeypatch):
@@ -26,4 +26,14 @@ def test_without_verl_nothing_is_said(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert require_verl() is None
+    assert require_release("verl") is None
+
+
+def test_configurations_of_the_first_release_find_the_manager_and_the_hook():
+    from grpo_guard.adapters import verl_agent_loop, verl_manager
+    from grpo_guard.adapters.verl import agent_loop, manager
+
+    assert verl_manager.GuardedRewardManager is manager.GuardedRewardManager
+    assert verl_agent_loop.GuardedManager is agent_loop.GuardedManager
+    with pytest.raises(AttributeError, match="GuardedNothing"):
+        _ = verl_agent_loop.GuardedNothing

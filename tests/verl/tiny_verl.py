@@ -64,11 +64,11 @@ def compose(tokenizer_folder, *overrides, name="ppo_trainer"):
 GUARDED = (
     "reward.reward_manager.source=importlib",
     "reward.reward_manager.name=GuardedRewardManager",
-    "reward.reward_manager.module.path=pkg://grpo_guard.adapters.verl_manager",
+    "reward.reward_manager.module.path=pkg://grpo_guard.adapters.verl.manager",
 )
 HOOK = (
     "+actor_rollout_ref.rollout.agent.agent_loop_manager_class="
-    "grpo_guard.adapters.verl_agent_loop.GuardedAgentLoopManager"
+    "grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager"
 )
 UNGUARDED_FUNCTION = (
     "reward.custom_reward_function.path=pkg://sums_reward",

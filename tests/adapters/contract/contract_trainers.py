@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from grpo_guard import CompletionVerifier, Guard, Policy
-from grpo_guard.adapters.openrlhf import OpenRLHFAdapter
+from grpo_guard.adapters.ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
 from grpo_guard.adapters.slime import SlimeAdapter
-from grpo_guard.adapters.trl import TRLAdapter
-from grpo_guard.adapters.trl_ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
-from grpo_guard.adapters.verl import VerlAdapter
+from grpo_guard.adapters.verl.reward import VerlAdapter
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

@@ -10,7 +10,7 @@ from contract_checks import CHECKS
 from contract_trainers import TRAINERS
 
 from grpo_guard import Guard
-from grpo_guard.adapters.trl import TRLAdapter
+from grpo_guard.adapters.trl.reward import TRLAdapter
 
 TRL = TRAINERS["trl"]
 

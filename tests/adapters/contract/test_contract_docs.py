@@ -1,17 +1,12 @@
 """The how-to shows the very adapter and the very line that the suite runs."""
 
 import dataclasses
-import importlib
 from dataclasses import dataclass, field
 
-import pytest
 from contract_trainers import EXAMPLES, TRAINERS, Trainer
-
-from grpo_guard.framework import FRAMEWORKS
 
 HERE = EXAMPLES.parents[1] / "tests" / "adapters" / "contract"
 HOW_TO = EXAMPLES.parent / "new-adapter.md"
-MOST_LINES = 250
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,10 +53,3 @@ def test_the_example_changes_the_reward_alone():
     assert guarded(task, Action(ModelOutput("Hail"))).reward == 0.0
     assert guarded({}, ModelOutput("fine")).reward == 1.0
     assert guarded(task, Action(None)).reward == 0.0
-
-
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_an_adapter_is_one_short_file(name):
-    module = importlib.import_module(FRAMEWORKS[name][0].partition(":")[0])
-    with open(module.__file__, encoding="utf-8") as source:
-        assert len(source.readlines()) <= MOST_LINES

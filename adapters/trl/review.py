@@ -1,4 +1,4 @@
-"""TRL: the review of a batch, with whole groups and with the slots that nothing usable came for.
+"""TRL: the review of a batch: once for all functions that ask, of whole groups over all ranks.
 
 Each rank of a TRL run sees a slice of the batch, and a group may straddle slices. A verifier that
 compares a group's members would then compare half of them, so that the rows of such a group are
@@ -7,16 +7,22 @@ brought to one rank, judged there, and their verdicts sent back.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import hashlib
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from grpo_guard.adapters.received import review as review_received
-from grpo_guard.adapters.trl_batch import prompt_key
-from grpo_guard.completion import Completion, Message
+from grpo_guard.adapters.received import Row, parts_of
+from grpo_guard.adapters.trl.batch import prompt_key
+from grpo_guard.completion import Message
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError
@@ -43,7 +49,7 @@ class BatchReviewer:
     guard: Guard
     counted_slots: bool = False
 
-    def review(self, batch: Sequence[Completion]) -> Review:
+    def review(self, batch: Sequence[Row]) -> Review:
         """Verdicts and metrics for this rank's rows, in order.
 
         Raises:
@@ -52,12 +58,12 @@ class BatchReviewer:
         """
         distributed = distributed_ranks()
         if distributed is None:
-            return review_received(self.guard, batch)
+            return self.guard.review(*parts_of(batch))
         rank = distributed.get_rank()
-        keys = _gathered(distributed, [_digest(prompt_key(c.prompt)) for c in batch])
+        keys = _gathered(distributed, [_digest(prompt_key(row.completion.prompt)) for row in batch])
         owners = _owners(keys)
         if not owners:
-            return review_received(self.guard, batch)
+            return self.guard.review(*parts_of(batch))
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
             (r, i): row
@@ -65,7 +71,7 @@ class BatchReviewer:
             for i, row in rows.items()
             if owners[keys[r][i]] == rank
         }
-        work |= {(rank, i): c for i, c in enumerate(batch) if keys[rank][i] not in owners}
+        work |= {(rank, i): row for i, row in enumerate(batch) if keys[rank][i] not in owners}
         failure: Exception | None = None
         judged: Judged = {}
         try:
@@ -83,9 +89,7 @@ class BatchReviewer:
             judged |= {key: verdict for key, verdict in theirs.items() if key[0] == rank}
         return _review_of([judged[rank, i] for i in range(len(batch))])
 
-    def _judged(
-        self, work: dict[tuple[int, int], Completion], keys: Sequence[Sequence[bytes]]
-    ) -> Judged:
+    def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
         """Verdicts of the rows that this rank judges, numbered as one batch."""
         places = sorted(work)
         groups: dict[bytes, int] = {}
@@ -93,10 +97,12 @@ class BatchReviewer:
         rows = []
         for rank, i in places:
             group = groups.setdefault(keys[rank][i], len(groups))
-            row = replace(work[rank, i], group=group)
-            rows.append(replace(row, slot=sizes[group]) if self.counted_slots else row)
+            row = work[rank, i]
+            slot = sizes[group] if self.counted_slots else row.completion.slot
+            completion = replace(row.completion, group=group, slot=slot)
+            rows.append(replace(row, completion=completion))
             sizes[group] += 1
-        review = review_received(self.guard, rows)
+        review = self.guard.review(*parts_of(rows))
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
 
@@ -134,11 +140,13 @@ def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
     }
 
 
-def _light(completion: Completion) -> Completion:
+def _light(row: Row) -> Row:
     """Without the images of its prompt: verifiers read text, and images are megabytes."""
-    if isinstance(completion.prompt, str):
-        return completion
-    return replace(completion, prompt=[_text_only(message) for message in completion.prompt])
+    prompt = row.completion.prompt
+    if isinstance(prompt, str):
+        return row
+    text = [_text_only(message) for message in prompt]
+    return replace(row, completion=replace(row.completion, prompt=text))
 
 
 def _text_only(message: Message) -> Message:
@@ -161,3 +169,80 @@ def _review_of(judged: Sequence[tuple[Verdict, float | None]]) -> Review:
     kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
     mean = sum(kept) / len(kept) if kept else 1.0
     return Review(verdicts, metrics(verdicts) | {"guard/length_factor": mean}, factors)
+
+
+class SharedReviews:
+    """The review of the latest batch, so that several reward functions cost one verification.
+
+    Only one is kept: within a batch TRL calls the functions one after the other, or all at once
+    where they are async. A function that asks again after the review is done has a new batch that
+    merely looks the same; it is verified again, since the policy may have moved on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._digest = b""
+        self._readers: set[int] = set()
+        self._future: Future[Review] = Future()
+
+    def get(
+        self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
+    ) -> tuple[Review, bool]:
+        """The review, and whether this reader was the first to ask for it."""
+        future, first = self._join(batch, reader)
+        if first:
+            with _failing(future):
+                future.set_result(reviewer.review(batch))
+        return future.result(), first
+
+    async def aget(
+        self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
+    ) -> tuple[Review, bool]:
+        """`get` without blocking the running loop.
+
+        A thread of its own does the work and sets the result: were it a task of this loop, a
+        cancelled first caller would take the review away from the others, and a sync function
+        waiting for it on the loop's thread would wait for ever.
+        """
+        future, first = self._join(batch, reader)
+        if first:
+
+            def work() -> None:
+                with _failing(future):
+                    future.set_result(reviewer.review(batch))
+
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=(work,), daemon=True).start()
+        return await asyncio.wrap_future(future), first
+
+    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[Review], bool]:
+        # All fields count, the training round among them; repr tells "1" from 1 and quotes strings.
+        digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
+        with self._lock:
+            again = id(reader) in self._readers and self._future.done()
+            first = digest != self._digest or again
+            if first:
+                self._digest, self._readers, self._future = digest, set(), Future()
+                # A running future cannot be cancelled: a caller that gives up only stops waiting.
+                self._future.set_running_or_notify_cancel()
+            self._readers.add(id(reader))
+            return self._future, first
+
+
+_all_reviews: WeakKeyDictionary[Guard, SharedReviews] = WeakKeyDictionary()
+_all_reviews_lock = threading.Lock()
+
+
+def shared_reviews(guard: Guard) -> SharedReviews:
+    """Those of this guard, the same ones at each call."""
+    with _all_reviews_lock:
+        return _all_reviews.setdefault(guard, SharedReviews())
+
+
+@contextlib.contextmanager
+def _failing(future: Future[Review]) -> Iterator[None]:
+    """Whoever waits for the future must hear of a failure, whatever it is."""
+    try:
+        yield
+    except BaseException as error:
+        future.set_exception(error)

@@ -6,7 +6,7 @@ NaN reward spoils its whole group, and ``extra_logs`` must have the same keys fo
 the guarded function does not raise for a failure of the guard, returns finite numbers only, and
 always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; of several samples, a
 list with one each). What the reward function does wrong is raised as it is without a guard.
-There are no token ids; for those, whole groups and token masks see `openrlhf_agent`. Each call is a
+There are no token ids; for those, whole groups and token masks see `openrlhf.agent`. Each call is a
 batch of one, so ``Policy.abstain_window`` counts completions.
 """
 
@@ -18,15 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from grpo_guard.adapters.openrlhf_query import completion_text
-from grpo_guard.adapters.openrlhf_versions import require_openrlhf
-from grpo_guard.adapters.received import read, received, review
+from grpo_guard.adapters.openrlhf.query import completion_text
+from grpo_guard.adapters.received import Row, read, received, review
+from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_leaving_out,
 )
-from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
@@ -50,7 +49,7 @@ class OpenRLHFAdapter:
                 policy that leaves completions out of their group or wants to raise, or a release
                 of OpenRLHF that is too old.
         """
-        require_openrlhf()
+        require_release("openrlhf")
         if isinstance(reward, list | tuple):
             raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
         cannot = without_leaving_out("OpenRLHF") | {
@@ -94,7 +93,7 @@ class OpenRLHFAdapter:
 def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Review | None:
     """The guard's findings; None where it could not look."""
     try:
-        return review(guard, completions_from(queries, prompts, labels))
+        return review(guard, rows_from(queries, prompts, labels))
     except AbstainError as error:
         logger.error("%s; the reward is 0", error)
     except Exception as error:
@@ -125,7 +124,7 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
     return {name: row[0] if samples == 1 else row for name, row in rows.items()}
 
 
-def completions_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Completion]:
+def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
     """A query is its prompt and the completion in one text; the label is the reference."""
     return [
         received(prompt, read(completion_text, query, prompt), reference=label)

@@ -7,7 +7,7 @@ one completion at a time and takes a number or a dict with ``"score"``. Point
 What a guard can see from here is little: no token ids, no group, and no prompt unless the data set
 puts one into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is
 the empty string, and verifiers that score tokens given the prompt are of no use). Each call is a
-batch of one, so ``Policy.abstain_window`` counts completions. `verl_manager` sees all of that, and
+batch of one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and
 whole groups.
 
 verl passes on whatever a reward function returns: None, NaN and infinities become 0 here.
@@ -20,9 +20,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_guard.adapters.received import claimed, received, review
+from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
-from grpo_guard.completion import Completion, shown
+from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -78,19 +78,19 @@ class VerlAdapter:
         if function.is_async:
 
             async def guarded_async(**kwargs: Any) -> Any:
-                found = await asyncio.to_thread(review, guard, [completion_from(kwargs)])
+                found = await asyncio.to_thread(review, guard, [row_from(kwargs)])
                 return settle(found, await function.call(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
-            found = review(guard, [completion_from(kwargs)])
+            found = review(guard, [row_from(kwargs)])
             return settle(found, function.call(**arguments(kwargs)))
 
         return dressed(guarded)
 
 
-def completion_from(kwargs: Mapping[str, Any]) -> Completion:
+def row_from(kwargs: Mapping[str, Any]) -> Row:
     """The completion behind verl's keywords; ``task`` is the data source.
 
     The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that

@@ -12,30 +12,75 @@ group's mean is then what it is without it, and its own advantage 0.
 from __future__ import annotations
 
 import asyncio
-import copy
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from grpo_guard.adapters.received import MALFORMED
-from grpo_guard.adapters.verl_log import StepLog
-from grpo_guard.adapters.verl_rows import UNREAD
-from grpo_guard.adapters.verl_trajectory import Settled, Trajectory
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.guard import Guard, Review
 from grpo_guard.metrics import metrics
 from grpo_guard.settlement import mean_of_kept
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Verdict, abstain, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verdict import Cause, Outcome, Verdict
 
 Key: TypeAlias = tuple[str, int | None]
+Log: TypeAlias = Callable[[Sequence[int | None], Sequence[Verdict]], None]
 # Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
 # its group can be compared with, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
 # Of what waits, prompts included: about 2 GB as Python has them.
 _MOST_TOKENS = 30_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One rollout that was graded and waits for its verdict.
+
+    Args:
+        uid, step: What it has in common with its siblings.
+        siblings: How many there are, itself among them.
+        rows: All that it trains on; at least one.
+        score: The reward function's; None = it gave none, or a number that is not finite.
+        timeout: Seconds that it waits for the others.
+    """
+
+    uid: str
+    step: int | None
+    siblings: int
+    rows: tuple[Row, ...]
+    score: float | None
+    timeout: float
+
+    @property
+    def tokens(self) -> int:
+        """How much room it takes while it waits."""
+        completions = [row.completion for row in self.rows]
+        return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a trajectory earns.
+
+    Args:
+        score: Finite. Of one that is left out, the mean of those that stay, 0 where none does.
+        left_out: It is to train nothing.
+        outcome, cause: Of its verdict.
+        together: How many were judged as one group.
+    """
+
+    score: float
+    left_out: bool
+    outcome: Outcome
+    cause: Cause
+    together: int
+
+
+def finite(score: float | None) -> float | None:
+    """A reward that a group's mean survives; None where it is none."""
+    return score if score is not None and math.isfinite(score) else None
 
 
 @dataclass(slots=True)
@@ -50,25 +95,6 @@ class _Group:
         return sum(trajectory.tokens for trajectory, _ in self.members)
 
 
-class Readable(CompletionVerifier):
-    """A guard's verifier, asked only about what can be read.
-
-    Args:
-        inner: The guard's.
-        rejects_unread: Reject what cannot be read: how many turns a trajectory takes is up to who
-            writes it, and where abstentions pass, that would be a reward at will.
-    """
-
-    def __init__(self, inner: CompletionVerifier, *, rejects_unread: bool = False) -> None:
-        self.name, self.inner, self.rejects_unread = inner.name, inner, rejects_unread
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        known = [_unasked(c, self.rejects_unread) for c in batch]
-        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
-        verdicts = iter(supervised(self.inner, asked))
-        return [next(verdicts) if verdict is None else verdict for verdict in known]
-
-
 class SiblingCollector:
     """Collects siblings, has them verified, and says what each earns. Runs in one event loop.
 
@@ -79,7 +105,7 @@ class SiblingCollector:
             wait for could not come in.
         most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
             so that nobody's long completions cut short the wait of others.
-        log: Told of every verdict.
+        log: Told of every verdict, with the training step of each.
     """
 
     def __init__(
@@ -88,7 +114,7 @@ class SiblingCollector:
         *,
         most_waiting: int = 500,
         most_tokens: int = _MOST_TOKENS,
-        log: StepLog | None = None,
+        log: Log | None = None,
     ) -> None:
         self._build, self._log = build, log
         self._most_waiting, self._most_tokens = most_waiting, most_tokens
@@ -164,10 +190,7 @@ class SiblingCollector:
     async def _ready(self) -> None:
         async with self._building:
             if self._guard is None:
-                guard = copy.copy(await asyncio.to_thread(self._build))
-                passes = guard.policy.on_abstain == "pass"
-                guard.verifier = Readable(guard.verifier, rejects_unread=passes)
-                self._guard = guard
+                self._guard = await asyncio.to_thread(self._build)
 
     async def _verify_all(self) -> None:
         """One review at a time: verifiers need not bear several."""
@@ -177,16 +200,17 @@ class SiblingCollector:
             while self._complete and size + len(self._complete[0][1].members) <= _BATCH:
                 groups.append(self._complete.popleft())
                 size += len(groups[-1][1].members)
-            rows = [t for _, group in groups for t, _ in group.members]
+            trajectories = [t for _, group in groups for t, _ in group.members]
+            rows = [row for t in trajectories for row in t.rows]
             try:
-                review = await self._guard_ready().areview([c for t in rows for c in t.completions])
+                review = await asyncio.to_thread(review_rows, self._guard_ready(), rows)
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 for _, group in groups:
                     _fail(group, error)
                 continue
-            combined = _by_trajectory(review, rows)
+            combined = _by_trajectory(review, trajectories)
             if self._log is not None:
-                self._log.add([t.step for t in rows], combined.verdicts)
+                self._log([t.step for t in trajectories], combined.verdicts)
             start = 0
             for key, group in groups:
                 end = start + len(group.members)
@@ -225,25 +249,13 @@ class SiblingCollector:
         return self._guard
 
 
-def _unasked(completion: Completion, rejects_unread: bool) -> Verdict | None:
-    """The verdict on what no verifier is asked about."""
-    if UNREAD in completion.metadata:
-        why = str(completion.metadata[UNREAD])
-        if rejects_unread:
-            return reject("verl", Cause.MALFORMED, why)
-        return abstain("verl", Cause.UNSUPPORTED, why)
-    if MALFORMED in completion.metadata:
-        return reject("verl", Cause.MALFORMED, str(completion.metadata[MALFORMED]))
-    return None
-
-
-def _by_trajectory(review: Review, rows: Sequence[Trajectory]) -> Review:
+def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:
     """One verdict a trajectory: what is rejected anywhere is rejected, as all of it is trained."""
     verdicts: list[Verdict] = []
     factors: list[float] = []
     start = 0
-    for row in rows:
-        end = start + len(row.completions)
+    for trajectory in trajectories:
+        end = start + len(trajectory.rows)
         own = review.verdicts[start:end]
         verdicts.append(max(own, key=lambda v: (v.rejected, v.abstained)))
         factors.append(review.length_factors[end - 1] if review.length_factors else 1.0)

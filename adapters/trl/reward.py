@@ -7,7 +7,7 @@ unguarded function is a reward (a warning names it). Guard all of them, as one l
 
     GRPOTrainer(reward_funcs=guard(verifier)([correct, well_formed]), ...)
 
-`GuardedGRPOTrainer` in `trl_trainer` guards all functions at once, and more than a reward function
+`GuardedGRPOTrainer` in `trl.trainer` guards all functions at once, and more than a reward function
 can reach.
 
 Know what the guard can and cannot see from here:
@@ -29,25 +29,28 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     without_no_gain,
 )
-from grpo_guard.adapters.shared_review import SharedReviews, shared_reviews
-from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
-from grpo_guard.adapters.trl_leaks import check_decorated
-from grpo_guard.adapters.trl_review import BatchReviewer, distributed_ranks
-from grpo_guard.adapters.trl_versions import require_trl
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.leaks import check_decorated
+from grpo_guard.adapters.trl.review import (
+    BatchReviewer,
+    distributed_ranks,
+    shared_reviews,
+)
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
-__all__ = ["GuardedReward", "TRLAdapter", "completions_from", "log_review"]
+__all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
 
 class TRLAdapter:
@@ -72,7 +75,7 @@ class TRLAdapter:
                 reward; something in the list is no function, two have the same name (TRL would
                 merge their metrics), or the installed trl is older than 1.6.
         """
-        require_trl()
+        require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
         guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)
@@ -98,12 +101,12 @@ def inspected(rewards: Any) -> list[RewardFunction]:
 
 
 def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
+    reward = GuardedReward(function, guard)
     if not function.is_async:
-        return GuardedReward(function, guard)
-    calls = GuardedCalls(function, guard)
+        return reward
 
     async def guarded(**kwargs: Any) -> list[float | None]:
-        return await calls.acall(kwargs)
+        return await reward.acall(**kwargs)
 
     # A function, since releases before 1.14 do not see that an object's call is to be awaited.
     wrapped = function.dress(guarded)
@@ -111,51 +114,53 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     return wrapped
 
 
-@dataclass(frozen=True)
-class GuardedCalls:
-    """One function's calls, each with the review of its batch.
+class GuardedReward:
+    """A guarded function under its own name: each call with the review of its batch.
 
-    The batch is read from TRL's keywords; ``own`` is what the function itself is called with, where
-    that is something else.
+    It is pickled by its name where it is what a module has there, as after ``@guard(...)``;
+    elsewhere with its function, its verifier and its ledger, if they can be pickled. An async
+    function can only travel by its name.
     """
 
-    function: RewardFunction
-    guard: Guard
+    def __init__(self, function: RewardFunction, guard: Guard) -> None:
+        self.function, self.guard = function, guard
+        function.dress(self)
 
-    @property
-    def reviews(self) -> SharedReviews:
-        return shared_reviews(self.guard)  # not kept: the function may travel, its batches not
-
-    def call(
-        self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
+    def __call__(
+        self, own: Mapping[str, Any] | None = None, /, **kwargs: Any
     ) -> list[float | None]:
+        """Guarded rewards of a function that is not async.
+
+        Args:
+            own: What the function itself is called with; None = TRL's keywords.
+            kwargs: As TRL calls a reward function; the batch is read from them.
+        """
         column = _column(kwargs, self.guard)
-        review, first = self._review(kwargs)
+        reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
+        reviews = shared_reviews(self.guard)  # not kept: the function may travel, its batches not
+        review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
         result = self.function.call(**self.function.arguments(kwargs if own is None else own))
-        return self._settle(review, column if first else None, result, kwargs)
+        return self._settled(review, column if first else None, result, kwargs)
 
     async def acall(
-        self, kwargs: Mapping[str, Any], own: Mapping[str, Any] | None = None
+        self, own: Mapping[str, Any] | None = None, /, **kwargs: Any
     ) -> list[float | None]:
+        """The same of an async function."""
         # Before anything is awaited: ranks must come to the same names.
         column = _column(kwargs, self.guard)
+        reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
+        reviews, rows = shared_reviews(self.guard), _rows(kwargs)
         if distributed_ranks() is not None:
             # Ranks must exchange in one order; threads of several guards would have any.
-            review, first = self._review(kwargs)
+            review, first = reviews.get(reviewer, rows, reader=self.function)
         else:
-            review, first = await self.reviews.aget(
-                self._reviewer(kwargs), _batch(kwargs), reader=self.function
-            )
-        result = await self.function.call(**self.function.arguments(kwargs if own is None else own))
-        return self._settle(review, column if first else None, result, kwargs)
+            review, first = await reviews.aget(reviewer, rows, reader=self.function)
+        given = self.function.arguments(kwargs if own is None else own)
+        return self._settled(
+            review, column if first else None, await self.function.call(**given), kwargs
+        )
 
-    def _review(self, kwargs: Mapping[str, Any]) -> tuple[Review, bool]:
-        return self.reviews.get(self._reviewer(kwargs), _batch(kwargs), reader=self.function)
-
-    def _reviewer(self, kwargs: Mapping[str, Any]) -> BatchReviewer:
-        return BatchReviewer(self.guard, counts_slots(kwargs))
-
-    def _settle(
+    def _settled(
         self, review: Review, column: str | None, result: Any, kwargs: Mapping[str, Any]
     ) -> list[float | None]:
         """``column`` is what the review is logged under, None where that is done."""
@@ -166,23 +171,6 @@ class GuardedCalls:
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
         return self.guard.settle(rewards, review, policy=policy)
-
-
-class GuardedReward:
-    """A guarded function that is not async, under the name of the function that it guards.
-
-    It is pickled by its name where it is what a module has there, as after ``@guard(...)``;
-    elsewhere with its function, its verifier and its ledger, if they can be pickled. An async
-    function can only travel by its name.
-    """
-
-    def __init__(self, function: RewardFunction, guard: Guard) -> None:
-        self.function, self.guard = function, guard
-        self._calls = GuardedCalls(function, guard)
-        function.dress(self)
-
-    def __call__(self, **kwargs: Any) -> list[float | None]:
-        return self._calls.call(kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = str(getattr(self, "__qualname__", ""))
@@ -215,8 +203,8 @@ def _trainer(kwargs: Mapping[str, Any]) -> Any:
     return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
 
 
-def _batch(kwargs: Mapping[str, Any]) -> list[Completion]:
-    return completions_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
+def _rows(kwargs: Mapping[str, Any]) -> list[Row]:
+    return rows_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
 
 
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()

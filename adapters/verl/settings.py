@@ -1,17 +1,18 @@
-"""verl: what a run's configuration says of the guard, under ``grpo_guard`` at its top.
+"""verl: what a run's configuration says of the guard, and what it lets the guard do.
+
+The guard's own options stand under ``grpo_guard`` at its top:
 
 +grpo_guard.config=/shared/guard.yaml +grpo_guard.sibling_timeout=600
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
-from grpo_guard.adapters.verl_estimators import policy_for
+from grpo_guard.adapters.releases import require_release
+from grpo_guard.adapters.reward_function import chosen_policy, without_no_gain
 from grpo_guard.config import GuardConfig
 from grpo_guard.framework import FrameworkError
 from grpo_guard.policy import Policy
@@ -20,6 +21,13 @@ from grpo_guard.policy import Policy
 # validation often samples one answer a prompt, training eight, and a reward worker sees no
 # difference.
 UNTOLD_TIMEOUT = 30.0
+# What is left out keeps its place in verl's batch, with the mean of its group as its score. Where
+# an advantage is what a score has above that mean, this is nothing. Other estimators compare with
+# something else (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy
+# group is a good reward, and only the agent-loop hook takes such a completion out.
+_MEAN_IS_NOTHING: Final = frozenset(
+    {"grpo", "grpo_guarded", "grpo_passk", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class Settings:
     @classmethod
     def of(cls, config: Any) -> Settings:
         """Raises FrameworkError: an option is missing, unknown or wrong; see `check_config`."""
-        require_verl()
+        require_release("verl")
         check_config(config)
         given = _plain(config.get("grpo_guard"))
         own = [f.name for f in fields(cls)][:6]
@@ -99,20 +107,6 @@ def training_rollouts(config: Any) -> int:
     return int(config.actor_rollout_ref.rollout.n) + int(greedy)
 
 
-def require_verl() -> None:
-    """Raises FrameworkError where the installed verl is too old; without verl nothing is said."""
-    try:
-        version = importlib.metadata.version("verl")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    if numbers and tuple(int(n or 0) for n in numbers.groups()) < (0, 9, 1):
-        raise FrameworkError(
-            f"verl {version} has no reward workers of this kind and reads its reward function "
-            "elsewhere in the configuration; the guarded manager and hook need verl >= 0.9.1."
-        )
-
-
 def check_config(config: Any) -> None:
     """Refuse configurations in which verl would not call the guard.
 
@@ -149,3 +143,45 @@ def _plain(node: Any) -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True)
+
+
+def needs_hook(estimator: str, policy: Policy) -> bool:
+    """Whether what the policy leaves out would earn something but for the agent-loop hook."""
+    leaves_out = policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
+    return leaves_out and estimator not in _MEAN_IS_NOTHING
+
+
+def policy_for(estimator: str, policy: Policy, *, hooked: bool) -> Policy:
+    """The policy's rules that verl can carry out under this estimator.
+
+    Args:
+        estimator: ``algorithm.adv_estimator``.
+        policy: As it stands in the guard's file.
+        hooked: The configuration names an agent-loop manager.
+
+    Raises:
+        FrameworkError: ``on_reject="no_gain"``; leaving out, where that needs the hook; or OPO with
+            it, which divides by a group's tokens: where the hook takes a whole group out, one NaN
+            makes the gradients of the batch NaN.
+    """
+    if estimator == "opo" and hooked:
+        raise FrameworkError(
+            "verl: adv_estimator=opo divides by the tokens of a group, and the agent-loop hook may "
+            "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
+            "nothing out, without the hook"
+        )
+    # Whom the timeout cuts off from the others would be compared with half a group.
+    cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
+    if estimator not in _MEAN_IS_NOTHING and not hooked:
+        missing = str(hook_missing(estimator))
+        cannot |= {("on_reject", "drop"): missing, ("on_abstain", "skip"): missing}
+    return chosen_policy(policy, "verl's manager", cannot)
+
+
+def hook_missing(estimator: str) -> FrameworkError:
+    """What to say where it is needed."""
+    return FrameworkError(
+        f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "
+        "what on_reject=drop or on_abstain=skip leaves out would earn that mean; add the "
+        "agent-loop hook (docs/verl.md), or choose on_reject=zero and on_abstain=zero"
+    )

@@ -21,8 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.adapters.received import MALFORMED
-from grpo_guard.adapters.trl_batch import prompt_key, tokenizer_of
+from grpo_guard.adapters.trl.batch import MALFORMED, prompt_key, tokenizer_of
 from grpo_guard.framework import FrameworkError
 
 

@@ -1,4 +1,7 @@
-"""verl: GRPO's advantages without what the guard left out.
+"""verl: the entry point of ``verl.plugins``, which verl loads in each of its processes.
+
+Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_guarded``: GRPO's
+advantages without what the guard left out. Without verl it cannot be imported.
 
     algorithm.adv_estimator=grpo_guarded
 
@@ -13,6 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+
+from verl.experimental.reward_loop.reward_manager import register
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
+
+from grpo_guard.adapters.verl.manager import GuardedRewardManager
 
 
 def compute_guarded_advantage(
@@ -36,7 +44,6 @@ def compute_guarded_advantage(
         Advantages and returns, [B, R].
     """
     import torch
-    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
     stays = response_mask.sum(dim=-1) > 0
     rows = stays.nonzero().squeeze(-1)
@@ -55,3 +62,7 @@ def compute_guarded_advantage(
         if after[index[row]] == 1 < before[index[row]]:
             advantages[row] = 0.0
     return advantages, advantages
+
+
+register("grpo_guard")(GuardedRewardManager)
+register_adv_est("grpo_guarded")(compute_guarded_advantage)

@@ -19,12 +19,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from grpo_guard.adapters.openrlhf_claims import believed
-from grpo_guard.adapters.openrlhf_group import GroupReview, settle_group
-from grpo_guard.adapters.openrlhf_rollout import Rollout, Texts, number
-from grpo_guard.adapters.openrlhf_siblings import Siblings
-from grpo_guard.adapters.openrlhf_versions import require_openrlhf
+from grpo_guard.adapters.openrlhf.groups import GroupReview, Siblings, settle_group
+from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, believed, number
 from grpo_guard.adapters.received import review
+from grpo_guard.adapters.releases import require_release
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome, Verdict
@@ -86,7 +84,7 @@ class GuardedAgent:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GuardedAgent:
         # Here, since executors are free to write an __init__ that calls nobody's.
-        require_openrlhf()
+        require_release("openrlhf")
         if not isinstance(getattr(cls, "guard", None), Guard):
             raise FrameworkError(
                 f"{cls.__name__}: expected a Guard as its attribute guard, "
@@ -172,7 +170,7 @@ class GuardedAgent:
 
     def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
         name = uuid4().hex
-        turns = [r.completions(texts[i], name, i) for i, r in enumerate(rollouts)]
+        turns = [r.rows(texts[i], name, i) for i, r in enumerate(rollouts)]
         found = review(self.guard, [turn for of_one in turns for turn in of_one])
         return GroupReview.of_turns(found, [len(of_one) for of_one in turns])
 

@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard.adapters.received import MALFORMED, claimed, received
+from grpo_guard.adapters.received import Row, as_malformed, claimed, received
 from grpo_guard.completion import Completion
+from grpo_guard.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
 # environment returns cannot claim to be validation, or to be one of fewer siblings.
 TOLD: Final = "grpo_guard"
-# In a completion's metadata: why nobody could read it.
-UNREAD: Final = "guard_unread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,9 @@ def last_row(data: Any) -> Any:
     return row
 
 
-def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Completion]:
+def rows_from(
+    data: Any, tokenizer: Any, max_tokens: int, *, rejects_unread: bool = False
+) -> list[Row]:
     """All that a trajectory trains on, in order.
 
     Args:
@@ -85,22 +86,23 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
         tokenizer: The policy's.
         max_tokens: Longest response that the rollout allows; as long as that without an EOS is
             ``finish_reason="length"``.
+        rejects_unread: Reject what nobody can read: how many turns a trajectory takes is up to who
+            writes it, and where abstentions pass, that would be a reward at will.
     """
     told = told_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
-    completions: list[Completion] = []
+    rows: list[Row] = []
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
         mask = told.masks[i] if told else None
         if mask is None and turns is not None and int(turns[i] or 0) > 2:
-            why = "several turns: which tokens are the model's is known to the agent-loop hook only"
-            completions.append(replace(_plain(data, i), metadata={UNREAD: why}))
+            rows.append(Row(_plain(data, i), _unread(rejects_unread)))
             continue
         first = _plain(data, i)
         theirs = _node(_columns(data, i)) is not None  # also where it cannot be read
         log_probs = told.log_probs[i] if told else None
         runs = list(_runs(mask, len(ids)))
-        if not runs and (i < len(data) - 1 or completions):
+        if not runs and (i < len(data) - 1 or rows):
             continue  # it trains nothing
         for n, (start, end) in enumerate(runs or [(0, 0)]):
             before, turn = prompt_ids + ids[:start], ids[start:end]
@@ -118,10 +120,10 @@ def completions_from(data: Any, tokenizer: Any, max_tokens: int) -> list[Complet
                 # Compared with the same of the siblings, the last turn with the last.
                 group=first.group if last else f"{first.group}/{i}/{n}",
                 finish_reason=finish,
-                metadata=_wrong(turn, len(tokenizer)),
             )
-            completions.append(_with_log_probs(completion, log_probs, start, end))
-    return completions
+            completion = _with_log_probs(completion, log_probs, start, end)
+            rows.append(Row(completion, _wrong(turn, len(tokenizer))))
+    return rows
 
 
 def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
@@ -146,10 +148,17 @@ def _text(tokenizer: Any, ids: Sequence[int], of_a_peer: bool) -> str:
     return str(tokenizer.decode(ids[:-1] if ends else ids))
 
 
-def _wrong(ids: Sequence[int], vocabulary: int) -> dict[str, str]:
-    """Metadata of a completion with ids that no text shows: embeddings are padded beyond them."""
+def _unread(rejects: bool) -> Verdict:
+    why = "several turns: which tokens are the model's is known to the agent-loop hook only"
+    if rejects:
+        return reject("verl", Cause.MALFORMED, why)
+    return abstain("verl", Cause.UNSUPPORTED, why)
+
+
+def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:
+    """The verdict on ids that no text shows: embeddings are padded beyond the tokenizer's."""
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
-    return {} if place is None else {MALFORMED: f"no token of the vocabulary at place {place}"}
+    return None if place is None else as_malformed(f"no token of the vocabulary at place {place}")
 
 
 def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
@@ -171,7 +180,7 @@ def _columns(data: Any, i: int) -> dict[str, Any]:
 
 
 def _plain(data: Any, i: int) -> Completion:
-    """What the columns of the data set say, without tokens."""
+    """What the columns of the data set say, without tokens; of a prompt that cannot be read, ""."""
     columns = _columns(data, i)
     told = told_of(data.non_tensor_batch)
     return received(
@@ -183,7 +192,7 @@ def _plain(data: Any, i: int) -> Completion:
         slot=columns.get("session_id"),
         reference=claimed(columns.get("reward_model"), "ground_truth"),
         task=columns.get("data_source"),
-    )
+    ).completion
 
 
 def _node(columns: Mapping[str, Any]) -> Any:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from grpo_guard.adapters.received import MALFORMED, read, received
-from grpo_guard.completion import MAX_PROMPT_PARTS, Completion, plain_prompt
+from grpo_guard.adapters.received import Row, read, received
+from grpo_guard.completion import MAX_PROMPT_PARTS, plain_prompt
+
+MALFORMED: Final = "guard_malformed"
+"""The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
 
-def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Completion]:
+def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
     """The batch behind TRL's keywords, in the trainer's order.
 
     Columns that are used where they are present: ``node`` or ``peer``; ``answer``, ``solution`` or
@@ -22,15 +25,13 @@ def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> lis
     tokenisation of the prompt: a sender who may choose the prompt chooses what looks likely after
     it. In a column ``round`` or ``slot``, what is no integer is None, not this function's own
     count: whoever leaves it out must not be given a slot. What `peer_rollouts` could not pass on
-    has the reason in its metadata, under `MALFORMED`.
+    (column `MALFORMED`) and what is no completion is rejected, and the batch goes on.
 
     Of messages with images the text is judged; the images count for which rows are a group.
 
     Args:
         kwargs: As TRL calls a reward function.
         tokenizer: The trainer's; None = not known, messages are taken as they are.
-
-    A row that is no completion is marked in the same way, and its batch goes on.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -49,10 +50,10 @@ def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> lis
     malformed = _column(kwargs, n, MALFORMED)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
-    batch = []
+    batch: list[Row] = []
     for i, said in enumerate(kwargs["completions"]):
         row_ids = None if ids is None else ids[i]
-        completion = received(
+        row = received(
             prompts[i],  # type: ignore[index]  # checked above
             read(_text, said, row_ids, tokenizer),
             malformed=malformed[i],
@@ -64,9 +65,9 @@ def completions_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> lis
             reference=references[i],
             task=tasks[i],
         )
-        group = groups.setdefault(prompt_key(completion.prompt), len(groups))
-        slot = completion.slot if slots else sizes[group]
-        batch.append(replace(completion, group=group, slot=slot))
+        group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
+        slot = row.completion.slot if slots else sizes[group]
+        batch.append(replace(row, completion=replace(row.completion, group=group, slot=slot)))
         sizes[group] += 1
     return batch
 

@@ -14,7 +14,7 @@ For another subclass put the mixin before it: ``class Mine(GuardedTrainer, Their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,16 +22,14 @@ import torch
 from torch import Tensor
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
-from grpo_guard.adapters.received import MALFORMED
+from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import chosen_policy
-from grpo_guard.adapters.trl import log_review
-from grpo_guard.adapters.trl_batch import completions_from, counts_slots, tokenizer_of
-from grpo_guard.adapters.trl_forward import ReusesForward
-from grpo_guard.adapters.trl_leaks import is_rloo, refuse_leaks, require_hooks
-from grpo_guard.adapters.trl_masks import keep_mask, take_out
-from grpo_guard.adapters.trl_review import BatchReviewer
-from grpo_guard.adapters.trl_versions import require_trl
-from grpo_guard.completion import Completion
+from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.forward import ReusesForward
+from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
+from grpo_guard.adapters.trl.review import BatchReviewer
+from grpo_guard.adapters.trl.reward import log_review
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
@@ -59,7 +57,7 @@ class GuardedTrainer(ReusesForward):
     """
 
     def __init__(self, *args: Any, guard: Guard, mask_spans: bool = False, **kwargs: Any) -> None:
-        require_trl()
+        require_release("trl")
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
@@ -121,7 +119,7 @@ class GuardedTrainer(ReusesForward):
             "completion_ids": completion_ids_list,
             "trainer_state": self.state,  # type: ignore[attr-defined]
         }
-        batch = completions_from(given, tokenizer=tokenizer_of(self))
+        batch = rows_from(given, tokenizer=tokenizer_of(self))
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         return self._settled(rewards, review, batch)
@@ -136,7 +134,7 @@ class GuardedTrainer(ReusesForward):
         )
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
-    def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Completion]) -> Tensor:
+    def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
         """The rewards of all ranks after the veto, [rows, functions]; NaN = says nothing.
 
         Every rank settles all rows, from rulings that they exchange, and comes to the same rewards.
@@ -145,12 +143,8 @@ class GuardedTrainer(ReusesForward):
         spans = self._masked(review, batch)
         own = [
             # What loses tokens keeps its reward. What an adapter put right is nobody's work.
-            Ruling.ACCEPTED
-            if of_row
-            else Ruling.BARRED
-            if MALFORMED in c.metadata and verdict.rejected
-            else ruling_of(verdict)
-            for verdict, c, of_row in zip(review.verdicts, batch, spans, strict=True)
+            Ruling.BARRED if row.put_right else Ruling.ACCEPTED if of_row else ruling_of(verdict)
+            for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
         factors = review.length_factors or [1.0] * len(batch)
         exchanged = torch.tensor([own, factors], dtype=torch.float32, device=rewards.device).T
@@ -170,19 +164,19 @@ class GuardedTrainer(ReusesForward):
         start = self.accelerator.process_index * len(batch)  # type: ignore[attr-defined]
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
         self._taken_out = [
-            ((0, len(c.completion_ids or ())),)
-            if not settled.kept[start + i] or MALFORMED in c.metadata
+            ((0, len(row.completion.completion_ids or ())),)
+            if not settled.kept[start + i] or row.put_right
             else spans[i]
-            for i, c in enumerate(batch)
+            for i, row in enumerate(batch)
         ]
         kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
 
-    def _masked(self, review: Review, batch: Sequence[Completion]) -> list[tuple[Span, ...]]:
+    def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
         """The tokens that each rejection rests on and that leave the loss in its place, [B]."""
         if not self.mask_spans:
             return [()] * len(batch)
-        lengths = [len(c.completion_ids or ()) for c in batch]
+        lengths = [len(row.completion.completion_ids or ()) for row in batch]
         spans = [flagged_tokens(v, n) for v, n in zip(review.verdicts, lengths, strict=True)]
         flagged = sum(len({t for a, b in of_row for t in range(a, b)}) for of_row in spans)
         share = flagged / max(1, sum(lengths))
@@ -194,7 +188,7 @@ class GuardedTrainer(ReusesForward):
 def _trainer(name: str, base: str) -> type:
     import trl
 
-    require_trl()
+    require_release("trl")
     return type(name, (GuardedTrainer, getattr(trl, base)), {"__module__": __name__})
 
 
@@ -203,3 +197,37 @@ def __getattr__(name: str) -> Any:
     if name not in bases:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _trainer(name, bases[name])
+
+
+def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device: Any) -> Tensor:
+    """1 where a token may train and 0 where it is flagged, [B, C]."""
+    keep = torch.ones(shape, dtype=torch.long, device=device)
+    for row, spans in enumerate(flagged):
+        for start, end in spans:
+            keep[row, start:end] = 0
+    return keep
+
+
+def take_out(
+    output: dict[str, Any], keep: Tensor, gather: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    """GRPOTrainer's batch without the flagged tokens; every rank must call it.
+
+    `tool_mask` takes tokens out of the loss and leaves attention alone. The losses dapo, cispo and
+    vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before.
+
+    Args:
+        output: As `_generate_and_score_completions` gives it.
+        keep: 0 on flagged tokens, [B, C].
+        gather: Brings the ranks' tensors together.
+    """
+    before = output["completion_mask"]
+    if "tool_mask" in output:
+        before = before * output["tool_mask"]
+    removed = gather((before * (1 - keep)).sum().reshape(1)).sum()
+    if not removed:
+        return output
+    # At least 1: the releases up to 1.6 divide by it as it stands, and all may be flagged.
+    items = (output["num_items_in_batch"] - removed).clamp(min=1)
+    mask = output["tool_mask"] * keep if "tool_mask" in output else keep
+    return {**output, "tool_mask": mask, "num_items_in_batch": items}

@@ -18,7 +18,7 @@ from grpo_guard.adapters.reward_function import (
     chosen_policy,
     without_leaving_out,
 )
-from grpo_guard.adapters.trl import GuardedCalls, inspected
+from grpo_guard.adapters.trl.reward import GuardedReward, inspected
 from grpo_guard.guard import Guard
 
 
@@ -44,18 +44,18 @@ class MsSwiftAdapter:
 
 
 def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
-    calls = GuardedCalls(function, guard)
+    reward = GuardedReward(function, guard)
     if function.is_async:
 
         async def guarded_async(completions: Sequence[Any], **columns: Any) -> list[float | None]:
             own = {"completions": completions, **columns}
-            return await calls.acall(_as_of_trl(own), own)
+            return await reward.acall(own, **_as_of_trl(own))
 
         return function.dress(guarded_async)
 
     def guarded(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         own = {"completions": completions, **columns}
-        return calls.call(_as_of_trl(own), own)
+        return reward(own, **_as_of_trl(own))
 
     return function.dress(guarded)
 

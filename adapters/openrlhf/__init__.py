@@ -1,0 +1,5 @@
+"""OpenRLHF, 0.10 and later: a reward file, or an agent file that sees token ids and whole groups.
+
+``reward`` guards a ``reward_func``, with ``query`` to tell a completion from its prompt. ``agent``
+guards an executor: ``rollout`` is one sample of it, ``groups`` what the samples of a prompt earn.
+"""

@@ -1,0 +1,42 @@
+"""Which releases of the trainers the adapters are for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Final
+
+from grpo_guard.framework import FrameworkError
+
+_OLDEST: Final = {
+    "trl": (
+        (1, 6),
+        "counts a completion that is left out as reward 0 in its group's baseline, and calls the "
+        "guard in other ways",
+    ),
+    "verl": (
+        (0, 9, 1),
+        "has no reward workers of this kind and reads its reward function elsewhere in the "
+        "configuration",
+    ),
+    # Before this release `execute` has no images, and agents return through a queue or without one.
+    "openrlhf": ((0, 10), "calls agents in other ways"),
+}
+
+
+def require_release(trainer: str) -> None:
+    """Raises FrameworkError where the installed trainer is too old.
+
+    Where it is not installed nothing is said: what serves a trainer may run without it.
+    """
+    oldest, trouble = _OLDEST[trainer]
+    try:
+        version = importlib.metadata.version(trainer)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    if numbers and tuple(map(int, numbers[0].split(".")))[: len(oldest)] < oldest:
+        needed = ".".join(map(str, oldest))
+        raise FrameworkError(
+            f"{trainer} {version} {trouble}; guarded runs need {trainer} >= {needed}."
+        )

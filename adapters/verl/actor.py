@@ -1,0 +1,162 @@
+"""verl: the collector as a named Ray actor, its log, and what its absence comes to.
+
+verl's trainers do not log what a reward function says beside its reward, so the collector writes
+its own: one JSON line a step into a file, and the same to the logger ``grpo_guard``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
+from grpo_guard.adapters.verl.settings import Settings
+from grpo_guard.completion import Completion
+from grpo_guard.guard import AbstainWindow
+from grpo_guard.metrics import metrics
+from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
+from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept
+
+logger = logging.getLogger("grpo_guard")
+NAME: Final = "grpo_guard_collector"
+
+
+class Collector(SiblingCollector):
+    """The actor's class."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(
+            lambda: settings.guard_config().build().under(settings.policy()),
+            most_waiting=500 * settings.num_workers,
+            log=StepLog(settings.metrics).add,
+        )
+
+
+class CollectorHandle:
+    """A worker's way to the collector.
+
+    The actor belongs to the worker that asked for it first and ends with the run. Where it died,
+    what waited for it is abstained on, and the next trajectory starts it anew.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._actor: Any = None
+        # Counts what was heard and what was not, so that a run without a guard does not go on.
+        self.policy = settings.policy()
+        self._heard = AbstainWindow(self.policy)
+        self._lowest = 0.0
+
+    async def settle(self, trajectory: Trajectory) -> Settled:
+        """The collector's word; an abstention where it died or does not answer in time.
+
+        Raises:
+            AbstainError: it abstained too often, or could not be asked too often.
+        """
+        import ray
+
+        verdict = accept("verl")
+        settled: Settled | None = None
+        timeout = trajectory.timeout + self._settings.answer_timeout
+        try:
+            answer = self._get().settle.remote(trajectory)
+            settled = await asyncio.wait_for(answer, timeout)
+        except ray.exceptions.RayTaskError:
+            raise  # the guard's own error, e.g. AbstainError
+        except ray.exceptions.RayError as error:
+            self._actor = None
+            verdict = abstain("verl", Cause.FAULT, "the collector did not answer")
+            logger.error("the guard's collector is gone: %s", error)
+        except TimeoutError:
+            verdict = abstain("verl", Cause.TIMEOUT, "the collector did not answer")
+            logger.error("the guard's collector did not answer within %s s", timeout)
+        self._heard.add([Completion("", "")], [verdict])
+        if settled is not None:
+            return settled
+        refuse_abstentions(self.policy, [verdict])
+        given, rulings = [[trajectory.score]], [ruling_of(verdict)]
+        earned = settle(given, rulings, self.policy, lowest_seen=self._lowest)
+        self._lowest = min(self._lowest, *earned.lowest)
+        ((score,),) = earned.rewards
+        # The siblings' mean is lost with the collector.
+        value = min(0.0, trajectory.score or 0.0) if score is None else score
+        return Settled(value, score is None, Outcome.ABSTAIN, verdict.cause, 1)
+
+    def absent(self, uid: str, step: int | None, siblings: int) -> None:
+        """Tell that a trajectory will not come. Nobody waits for the answer."""
+        import ray
+
+        try:
+            timeout = self._settings.sibling_timeout
+            self._get().absent.remote(uid, step, siblings, timeout)
+        except ray.exceptions.RayError:
+            self._actor = None
+
+    def _get(self) -> Any:
+        if self._actor is None:
+            import ray
+
+            options = {"num_cpus": 0, **self._settings.actor_options}
+            self._actor = (
+                ray.remote(Collector)
+                .options(name=NAME, get_if_exists=True, max_concurrency=100_000, **options)
+                .remote(self._settings)
+            )
+        return self._actor
+
+
+logger = logging.getLogger("grpo_guard")
+
+
+class StepLog:
+    """Gathers verdicts and writes them down per step.
+
+    A line is written when a later step begins, and a while after its first verdict in any case, so
+    that little is lost when the run ends. A step may have several lines: add them up by their
+    ``completions``.
+
+    Args:
+        path: JSONL file, appended to; None = only the logger.
+        after: Seconds after which a line is written.
+    """
+
+    def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
+        self.path, self._after = None if path is None else Path(path), after
+        self._steps: OrderedDict[int | None, list[Verdict]] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, steps: Sequence[int | None], verdicts: Sequence[Verdict]) -> None:
+        """Take note of one batch; ``steps`` has the training step of each verdict."""
+        for step, verdict in zip(steps, verdicts, strict=True):
+            self._steps.setdefault(step, []).append(verdict)
+        newest = next(reversed(self._steps), None)
+        for step in [s for s in self._steps if s != newest]:
+            self._write(step)
+        if self._steps and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._after, self.flush)
+
+    def flush(self) -> None:
+        """Write what there is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for step in list(self._steps):
+            self._write(step)
+
+    def _write(self, step: int | None) -> None:
+        verdicts = self._steps.pop(step)
+        figures = {"step": step, "completions": len(verdicts), **metrics(verdicts)}
+        line = json.dumps(figures)
+        logger.info("guard: %s", line)
+        if self.path is None:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:  # a full disk is no reason to stop training
+            logger.warning("%s: the guard's figures cannot be written: %s", self.path, error)

@@ -1,0 +1,184 @@
+"""verl: the agent-loop hook, which knows what a reward worker is not told.
+
+    +actor_rollout_ref.rollout.agent.agent_loop_manager_class=\
+grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
+
+It tells the reward manager how many siblings there are, whether this is validation, which tokens
+the model wrote and with which log-probs; it tells the collector of rollouts that failed; and it
+zeroes the ``response_mask`` of what is left out, so that no loss, KL or entropy term trains on it.
+
+`GuardedAgentLoopManager` is for verl's present trainers, `GuardedAgentLoopManagerV0` for
+``trainer.use_v1=False``. For a worker or manager of your own, put `GuardedRollouts` or
+`GuardedManager` first among the bases.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from grpo_guard.adapters.verl.actor import CollectorHandle
+from grpo_guard.adapters.verl.batch import TOLD, Told
+from grpo_guard.adapters.verl.settings import Settings, training_rollouts
+from grpo_guard.framework import FrameworkError
+
+
+@dataclass(slots=True)
+class _Rollout:
+    """What is known of the rollout that the running task works on."""
+
+    validation: bool
+    siblings: int
+    step: int | None
+    scored: bool = False
+    left_out: bool = False
+
+
+_rollout: contextvars.ContextVar[_Rollout] = contextvars.ContextVar("grpo_guard_rollout")
+_siblings: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "grpo_guard_siblings", default=None
+)
+
+
+class GuardedRollouts:
+    """Mixin for verl's ``AgentLoopWorker`` and its subclasses."""
+
+    config: Any
+    reward_loop_worker_handles: Any
+    _handle: CollectorHandle | None = None
+
+    async def _run_prompt(self, prompt: Any, *args: Any, **kwargs: Any) -> None:
+        """A data set may say how many answers each prompt gets; its tasks inherit the context."""
+        n = prompt.get("__rollout_n__")
+        _siblings.set(None if n is None else int(n))
+        await super()._run_prompt(prompt, *args, **kwargs)  # type: ignore[misc]
+
+    async def _run_agent_loop(
+        self, sampling_params: Any, trajectory: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        validation = bool(trajectory["validate"])
+        rollout = self.config.actor_rollout_ref.rollout
+        usual = int(rollout.val_kwargs.n) if validation else training_rollouts(self.config)
+        n = _siblings.get() or usual
+        step = trajectory.get("step")
+        # Of a task of its own, so that nobody else sees it.
+        mine = _Rollout(validation, n, None if step is None or int(step) < 0 else int(step))
+        _rollout.set(mine)
+        try:
+            return await super()._run_agent_loop(  # type: ignore[misc]
+                sampling_params, trajectory, *args, **kwargs
+            )
+        finally:
+            # It failed, was cancelled or came back empty: its siblings wait in vain.
+            if not mine.scored and not validation and kwargs.get("uid") is not None:
+                self._collector().absent(str(kwargs["uid"]), mine.step, n)
+
+    async def _compute_score(self, outputs: Sequence[Any], kwargs: Any) -> None:
+        final, mine = outputs[-1], _rollout.get(None)
+        if self.reward_loop_worker_handles is None or mine is None:
+            # The reward comes later, from `compute_rm_score`: nothing is known here.
+            if mine is not None:
+                mine.scored = True
+            await super()._compute_score(outputs, kwargs)  # type: ignore[misc]
+            return
+        # An agent loop with a reward of its own goes past every reward manager in verl.
+        given, final.reward_score = final.reward_score, None
+        told = Told(
+            siblings=mine.siblings,
+            validation=mine.validation,
+            masks=tuple(tuple(o.response_mask) for o in outputs),
+            log_probs=tuple(
+                None if o.response_logprobs is None else tuple(o.response_logprobs) for o in outputs
+            ),
+            score=given,
+            step=mine.step,
+        )
+        await super()._compute_score(outputs, {**kwargs, TOLD: told})  # type: ignore[misc]
+        info = final.extra_fields.get("reward_extra_info") or {}
+        if "guard_left_out" not in info:
+            raise FrameworkError(
+                "verl: the agent-loop hook is in place, but the reward was not guarded; choose "
+                "GuardedRewardManager as the reward manager"
+            )
+        mine.scored = True
+        mine.left_out = bool(info["guard_left_out"])
+        if mine.left_out:
+            for output in outputs:
+                output.response_mask = [0] * len(output.response_mask)
+
+    async def _agent_loop_postprocess(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainers before v1 take the mask before the score is known."""
+        padded = await super()._agent_loop_postprocess(*args, **kwargs)  # type: ignore[misc]
+        mine = _rollout.get(None)
+        if padded is not None and mine is not None and mine.left_out:
+            padded.response_mask = padded.response_mask * 0
+        return padded
+
+    def _collector(self) -> CollectorHandle:
+        if self._handle is None:
+            self._handle = CollectorHandle(Settings.of(self.config))
+        return self._handle
+
+
+class GuardedManager:
+    """Mixin for verl's ``AgentLoopManager`` and its subclasses.
+
+    Raises:
+        FrameworkError: the configuration is one in which verl would not call the guard.
+        ConfigError: of the guard's file.
+    """
+
+    agent_loop_workers_class: Any
+    guarded_worker: str
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        Settings.of(config).policy()
+        manager = config.reward.reward_manager
+        if manager.source == "register" and manager.name != "grpo_guard":
+            raise FrameworkError(
+                f"verl: the agent-loop hook needs GuardedRewardManager, but the reward manager is "
+                f"{manager.name!r}; see docs/verl.md"
+            )
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        import ray
+
+        # verl's own is set by now.
+        self.agent_loop_workers_class = ray.remote(_made(self.guarded_worker))
+
+
+@cache
+def _made(name: str) -> type:
+    """A class of the installed verl with the mixin before it, when it is first asked for."""
+    from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
+
+    more: dict[str, Any] = {"__module__": __name__}
+    if name == "GuardedAgentLoopWorkerV0":
+        return type(name, (GuardedRollouts, AgentLoopWorker), more)
+    if name == "GuardedAgentLoopManagerV0":
+        more["guarded_worker"] = "GuardedAgentLoopWorkerV0"
+        return type(name, (GuardedManager, AgentLoopManager), more)
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+    if name == "GuardedAgentLoopWorker":
+        # It is a Ray actor already, of which nothing can be derived but from the class behind it.
+        worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+        return type(name, (GuardedRollouts, worker), more)
+    more["guarded_worker"] = "GuardedAgentLoopWorker"
+    return type(name, (GuardedManager, AgentLoopManagerTQ), more)
+
+
+_MADE = (
+    "GuardedAgentLoopManager",
+    "GuardedAgentLoopManagerV0",
+    "GuardedAgentLoopWorker",
+    "GuardedAgentLoopWorkerV0",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MADE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _made(name)

@@ -1,0 +1,54 @@
+"""One completion's way from the trainer's call of a reward function to the first verifier."""
+
+import inspect
+import sys
+import threading
+
+import pytest
+from rule_verifiers import NoWord
+
+from grpo_guard import AllOf, CompletionVerifier, Guard
+from grpo_guard.verdict import accept
+
+
+class Looking(CompletionVerifier):
+    """Records the functions of grpo_guard between the trainer's call and itself."""
+
+    name = "looking"
+
+    def __init__(self):
+        self.caller = threading.get_ident()
+        self.passed = []
+
+    def verify(self, batch):
+        frames = [info.frame for info in inspect.stack()[1:]]
+        if threading.get_ident() != self.caller:
+            frame = sys._current_frames()[self.caller]  # it waits for this thread
+            while frame is not None:
+                frames.append(frame)
+                frame = frame.f_back
+        self.passed = [
+            (frame.f_globals["__name__"], frame.f_code.co_qualname)
+            for frame in frames
+            if frame.f_globals["__name__"].startswith("grpo_guard.")
+            and frame.f_code.co_name != "<listcomp>"  # none since Python 3.12
+        ]
+        return [accept(self.name)] * len(batch)
+
+
+def ones(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("stack", [lambda v: v, lambda v: AllOf(v, NoWord())])
+def test_trls_call_reaches_the_guard_in_three_steps(stack):
+    verifier = Looking()
+    Guard(stack(verifier))(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
+    before = verifier.passed[verifier.passed.index(("grpo_guard.guard", "Guard.review")) + 1 :]
+    assert len(before) <= 3, before
+
+
+def test_trls_call_reaches_a_verifier_in_eight_steps():
+    verifier = Looking()
+    Guard(verifier)(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
+    assert len(verifier.passed) <= 8, verifier.passed
