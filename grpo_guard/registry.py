@@ -16,9 +16,9 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-T = TypeVar("T", bound=type)
-
 from grpo_guard.redaction import hidden, secrets_in
+
+T = TypeVar("T", bound=type)
 
 VERIFIERS = "grpo_guard.verifiers"
 ATTACKS = "grpo_guard.attacks"
