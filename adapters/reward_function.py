@@ -7,14 +7,15 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
-from grpo_guard.guard import Guard
+from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import Policy, Rule
+from grpo_guard.verdict import reject
 
 logger = logging.getLogger("grpo_guard")
 
@@ -99,7 +100,7 @@ class RewardFunction:
                 raise TypeError
             return None if value is None else float(value)
         except OverflowError:  # an integer out of an author's text has no end
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
         except (TypeError, ValueError):
             raise TypeError(
                 f"{self.name}: expected a number or None as reward {row}, got {shown(value)}"
@@ -145,6 +146,30 @@ def without_no_gain(place: str, instead: str) -> Cannot:
 def rewards_only(guard: Guard, trainer: str) -> Guard:
     """The guard under the rules that such a trainer can carry out; raises FrameworkError."""
     return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
+
+
+def settled_finite(
+    guard: Guard, review: Review | None, rewards: Sequence[float | None]
+) -> list[float]:
+    """What is earned where a trainer cannot bear None, NaN or infinities.
+
+    What the function had no finite number for earns what a rejected completion does: 0 would be a
+    gain where wrong answers get -1, and authors may know how to make a grader say NaN.
+
+    Args:
+        guard: Settles.
+        review: None = the guard could not look, and nothing earns.
+        rewards: Of one function, [n].
+    """
+    given = [x if x is not None and math.isfinite(x) else None for x in rewards]
+    if review is None:
+        return [min(0.0, x or 0.0) for x in given]
+    verdicts = [
+        reject("reward", message="no finite reward") if x is None else verdict
+        for x, verdict in zip(given, review.verdicts, strict=True)
+    ]
+    kept = guard.settle([x or 0.0 for x in given], replace(review, verdicts=verdicts))
+    return [x or 0.0 for x in kept]
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:

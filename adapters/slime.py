@@ -37,6 +37,7 @@ from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
+_LARGEST = 1e150  # its square is finite
 _BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
 
 
@@ -150,11 +151,13 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
     """
     raw = [sample.get_reward_value(args) for sample in samples]
+    known = [isinstance(r, int | float) and abs(r) <= _LARGEST for r in raw]
     if args.advantage_estimator not in _BY_GROUP or not args.rewards_normalization:
         return raw, list(raw)
     groups: dict[Any, list[int]] = {}
     for i, sample in enumerate(samples):
-        if not getattr(sample, _LEFT_OUT, False):
+        # One reward that is no finite number would be its whole group's advantage.
+        if known[i] and not getattr(sample, _LEFT_OUT, False):
             place = ("row", i // args.n_samples_per_prompt)
             key = place if sample.group_index is None else sample.group_index
             groups.setdefault(key, []).append(i)

@@ -388,4 +388,7 @@ def _without_secrets(data: Any) -> Iterator[None]:
         said = hidden(str(error), secrets_in(data))
         if said == str(error):
             raise
-        raise ConfigError(said) from None
+    else:
+        return
+    # Out here, or the error that quotes the key would travel along as this one's context.
+    raise ConfigError(said)

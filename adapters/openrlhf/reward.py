@@ -13,9 +13,7 @@ batch of one, so ``Policy.abstain_window`` counts completions.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.openrlhf.query import completion_text
@@ -24,12 +22,13 @@ from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    settled_finite,
     without_leaving_out,
 )
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
-from grpo_guard.verdict import Outcome, reject
+from grpo_guard.verdict import Outcome
 
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
@@ -77,7 +76,7 @@ class OpenRLHFAdapter:
             def settle(value: Any, guard: Guard) -> float | list[float]:
                 flat = value.reshape(-1) if hasattr(value, "reshape") else value
                 flat = [flat] if isinstance(flat, int | float | None) else flat
-                numbers = _finite(function.rewards(flat, len(queries)), guard, review)
+                numbers = settled_finite(guard, review, function.rewards(flat, len(queries)))
                 return numbers[0] if len(numbers) == 1 else numbers
 
             rewards, scores = settle(result["rewards"], guard), result.get("scores")
@@ -101,21 +100,6 @@ def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any])
         # another error. Let through, a full disk would switch the guard off.
         logger.error("the guard failed; the reward is 0", exc_info=error)
     return None
-
-
-def _finite(rewards: Sequence[float | None], guard: Guard, review: Review | None) -> list[float]:
-    """What is earned. One that the function had no number for earns what a rejected one does: 0
-    would be a gain where wrong answers get -1, and authors may know how to make a grader say NaN.
-    """
-    given = [x if x is not None and math.isfinite(x) else None for x in rewards]
-    if review is None:
-        return [min(0.0, x or 0.0) for x in given]
-    verdicts = [
-        reject("reward", message="no finite reward") if x is None else verdict
-        for x, verdict in zip(given, review.verdicts, strict=True)
-    ]
-    kept = guard.settle([x or 0.0 for x in given], replace(review, verdicts=verdicts))
-    return [x or 0.0 for x in kept]
 
 
 def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]:

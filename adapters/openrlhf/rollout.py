@@ -161,7 +161,7 @@ def number(value: Any) -> float | None:
     try:
         return None if value is None else float(value)
     except OverflowError:  # an integer out of an author's text has no end
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _texts_before(tokenizer: Any, ids: Sequence[int], starts: Sequence[int]) -> list[str]:

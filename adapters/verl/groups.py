@@ -204,18 +204,17 @@ class SiblingCollector:
             rows = [row for t in trajectories for row in t.rows]
             try:
                 review = await asyncio.to_thread(review_rows, self._guard_ready(), rows)
+                combined = _by_trajectory(review, trajectories)
+                if self._log is not None:
+                    self._log([t.step for t in trajectories], combined.verdicts)
+                start = 0
+                for key, group in groups:
+                    end = start + len(group.members)
+                    self._settle_group(key, group, _part(combined, start, end))
+                    start = end
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 for _, group in groups:
                     _fail(group, error)
-                continue
-            combined = _by_trajectory(review, trajectories)
-            if self._log is not None:
-                self._log([t.step for t in trajectories], combined.verdicts)
-            start = 0
-            for key, group in groups:
-                end = start + len(group.members)
-                self._settle_group(key, group, _part(combined, start, end))
-                start = end
 
     def _settle_group(self, key: Key, group: _Group, review: Review) -> None:
         guard, rows = self._guard_ready(), [t for t, _ in group.members]

@@ -10,18 +10,18 @@ the empty string, and verifiers that score tokens given the prompt are of no use
 batch of one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and
 whole groups.
 
-verl passes on whatever a reward function returns: None, NaN and infinities become 0 here.
+verl passes on whatever a reward function returns: None, NaN and infinities earn here what a
+rejected completion earns.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
-from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
+from grpo_guard.adapters.reward_function import RewardFunction, rewards_only, settled_finite
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
@@ -63,9 +63,8 @@ class VerlAdapter:
                     f"{function.name}: expected a dict with 'score', got {shown(result)}"
                 )
             rewards = function.rewards([result["score"] if scored else result], 1)
-            kept = guard.settle(rewards, found)[0]
             # verl looks at no reward: one NaN makes all advantages of its group NaN.
-            score = kept if kept is not None and math.isfinite(kept) else 0.0
+            (score,) = settled_finite(guard, found, rewards)
             return {**result, "score": score} if scored else score
 
         def dressed(wrapper: Any) -> Any:
