@@ -81,7 +81,7 @@ class CollectorHandle:
         refuse_abstentions(self.policy, [verdict])
         given, rulings = [[trajectory.score]], [ruling_of(verdict)]
         earned = settle(given, rulings, self.policy, lowest_seen=self._lowest)
-        self._lowest = min(self._lowest, *earned.lowest)
+        self._lowest = min([self._lowest, *earned.lowest])
         ((score,),) = earned.rewards
         # The siblings' mean is lost with the collector.
         value = min(0.0, trajectory.score or 0.0) if score is None else score
