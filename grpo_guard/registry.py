@@ -51,7 +51,7 @@ def load(group: str, name: str) -> Any:
         UnknownNameError: with the names that exist, and the nearest one; or there is no such class.
         ImportError: an optional package is missing; with the command that installs it.
     """
-    if ":" in name:
+    if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
         return _imported(name)
     choose(names(group), name)
     if group == VERIFIERS and name in _registered:
@@ -103,10 +103,11 @@ def _imported(name: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:  # whatever happens at import
+        got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
         raise UnknownNameError(
-            f"expected a class that can be imported, as package.module:Class, got {name!r}: "
-            f"{type(error).__name__}: {error!s:.200}"
-        ) from error
+            f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
+            f"{type(error).__name__}: {why:.200}"
+        ) from None
 
 
 def choose(known: Collection[str], name: str) -> str:
