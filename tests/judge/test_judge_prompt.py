@@ -117,7 +117,7 @@ def test_any_name_in_angle_brackets_is_a_token(brackets):
 
 
 def test_falcons_tokens_have_their_brackets_the_other_way_round():
-    assert neutralised(">>QUESTION<< a >>ANSWER<<") == "›>QUESTION<< a ›>ANSWER<<"
+    assert neutralised(">>QUESTION<< 4, 5 >>ANSWER<<") == "›>QUESTION<< 4, 5 ›>ANSWER<<"
     assert neutralised("1 >> 2, A>>B<<C") == "1 >> 2, A>>B<<C"
 
 
