@@ -102,8 +102,14 @@ class GuardConfig(Options):
     policy: PolicyConfig = PolicyConfig()
     preset: str | None = None
     state: str | None = None
-    verifier: dict[str, Any] | None = None
+    # No `repr`: a backend's key may stand in it.
+    verifier: dict[str, Any] | None = Field(default=None, repr=False)
     ledger: LedgerConfig | None = None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Without a preset's options either."""
+        known = type(self).model_fields
+        return ((name, value) for name, value in super().__repr_args__() if name in known)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

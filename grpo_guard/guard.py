@@ -89,10 +89,7 @@ class Guard:
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
-        if "no_gain" in self.policy.rules("on_reject"):
-            _require_standing_asked(verifier)
-        if "pass" in self.policy.rules("on_abstain"):
-            _require_no_abstention_at_will(verifier)
+        _require_fitting(verifier, self.policy)
         self.ledger = ledger
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
@@ -108,6 +105,7 @@ class Guard:
         if policy == self.policy:
             return self
         if policy not in self._under:
+            _require_fitting(self.verifier, policy)
             other = copy.copy(self)
             other.policy = policy
             self._under[policy] = other
@@ -176,9 +174,11 @@ class Guard:
             policy: In place of the guard's own, for the veto.
 
         Raises:
-            ValueError: not one reward per verdict.
+            ValueError: not one reward per verdict; or ``policy`` does not fit, as at construction.
             AbstainError: something abstained and the policy says to raise.
         """
+        if policy is not None:
+            _require_fitting(self.verifier, policy)
         policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
@@ -248,6 +248,14 @@ def _checked(given: Sequence[Verdict | None], expected: int) -> Sequence[Verdict
         if not isinstance(verdict, Verdict | None):
             raise TypeError(f"given: expected a Verdict or None, got {shown(verdict)}")
     return given
+
+
+def _require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
+    """Raises ValueError where a policy would pay for what a verifier lets its authors do."""
+    if "no_gain" in policy.rules("on_reject"):
+        _require_standing_asked(verifier)
+    if "pass" in policy.rules("on_abstain"):
+        _require_no_abstention_at_will(verifier)
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:

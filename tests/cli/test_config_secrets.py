@@ -172,3 +172,13 @@ def test_what_is_no_secret_is_left_as_it_is():
     assert hidden("a key of none", ["no", "", "key"]) == "a key of none"
     assert hidden("maximum context length is 4096", [KEY]) == "maximum context length is 4096"
     assert secrets_in({"max_tokens": 5, "api_key_env": "MY_KEY", "model": "a/b"}) == set()
+
+
+def test_a_configuration_shows_no_key_of_its_own():
+    backend = {"type": "openai", "api_key": KEY, "model": "m"}
+    for data in (
+        {"verifier": {"type": "judge", "backend": backend}},
+        {"preset": "judged", "backend": backend},
+    ):
+        config = GuardConfig.read(data, "")
+        assert KEY not in f"{config!r} {config}"

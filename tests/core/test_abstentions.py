@@ -249,3 +249,12 @@ def test_a_file_says_it_too(tmp_path):
     path.write_text("policy: {on_abstain: pass}\nverifier: {type: recurrence}\n")
     with pytest.raises(ConfigError, match=r"policy: .*recurrence sets completions aside"):
         GuardConfig.from_yaml(path).build()
+
+
+def test_no_other_way_lets_pass_what_is_refused_at_construction():
+    """An attack on the operator's own loop: settle() and under() took a policy unseen."""
+    guard, passing = Guard(LengthVerifier()), Policy(on_abstain="pass")
+    review = guard.review([Completion("p", "t")])
+    for use in (lambda: guard.settle([1.0], review, policy=passing), lambda: guard.under(passing)):
+        with pytest.raises(ValueError, match="'pass' would pay"):
+            use()
