@@ -115,6 +115,6 @@ def _config(config: SwarmConfig, command: str) -> dict[str, Any]:
         "task": "word_problems",
         "swarm": asdict(config),
         "alpha": ALPHA,
-        "policy": asdict(Policy(on_reject=config.on_reject)),
+        "policy": asdict(Policy(on_reject=config.on_reject).chosen()),
         "sampling": asdict(config.sampling),
     }

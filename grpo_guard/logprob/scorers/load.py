@@ -31,7 +31,6 @@ def load_policy(
     Raises:
         ValueError: an unknown dtype, or no model or tokenizer there.
     """
-    _require_model(path_or_id)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -41,6 +40,7 @@ def load_policy(
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
+    _require_model(path_or_id)
     warn_unpinned(path_or_id, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
