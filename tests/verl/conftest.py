@@ -1,3 +1,4 @@
+import contextlib
 import os
 import time
 from importlib.util import find_spec
@@ -72,7 +73,7 @@ def reward_loop(ray_cluster, configuration, tmp_path):
     for loop in loops:
         for worker in loop.reward_loop_workers:
             ray_cluster.kill(worker)
-    if NAME in ray_cluster.util.list_named_actors():
+    with contextlib.suppress(ValueError):  # none was started, or it is going already
         ray_cluster.kill(ray_cluster.get_actor(NAME))
     while any(n.startswith(("reward", NAME)) for n in ray_cluster.util.list_named_actors()):
         time.sleep(0.05)
