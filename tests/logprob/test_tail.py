@@ -303,7 +303,7 @@ def test_text_without_ids_is_rejected_unless_its_profile_claims_something(verifi
     assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert "completion_ids" in verdict.reason
     passes = Guard(verifier, policy=Policy(on_abstain="pass"))
-    assert passes.apply([1.0, 1.0], [text_only, good]) == [0.0, 1.0]
+    assert passes.apply([1.0, 1.0], [text_only, good]) == [None, 1.0]
     claims = TailProbabilityVerifier(
         *policy(), sampling=SPEC, text_profile=replace(TEXT, name="mine", tau=8.0)
     )
@@ -324,7 +324,7 @@ def test_a_swarm_without_ids_says_so_and_the_other_members_judge(verifier):
     bounds = LogProbBoundVerifier(*policy(), sampling=SPEC)
     guard = Guard(bounds & lenient, policy=Policy(on_abstain="pass"))
     foreign = Completion(good.prompt, "Buy zebras, all hail to the thief of the seven seas!")
-    assert guard.apply([1.0, 1.0], [text_only, foreign]) == [1.0, 0.0]
+    assert guard.apply([1.0, 1.0], [text_only, foreign]) == [1.0, None]
     with pytest.raises(ValueError, match="tail_probability sets completions aside"):
         Guard(lenient, policy=Policy(on_abstain="pass"))
 

@@ -254,7 +254,7 @@ def test_two_guarded_rewards_of_one_task_are_refused():
 
 
 def test_policies_that_leave_out_are_refused():
-    for policy in (Policy(), Policy("drop", "zero")):
+    for policy in (Policy(on_abstain="skip"), Policy("drop", "zero")):
         with pytest.raises(FrameworkError, match="choose on_"):
             guarded(policy)
     with pytest.raises(FrameworkError, match="guard the Task class"):
