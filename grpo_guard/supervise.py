@@ -171,9 +171,10 @@ class _Hang:
     given_up: bool = False
 
 
-# Threads that wait for a call, the last one used on top. A new thread a call would cost ten times
-# as much as a quick verifier does.
-_idle: list[queue.SimpleQueue[_Job]] = []
+# Threads that wait for a call, the last one used on top: starting one costs more than a quick
+# verifier does. A burst of calls leaves only a few behind.
+MOST_IDLE = 4
+_idle: list[queue.SimpleQueue[_Job | None]] = []
 # A fork's child has the list and not the threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
@@ -204,16 +205,19 @@ def _answer(verifier: Runnable, batch: tuple[Completion, ...], deadline: float |
                 _hung[hang.verifier] = _hung.get(hang.verifier, 0) + 1
                 raise _HungError from None
             result, error = answers.get()
-    _idle.append(jobs)
+    if len(_idle) < MOST_IDLE:
+        _idle.append(jobs)
+    else:
+        jobs.put(None)
     if error is not None:
         raise error
     return result
 
 
-def _work(jobs: queue.SimpleQueue[_Job]) -> None:
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
     """Call verifiers one after the other, until one of them took longer than it may."""
-    while True:
-        run, answers, hang = jobs.get()
+    while (job := jobs.get()) is not None:
+        run, answers, hang = job
         try:
             answer: _Answer = (run(), None)
         except Exception as error:
@@ -225,4 +229,10 @@ def _work(jobs: queue.SimpleQueue[_Job]) -> None:
             if hang.given_up:
                 _hung[hang.verifier] -= 1
                 return
-        del run, answers, hang, answer  # a model must not outlive its guard in a waiting thread
+        del (
+            job,
+            run,
+            answers,
+            hang,
+            answer,
+        )  # a model must not outlive its guard in a waiting thread
