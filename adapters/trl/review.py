@@ -63,7 +63,15 @@ class BatchReviewer:
         keys = _gathered(distributed, [_digest(prompt_key(row.completion.prompt)) for row in batch])
         owners = _owners(keys)
         if not owners:
-            return self.guard.review(*parts_of(batch))
+            review: Review | None = None
+            failure: Exception | None = None
+            try:
+                review = self.guard.review(*parts_of(batch))
+            except Exception as error:  # the other ranks wait for this one's figures
+                failure = error
+            _exchanged(distributed, failure, None)
+            assert review is not None
+            return _with_all_names(distributed, review)
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
             (r, i): row
@@ -72,22 +80,17 @@ class BatchReviewer:
             if owners[keys[r][i]] == rank
         }
         work |= {(rank, i): row for i, row in enumerate(batch) if keys[rank][i] not in owners}
-        failure: Exception | None = None
+        failure = None
         judged: Judged = {}
         try:
             judged = self._judged(work, keys) if work else {}
         except Exception as error:  # the other ranks wait for this one's verdicts
             failure = error
-        said = None if failure is None else (isinstance(failure, AbstainError), str(failure))
-        answers = _gathered(distributed, (said, {k: v for k, v in judged.items() if k[0] != rank}))
-        if failure is not None:
-            raise failure
-        for other, (problem, theirs) in enumerate(answers):
-            if problem is not None:
-                kind = AbstainError if problem[0] else RuntimeError
-                raise kind(f"rank {other}: {problem[1]}")
-            judged |= {key: verdict for key, verdict in theirs.items() if key[0] == rank}
-        return _review_of([judged[rank, i] for i in range(len(batch))])
+        others = {key: found for key, found in judged.items() if key[0] != rank}
+        for theirs in _exchanged(distributed, failure, others):
+            judged |= {key: found for key, found in theirs.items() if key[0] == rank}
+        review = _review_of([judged[rank, i] for i in range(len(batch))])
+        return _with_all_names(distributed, review)
 
     def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
         """Verdicts of the rows that this rank judges, numbered as one batch."""
@@ -118,6 +121,32 @@ def distributed_ranks() -> Any:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="backslashreplace")).digest()
+
+
+def _exchanged(distributed: Any, failure: Exception | None, value: Any) -> list[Any]:
+    """Every rank's value, by rank; every rank must call it, also one that has failed.
+
+    Raises:
+        Exception: this rank's own failure.
+        AbstainError, RuntimeError: another's, whichever that was.
+    """
+    said = None if failure is None else (isinstance(failure, AbstainError), str(failure))
+    answers = _gathered(distributed, (said, value))
+    if failure is not None:
+        raise failure
+    for rank, (problem, _) in enumerate(answers):
+        if problem is not None:
+            raise (AbstainError if problem[0] else RuntimeError)(f"rank {rank}: {problem[1]}")
+    return [theirs for _, theirs in answers]
+
+
+def _with_all_names(distributed: Any, review: Review) -> Review:
+    """With a figure for every name that any rank logs: older releases of TRL average over ranks
+    name by name, and a rank with a name of its own would wait for the others for ever."""
+    names = sorted(
+        {name for theirs in _gathered(distributed, [*review.metrics]) for name in theirs}
+    )
+    return replace(review, metrics={name: review.metrics.get(name, 0.0) for name in names})
 
 
 def _gathered(distributed: Any, value: Any) -> list[Any]:
