@@ -69,6 +69,7 @@ class Outside:
         old = signal.signal(signal.SIGUSR1, lambda number, frame: self.signals.append(number))
         os.environ["GRPO_GUARD_SECRET"] = self.secret
         self._state_before = self._state()
+        self._threads_before = threading.active_count()
         try:
             yield self
         finally:
@@ -102,7 +103,7 @@ class Outside:
                 made.recv(1) if name == "udp" else made.accept()
                 found.append(f"{name} was reached")
         found += [f"signal {number}" for number in self.signals]
-        if threading.active_count() > 20:
+        if threading.active_count() > self._threads_before + 4:
             found.append("threads")
         return found
 
