@@ -20,20 +20,22 @@ from itertools import chain
 
 _TAGS = ("completion", "task", "reference")
 _LEFT_ALONE = "think|answer|code"
-# Blocks of letters that NFKC folds to ASCII: fonts, full width, circles, sub- and superscripts.
+# Blocks of letters that NFKC folds to ASCII: fonts, full width, circles, Roman numerals, sub- and
+# superscripts; and of those with accents.
 _STYLED = chain(
-    range(0x1D2C, 0x1D6B), range(0x2070, 0x20A0), range(0x2100, 0x2150), range(0x24B6, 0x24EA),
-    range(0x1D400, 0x1D6A8), range(0x1F110, 0x1F18A), range(0xFF21, 0xFF5B),
+    range(0xAA, 0x2E5), range(0x1E00, 0x1F00), range(0x2160, 0x2180), range(0x2C7C, 0x2C7E),
+    range(0xA7F2, 0xA7F5), range(0x1D2C, 0x1DC0), range(0x2070, 0x20A0), range(0x2100, 0x2150),
+    range(0x24B6, 0x24EA), range(0x1D400, 0x1D6A8), range(0x1F110, 0x1F18A), range(0xFF21, 0xFF5B),
 )  # fmt: skip
 # Letters that only look alike.
 _HOMOGLYPHS = {
-    "a": "аɑα", "c": "сϲᴄ", "e": "еҽ", "f": "ƒ", "i": "іıɪӏ", "k": "кκ", "l": "ӏ1ǀ", "m": "мᴍ",
+    "a": "аɑα", "c": "сϲᴄ", "e": "еҽ", "f": "ƒ", "i": "іıɪӏ", "k": "кκ", "l": "ӏ1ǀi|", "m": "мᴍ",
     "n": "ոпɴ", "o": "оοօ0ᴏ", "p": "рρ", "r": "гʀ", "s": "ѕꜱ", "t": "тτᴛ",
 }  # fmt: skip
-# Spaces, and what is not seen: default ignorables and combining marks.
-_UNSEEN = (
-    r"[\s\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+# What is not seen: default ignorables and combining marks.
+_HIDDEN = (
+    r"\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
 )
 _LOOK_ALIKE = str.maketrans(
     {"<": "‹", "＜": "‹", "﹤": "‹", ">": "›", "＞": "›", "﹥": "›"}
@@ -62,7 +64,8 @@ def _letters() -> dict[str, str]:
     """By ASCII letter: what looks or folds like it, itself included, in both cases."""
     found = {chr(c): chr(c) for c in range(ord("a"), ord("z") + 1)}
     for character in map(chr, _STYLED):
-        folded = unicodedata.normalize("NFKC", character).casefold()
+        folded = unicodedata.normalize("NFKD", character).casefold()
+        folded = "".join(c for c in folded if not unicodedata.combining(c))
         if folded in found:
             found[folded] += character
     for letter, others in _HOMOGLYPHS.items():
@@ -70,31 +73,33 @@ def _letters() -> dict[str, str]:
     return found
 
 
-def _pattern(unseen: str, letters: dict[str, str], less: str, square: str, bar: str) -> str:
-    def word(name: str) -> str:
-        return f"{unseen}{{0,3}}+".join(f"[{letters[letter]}]" for letter in name)
+def _pattern(hidden: str, letters: dict[str, str], less: str, square: str, bar: str) -> str:
+    # Any number of them: the stretches after two brackets never overlap, so that it stays linear.
+    unseen = rf"[\s{hidden}]*+"
 
-    start = rf"{unseen}{{0,8}}+(?:[/／]{unseen}{{0,8}}+)?+"
+    def word(name: str) -> str:
+        return unseen.join(f"[{letters[letter]}]" for letter in name)
+
+    start = rf"{unseen}(?:[/／]{unseen})?+"
     tags = "|".join(word(name) for name in _TAGS)
     gap = r"\s{0,3}+"
     # Not of punctuation alone, which is an operator.
     name = r"(?![!-/:;=?@\[-^`{-~]{0,8}+[>＞﹥])[^\s<>＜＞﹤﹥‹›]{1,200}+"
     capital = r"(?-i:[A-ZＡ-Ｚ\U0001d400-\U0001d7cb])"
-    inner = r"[\w:.\-]"
+    capital += rf"[{hidden}]{{0,3}}+" if hidden else ""
+    inner = rf"[\w:.\-{hidden}]"
     return (
         rf"{less}(?={start}(?:{tags})(?!\w))"
         rf"|{less}(?!/?(?:{_LEFT_ALONE})>){gap}(?:[/／]{gap})?+{name}{gap}[>＞﹥]"
         rf"|{less}(?={bar})|(?<={bar})[>＞﹥]"
-        rf"|{square}[/／]?+(?={inner}{{0,40}}?(?:[a-z]{{3}}[_0-9]|{capital}{{3}})){inner}{{1,60}}+[\]］﹈]"
+        rf"|>(?=>(?-i:[A-Z]){{3,20}}<<)"
+        rf"|{square}[{hidden}/／]{{0,4}}+(?={inner}{{0,40}}?(?:[a-z]{{3}}[_0-9]|(?:{capital}){{3}})){inner}{{1,60}}+[\]］﹈]"
         rf"|{square}(?={bar}[a-z_]{{1,20}}{bar}[\]］])"
         rf"|{square}(?=e~\[)|\](?=~!?b[\[\]])"
     )
 
 
-_ASCII = re.compile(
-    _pattern(r"\s", {chr(c): chr(c) for c in range(97, 123)}, "<", r"\[", r"\|"), re.IGNORECASE
-)
-_ANY = re.compile(
-    _pattern(_UNSEEN, _letters(), "[<＜﹤]", r"[\[［﹇]", "[|｜]"),
-    re.IGNORECASE,
-)
+_ALL = _letters()
+_PLAIN = {letter: "".join(filter(str.isascii, others)) for letter, others in _ALL.items()}
+_ASCII = re.compile(_pattern("", _PLAIN, "<", r"\[", r"\|"), re.IGNORECASE)
+_ANY = re.compile(_pattern(_HIDDEN, _ALL, "[<＜﹤]", r"[\[［﹇]", "[|｜]"), re.IGNORECASE)

@@ -89,7 +89,11 @@ DISGUISED = [
     "<SPECIAL_12> <extra_id_0> <fim-prefix> <0x0A> <!sep!> <_user> <minimax:tool_call>",
     "＜role＞ <end\u200b_of_utterance> <ⓡⓞⓛⓔ> <end▁of▁turn>",
     "<[role]> <//think> <think >",
-]
+    "</c0mpletion id=", "</comp1etion id=", "</compIetion id=",
+    "<ⅽompletion id=", "</çömpletion id=", "<ᶜᵒmpletion id=", "<ṭąsk id=",
+    "<" + "\u200b" * 9 + "completion id=", "<c" + "\u200b" * 4 + "ompletion id=",
+    "[I\u200bN\u200bST]", "[\u2060/INST]", "［\u200bunused3]",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", DISGUISED)
@@ -110,6 +114,11 @@ def test_any_name_in_angle_brackets_is_a_token(brackets):
         seen = neutralised(f"4 {token} 4")
         assert not set("<>＜＞") & set(seen)
         assert neutralised(seen) == seen
+
+
+def test_falcons_tokens_have_their_brackets_the_other_way_round():
+    assert neutralised("a >>QUESTION<< b") == "a ›>QUESTION<< b"
+    assert neutralised("1 >> 2, A>>B<<C") == "1 >> 2, A>>B<<C"
 
 
 def test_the_tags_of_answers_stay():
