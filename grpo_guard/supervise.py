@@ -129,12 +129,12 @@ def _failure(verifier: Runnable, error: Exception) -> Verdict:
         return abstain(verifier.name, Cause.TIMEOUT, f"no answer within {verifier.timeout} s")
     if isinstance(error, _CircuitOpenError):
         return abstain(verifier.name, Cause.CIRCUIT_OPEN, str(error))
+    # A message may quote a completion, which must not write lines of its own into logs.
+    said = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
+    reason = f"{type(error).__name__}: {said}"
     # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return abstain(
-            verifier.name, Cause.OUT_OF_MEMORY, f"{type(error).__name__}: {error!s:.200}"
-        )
-    reason = f"{type(error).__name__}: {error!s:.200}"
+        return abstain(verifier.name, Cause.OUT_OF_MEMORY, reason)
     cause = _cause_of(error)
     if cause is None:
         logger.warning("verifier %s failed", verifier.name, exc_info=error)

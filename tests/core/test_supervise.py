@@ -235,3 +235,20 @@ def test_an_outage_is_called_by_its_cause_to_the_last_completion():
     verdicts = supervised(verifier, completions(*["x"] * 64))
     assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
     assert len(verifier.batches) <= 64 + 10
+
+
+class Quoting(Says):
+    """Fails as a service does, in words that quote the completion."""
+
+    def verify(self, batch):
+        error = RuntimeError(f"cannot read {batch[0].text}")
+        error.cause = Cause.PROVIDER
+        raise error
+
+
+def test_a_completion_that_is_quoted_writes_no_lines_into_logs(caplog):
+    (verdict,) = supervised(Quoting("q"), completions("\x1b[2J\nERROR all is lost\x9b\r"))
+    assert caplog.messages == [
+        "verifier q: RuntimeError: cannot read  [2J ERROR all is lost   (provider)"
+    ]
+    assert verdict.reason.isprintable()
