@@ -130,6 +130,7 @@ def different_weights(
     state: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
+    length: bool = True,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
     """For nodes whose models differ: checks of the text, length as a factor, and the ledger.
@@ -140,6 +141,8 @@ def different_weights(
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
+        length: Judge length too. False where a call sees one completion alone, as in verl's
+            ``compute_score``: with nothing to compare it with, every one would be abstained on.
         length_scaling: The factors; None = `LengthScaling` as it comes. Where an honest model may
             be much more long-winded than the others: ``LengthScaling(node_weight=0)``.
 
@@ -166,7 +169,7 @@ def different_weights(
         FrequentFindings(AnswerWordsVerifier(), answers, kinds=["answer_words"]),
         CodeVerifier(),
         RecurrenceVerifier(),
-        LengthVerifier(),
+        *([LengthVerifier()] if length else []),
         length_scaling=length_scaling,
     )
 

@@ -112,6 +112,18 @@ def test_verifiers_of_ones_own_judge_as_well_and_a_policy_takes_the_presets_plac
     assert guard.apply([1.0] * 48, batch()) == [0.0] * 48
 
 
+def test_a_trainer_that_shows_one_completion_a_call():
+    """verl's compute_score, which can leave nothing out and compare nothing."""
+
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        return 1.0
+
+    guarded = presets.different_weights(length=False)(compute_score)
+    right, wrong = "3 + 4 = 7. #### 7", "3 + 4 = 8. #### 7"
+    rewards = [guarded(data_source="d", solution_str=s, ground_truth="7") for s in (right, wrong)]
+    assert rewards == [1.0, 0.0]
+
+
 def test_failures_only_looks_at_nothing():
     assert presets.failures_only().apply([1.0, 0.5], batch()[:2]) == [1.0, 0.5]
 
