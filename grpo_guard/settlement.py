@@ -120,13 +120,7 @@ def settle(
         raise ValueError(f"rewards: expected {n}, one per completion, got {len(rewards)}")
     weights = [1.0] * (len(rewards[0]) if rewards else 0) if weights is None else weights
     groups = [None] * n if groups is None else groups
-    for name, values in (
-        ("groups", groups),
-        ("labels", labels),
-        ("length_factors", length_factors),
-    ):
-        if values is not None and len(values) != n:
-            raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
+    _require_lengths(n, groups=groups, labels=labels, length_factors=length_factors)
     given = [_turned(row, weights) for row in rewards]
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
@@ -152,6 +146,13 @@ def settle(
     return Settlement(
         [_turned(row, weights) for row in earned], kept, reasons, list(floors.of.values())
     )
+
+
+def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
+    """Raises ValueError: an argument has not one value per completion."""
+    for name, values in per_row.items():
+        if values is not None and len(values) != n:
+            raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
 
 
 def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
