@@ -16,7 +16,7 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -196,3 +196,17 @@ def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict
     if message:
         fields["findings"] = (Finding(cause.value, message), *fields.get("findings", ()))
     return fields
+
+
+def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    """The same finding from two members is reported once, in the words of the first.
+
+    Two findings are the same where their kind and their place are; without a place, where their
+    words are too.
+    """
+    merged: dict[object, Finding] = {}
+    for finding in (f for v in verdicts for f in v.findings):
+        places = (finding.char_span, finding.token_span)
+        words = finding.message if places == (None, None) else ""
+        merged.setdefault((finding.kind, *places, words), finding)
+    return tuple(merged.values())

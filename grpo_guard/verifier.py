@@ -18,7 +18,7 @@ from dataclasses import replace
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain
+from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, merged_findings
 
 
 class CompletionVerifier(ABC):
@@ -33,11 +33,14 @@ class CompletionVerifier(ABC):
         name: Stands in verdicts, metrics and reports.
         needs: What it needs beside the completions, in words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
+        judges_alone: A verdict depends on its own completion and no other. Such a verifier is shown
+            a bounded amount of text a call, so that nobody's long texts time out the others'.
     """
 
     name: str = "verifier"
     needs: str | None = None
     timeout: float | None = 600.0
+    judges_alone: bool = False
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -244,7 +247,7 @@ class Ensemble(CompletionVerifier):
             causes[0] if causes else Cause.JUDGED,
             self.name,
             p_value=None if ruled else self.p_value(row),
-            findings=_merged_findings(deciding),
+            findings=merged_findings(deciding),
             seconds=sum(v.seconds for v in row),
             members=tuple(row),
         )
@@ -371,20 +374,6 @@ def smallest_p(verifier: CompletionVerifier) -> float:
 
 def applicable_of(row: Sequence[Verdict]) -> list[Verdict]:
     return [v for v in row if v.cause is not Cause.NOT_APPLICABLE]
-
-
-def _merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
-    """The same finding from two members is reported once, in the words of the first.
-
-    Two findings are the same where their kind and their place are; without a place, where their
-    words are too.
-    """
-    merged: dict[object, Finding] = {}
-    for finding in (f for v in verdicts for f in v.findings):
-        places = (finding.char_span, finding.token_span)
-        words = finding.message if places == (None, None) else ""
-        merged.setdefault((finding.kind, *places, words), finding)
-    return tuple(merged.values())
 
 
 def _flattened(

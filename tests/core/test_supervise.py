@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
 from grpo_guard import Cause, Outcome
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import MOST_CHARACTERS, supervised
 
 
 class Fragile(Says):
@@ -252,3 +252,33 @@ def test_a_completion_that_is_quoted_writes_no_lines_into_logs(caplog):
         "verifier q: RuntimeError: cannot read  [2J ERROR all is lost   (provider)"
     ]
     assert verdict.reason.isprintable()
+
+
+class Plodding(Says):
+    """Takes time for every character, as rules do."""
+
+    judges_alone = True
+
+    def __init__(self, timeout):
+        super().__init__("plodding")
+        self.timeout = timeout
+
+    def verify(self, batch):
+        threading.Event().wait(sum(len(c.text) for c in batch) / MOST_CHARACTERS * 0.2)
+        return super().verify(batch)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_long_texts_of_one_author_do_not_time_out_the_others(alone):
+    """An attack: texts that together outlast the time-out had all of a batch abstained on."""
+    long = "a" * (MOST_CHARACTERS // 2)
+    batch = completions("r", long, "a", long, "r", long, long, long, "a", long, long, "r")
+    verifier = Plodding(timeout=0.6)
+    verifier.judges_alone = alone
+    verdicts = supervised(verifier, batch)
+    if not alone:  # who compares completions has to see all of them
+        assert {v.cause for v in verdicts} == {Cause.TIMEOUT}
+        return
+    expected = [Outcome.REJECT if c.text == "r" else Outcome.ACCEPT for c in batch]
+    assert [v.outcome for v in verdicts] == expected
+    assert all(sum(map(len, texts)) <= MOST_CHARACTERS for texts in verifier.batches)

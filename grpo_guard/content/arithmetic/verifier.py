@@ -66,6 +66,7 @@ class ArithmeticVerifier(CompletionVerifier):
     """
 
     name = "arithmetic"
+    judges_alone = True
 
     def __init__(
         self,

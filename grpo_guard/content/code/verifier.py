@@ -83,6 +83,7 @@ class CodeVerifier(CompletionVerifier):
     """
 
     name = "code"
+    judges_alone = True
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class AnswerWordsVerifier(CompletionVerifier):
     """
 
     name = "answer_words"
+    judges_alone = True
 
     def __init__(self, *, formats: Sequence[AnswerFormat] = FORMATS) -> None:
         self.formats = tuple(formats)

@@ -50,6 +50,7 @@ class ScreensVerifier(CompletionVerifier):
     """
 
     name = "screens"
+    judges_alone = True
 
     def __init__(
         self,
