@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.length.scaling import LengthScaling
     from grpo_guard.content.length.verifier import LengthVerifier
-    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.judge.verifier import JudgeVerifier
-    from grpo_guard.ledger.frequent import FrequentFindings
-    from grpo_guard.ledger.ledger import EvidenceLedger
-    from grpo_guard.ledger.verifier import StandingVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.coin import PublicCoin
     from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.logprob.tail import TailProbabilityVerifier
+    from grpo_guard.nodes.frequent import FrequentFindings
+    from grpo_guard.nodes.ledger import EvidenceLedger
+    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+    from grpo_guard.nodes.standing_verifier import StandingVerifier
 
 __version__ = "0.1.0"
 
@@ -43,18 +43,18 @@ _LAZY = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words",
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
-    "EvidenceLedger": "grpo_guard.ledger.ledger",
-    "FrequentFindings": "grpo_guard.ledger.frequent",
+    "EvidenceLedger": "grpo_guard.nodes.ledger",
+    "FrequentFindings": "grpo_guard.nodes.frequent",
     "JudgeVerifier": "grpo_guard.judge.verifier",
     "LengthScaling": "grpo_guard.content.length.scaling",
     "LengthVerifier": "grpo_guard.content.length.verifier",
     "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
     "PublicCoin": "grpo_guard.logprob.coin",
-    "RecurrenceVerifier": "grpo_guard.content.recurrence.verifier",
+    "RecurrenceVerifier": "grpo_guard.nodes.recurrence.verifier",
     "ReferenceLikelihoodVerifier": "grpo_guard.logprob.reference.verifier",
     "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
-    "StandingVerifier": "grpo_guard.ledger.verifier",
+    "StandingVerifier": "grpo_guard.nodes.standing_verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
 

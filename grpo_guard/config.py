@@ -30,10 +30,10 @@ from pydantic import Field, model_validator
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.guard import Guard
-from grpo_guard.ledger.frequent import FrequentFindings
-from grpo_guard.ledger.ledger import EvidenceLedger
-from grpo_guard.ledger.schema import LedgerError
-from grpo_guard.ledger.verifier import StandingVerifier
+from grpo_guard.nodes.frequent import FrequentFindings
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.options import ConfigError, Options, named, options_of, shown
 from grpo_guard.policy import Policy
 from grpo_guard.presets import POLICIES, PRESETS

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
-from grpo_guard.ledger.intake import STANDING_VERIFIER
 from grpo_guard.metrics import metrics
+from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised

@@ -24,9 +24,9 @@ from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.ensemble import AllOf
 from grpo_guard.guard import Guard
 from grpo_guard.judge.backends.base import Backend
-from grpo_guard.ledger.ledger import EvidenceLedger
-from grpo_guard.ledger.verifier import StandingVerifier
 from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Verdict, accept
@@ -80,7 +80,7 @@ def same_weights(
         ImportError: transformers or torch is missing; with the command that installs it.
     """
     from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
-    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous")
@@ -152,10 +152,10 @@ def different_weights(
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.length.verifier import LengthVerifier
-    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
-    from grpo_guard.ledger.frequent import FrequentFindings
+    from grpo_guard.nodes.frequent import FrequentFindings
+    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     folder = _folder(state)
     sums, answers = _ledger(folder, "sums"), _ledger(folder, "answers")

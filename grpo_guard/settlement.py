@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
-from grpo_guard.ledger.intake import standing_bars
+from grpo_guard.nodes.intake import standing_bars
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.verdict import Verdict
 

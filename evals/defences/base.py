@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.ensemble import Ensemble
 from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
-from grpo_guard.ledger.frequent import FrequentFindings
-from grpo_guard.ledger.ledger import EvidenceLedger
-from grpo_guard.ledger.standing import State
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.nodes.frequent import FrequentFindings
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.nodes.standing import State
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verifier import CompletionVerifier

@@ -12,7 +12,6 @@ from grpo_guard import presets
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import (
@@ -30,6 +29,7 @@ from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, names
 from grpo_guard.verifier import CompletionVerifier
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k
+from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Verdict
 
 Fill = Callable[[list[str], str, random.Random, list[str]], str]

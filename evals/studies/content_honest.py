@@ -19,7 +19,6 @@ import numpy as np
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import is_right
 from grpo_guard.content.length.groups import Member
-from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
@@ -38,6 +37,7 @@ from grpo_guard.evals.studies.content_attacks import (
 from grpo_guard.evals.studies.harness import RESULTS, option, per_second, rate, rejected, study
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models, plain
 from grpo_guard.evals.tasks import word_problems
+from grpo_guard.nodes.lengths import NodeMemory
 
 
 def sampled_groups(

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.evals.studies.harness import option, rate, say, study
-from grpo_guard.ledger.bets import SHARES, Bets, Tally, Tolerance
-from grpo_guard.ledger.evidence import STRIDE, Comparison, bar, honest_peers
-from grpo_guard.ledger.store import MAX_HELD, OPEN_ROUNDS
+from grpo_guard.nodes.bets import SHARES, Bets, Tally, Tolerance
+from grpo_guard.nodes.evidence import STRIDE, Comparison, bar, honest_peers
+from grpo_guard.nodes.rounds import MAX_HELD, OPEN_ROUNDS
 
 ALPHA = 1e-3
 HOSTILE = 1 / 3

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grpo_guard.ledger.report import Standing, SybilHint
+    from grpo_guard.nodes.report import Standing, SybilHint
 
 app = typer.Typer(no_args_is_help=True, help="Evidence per node over rounds.")
 
@@ -26,8 +26,8 @@ def show(
 
     from rich.console import Console
 
-    from grpo_guard.ledger.schema import LedgerError
-    from grpo_guard.ledger.show import read
+    from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.show import read
 
     try:
         shown = read(path, node)
@@ -51,8 +51,8 @@ def release(
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
 ) -> None:
     """Clear one node: its past no longer counts. Exit 2 where there is no such ledger or node."""
-    from grpo_guard.ledger.release import release as clear
-    from grpo_guard.ledger.schema import LedgerError
+    from grpo_guard.nodes.release import release as clear
+    from grpo_guard.nodes.schema import LedgerError
 
     try:
         clear(path, node)

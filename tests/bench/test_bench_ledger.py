@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from grpo_guard import Completion
-from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.verdict import accept, reject
 
 

@@ -12,7 +12,7 @@ from grpo_guard import Completion, CompletionVerifier, SamplingSpec, register_ve
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-from grpo_guard.ledger.ledger import EvidenceLedger
+from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.verdict import accept, reject
 
 SAMPLING = {"engine": "transformers", "temperature": 1.0, "top_k": 50, "top_p": 1.0}

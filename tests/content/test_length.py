@@ -9,9 +9,9 @@ import pytest
 
 from grpo_guard import Guard, Policy, registry
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Cause, Verdict
 
 QUESTION = (

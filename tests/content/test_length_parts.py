@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.groups import Group, Member
-from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.redundancy import Subject, measure
 from grpo_guard.content.length.scaling import LengthScaling, gr3_scale, length_scale
 from grpo_guard.content.length.statistics import tail
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.nodes.lengths import NodeMemory
 
 NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
 FOLDER = Path(NAMED) if NAMED and Path(NAMED).is_dir() else Path(NAMED).parent

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from grpo_guard import Guard, Policy
 from grpo_guard.completion import Completion
 from grpo_guard.ensemble import AllOf, Cascade
-from grpo_guard.ledger.intake import STANDING_VERIFIER
+from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.settlement import Ruling, settle
 from grpo_guard.verdict import Cause, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier

@@ -13,7 +13,6 @@ pytest.importorskip("transformers")
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
-from grpo_guard.content.recurrence.verifier import RecurrenceVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
@@ -28,6 +27,7 @@ from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier  # noqa: E402
 
 IN_WORDS = [
     "inequality", "taken_back", "ordinary_words", "thesaurus", "echoed_name", "answer_unit",

@@ -19,7 +19,7 @@ from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
-from grpo_guard.ledger.ledger import EvidenceLedger  # noqa: E402
+from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import Comparison
 from grpo_guard.content.length.groups import Group, Member, RewardOf, reward_in_metadata
-from grpo_guard.content.length.nodes import NodeMemory
 from grpo_guard.content.length.redundancy import Redundancy, Subject, compressed, measure
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.statistics import Excess
+from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 

@@ -1,0 +1,138 @@
+"""From closed rounds to marks: runs the comparisons, writes what follows for each node."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grpo_guard.nodes.bets import Tolerance
+from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, bar
+from grpo_guard.nodes.release import pardoned, pardons
+from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
+from grpo_guard.nodes.schema import transaction
+from grpo_guard.nodes.standing import Mark, State, updated
+
+WORK = "work"
+SLOTS = "slots"
+# A node without a connection leaves slots empty in good faith: more room than for rejections.
+SLOT_TOLERANCE = Tolerance(ratio=1.25, offset=0.05)
+_NOTHING = Evidence(0.0, 0, 0, rose=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the ledger judges; see `EvidenceLedger` for the arguments."""
+
+    alpha: float
+    tolerance: Tolerance
+    hostile: float
+    half_life: float
+
+
+class Judging:
+    """The comparisons of one process, fed from the database. Not shared between threads."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._fed: int | None = None
+        self._pardons = 0
+        self._start(b"")
+
+    def _start(self, salt: bytes) -> None:
+        self._work = Comparison(self._rules.tolerance, self._rules.hostile, salt=salt)
+        self._slots = Comparison(SLOT_TOLERANCE, self._rules.hostile, salt=salt)
+
+    def catch_up(self, connection: sqlite3.Connection) -> None:
+        """Judge every closed round that no process has judged yet.
+
+        Raises:
+            sqlite3.Error: the rest will be judged next time.
+            LedgerError, ValueError, TypeError: the file holds odd values.
+        """
+        _, closed, judged = read_clock(connection)
+        given = pardons(connection)
+        if given != self._pardons:
+            self._fed, self._pardons = None, given  # what was fed speaks against the pardoned
+        if closed <= judged and self._fed is not None:
+            return
+        # Of rounds before these nothing is left, where judging failed for long.
+        judged = max(judged, closed - self._work.window)
+        if self._fed is None or judged - self._fed > self._work.window:
+            self._start(_salt(connection))
+            # As many rounds as count, from one on which evidence may begin.
+            first = max(0, judged + 1 - self._work.window) // STRIDE * STRIDE
+            self._work.begin_at(first)
+            self._slots.begin_at(first)
+            self._fed = first - 1
+        work, slots = closed_rounds(connection, self._fed, closed)
+        pardoned(connection, (work, slots))
+        for clock in range(self._fed + 1, closed + 1):
+            self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
+            self._slots.add({str(n): t for n, t in slots.get(clock, {}).items()})
+            self._fed = clock
+            if clock > judged:
+                self._write(connection, clock, self._work.evidence(), self._slots.evidence())
+
+    def _write(
+        self,
+        connection: sqlite3.Connection,
+        clock: int,
+        work: Mapping[str, Evidence],
+        slots: Mapping[str, Evidence],
+    ) -> None:
+        with transaction(connection):
+            if read_meta(connection, "judged") >= clock:
+                return  # another process was faster, with the same result
+            self._mark(connection, clock, WORK, work, State.HARD)
+            self._mark(connection, clock, SLOTS, slots, State.SOFT)
+            write_meta(connection, "judged", clock)
+
+    def _mark(
+        self,
+        connection: sqlite3.Connection,
+        clock: int,
+        kind: str,
+        evidence: Mapping[str, Evidence],
+        most: State,
+    ) -> None:
+        # Nodes at work in this round, and those that time may release. A name that came once and is
+        # clear is not looked at again: strangers invent as many as they like.
+        columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
+        rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
+        for node in evidence:
+            rows += connection.execute(f"{columns} AND node = ?", (kind, int(node)))
+        marks = {str(row[0]): Mark(State(row[1]), *row[2:]) for row in rows}
+        for node in marks.keys() | evidence.keys():
+            found = evidence.get(node, _NOTHING)
+            before = marks.get(node, Mark(since=clock))
+            bars = found.log_e / bar(found.others, self._rules.alpha)
+            mark = updated(
+                before,
+                bars,
+                rose=found.rose,
+                now=clock,
+                half_life=self._rules.half_life,
+                most=most,
+            )
+            if node in evidence:
+                connection.execute(
+                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (int(node), kind, found.log_e, found.peers,
+                     mark.state.value, mark.level, mark.renewed, mark.since),
+                )  # fmt: skip
+            elif mark != before:
+                connection.execute(
+                    "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?",
+                    (mark.state.value, mark.since, int(node), kind),
+                )
+
+
+def _salt(connection: sqlite3.Connection) -> bytes:
+    """The ledger's own secret, the same for all processes, or they would draw other peers."""
+    if not read_meta(connection, "salt"):
+        with transaction(connection):
+            if not read_meta(connection, "salt"):
+                write_meta(connection, "salt", 1 + secrets.randbits(62))
+    return read_meta(connection, "salt").to_bytes(8, "big")

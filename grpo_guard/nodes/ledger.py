@@ -1,0 +1,272 @@
+"""`EvidenceLedger`: what a guard writes each batch to, and what it later asks how nodes stand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from grpo_guard.completion import Completion
+from grpo_guard.nodes import report
+from grpo_guard.nodes.bets import Tolerance
+from grpo_guard.nodes.intake import intake, name_bytes
+from grpo_guard.nodes.judging import Judging, Rules
+from grpo_guard.nodes.report import Standing, SybilHint
+from grpo_guard.nodes.rounds import count_lost, write, write_meta, write_slots
+from grpo_guard.nodes.schema import LedgerError, connect
+from grpo_guard.nodes.standing import State
+from grpo_guard.verdict import Verdict
+
+logger = logging.getLogger("grpo_guard")
+
+T = TypeVar("T")
+# Batches kept in memory while the database cannot be written; then the oldest are dropped.
+MAX_WAITING = 256
+_PATIENCE = 5.0
+# While it fails, training is not held up again at every batch.
+_IMPATIENCE = 0.1
+# What no later try would write either.
+_HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+# Connections of a parent process: collecting one as garbage would close it.
+_inherited: list[sqlite3.Connection] = []
+
+
+class EvidenceLedger:
+    """Evidence per node over rounds, in one SQLite file that several processes may share.
+
+    It never raises into training. What cannot be written waits in memory, is written when that is
+    possible again, and is said once in the log; meanwhile `degraded` says why.
+
+    A node's name must be authenticated by whatever carries the completions: evidence against a
+    name that anybody can use is evidence against nobody.
+
+    Args:
+        path: The database; made where there is none, in a folder that exists.
+        alpha: Chance that any honest node of the swarm is ever found hard.
+        ratio: Honest nodes are rejected at most ``ratio`` times as often as their peers ...
+        offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
+        hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
+        half_life: Rounds after which evidence that is not renewed counts half.
+
+    Raises:
+        ValueError: an argument is out of range.
+        LedgerError: the path holds something else, or cannot be a database.
+
+    Example:
+        >>> ledger = EvidenceLedger("run.sqlite")
+        >>> guard = Guard(AllOf(StandingVerifier(ledger), verifier), ledger=ledger)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        alpha: float = 1e-3,
+        ratio: float = 1.25,
+        offset: float = 0.01,
+        hostile: float = 1 / 3,
+        half_life: float = 50.0,
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        if not 0 < half_life < float("inf"):
+            raise ValueError(f"half_life: expected a number of rounds > 0, got {half_life!r}")
+        self.path = Path(path)
+        self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
+        self.degraded: str | None = None
+        self.lost = self._said_lost = 0
+        self._waiting: deque[Callable[[sqlite3.Connection], None]] = deque()
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner = os.getpid()
+        self._judging = Judging(self.rules)
+        try:
+            write_meta(self._open(), "half_life_thousandths", round(half_life * 1000))
+        except LedgerError:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def record(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict], *, round: int | None = None
+    ) -> None:
+        """Take note of one batch; the form that `Guard` calls.
+
+        Abstentions and rejections by the standing itself are no evidence. Completions without a
+        node count under no node.
+
+        Args:
+            batch: The completions.
+            verdicts: One for each, in order.
+            round: Of the batch. None: the median of what the nodes claim that sent most; where they
+                claim none, batches are gathered until those have 16 completions each on average.
+
+        Raises:
+            ValueError: not one verdict per completion.
+        """
+        taken = intake(batch, verdicts, round)
+        if taken.entries:
+            self._enqueue(lambda connection: write(connection, taken))
+
+    def record_slots(
+        self, owed: Mapping[str, int], empty: Mapping[str, int], *, round: int | None = None
+    ) -> None:
+        """Take note of slots that stayed empty in a round, once the round is complete.
+
+        Who withholds what it dislikes chooses as well. The evidence has a budget ``alpha`` of its
+        own and makes a node soft at most: a lost connection looks the same.
+
+        Args:
+            owed: Slots per node, of every node that takes part.
+            empty: Those left empty, e.g. ``Counter(s.node for s in slots.missing())``.
+            round: As in `record`; None only where batches carry none either.
+
+        Raises:
+            ValueError: counts that do not fit.
+        """
+        slots = {}
+        for node, count in owed.items():
+            left = empty.get(node, 0)
+            if not 0 <= left <= count:
+                raise ValueError(f"empty[{node[:80]!r}]: expected 0 to {count}, got {left!r}")
+            slots[name_bytes(node)] = (int(count), int(left))
+        if unknown := [node for node in empty if node not in owed]:
+            raise ValueError(f"empty: expected nodes of owed, got {unknown[0][:80]!r}")
+        self._enqueue(lambda connection: write_slots(connection, round, slots))
+
+    def state(self, node: str) -> State:
+        """How one node stands; clear where it is not known yet.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return self._read(lambda connection: report.state_of(connection, name_bytes(node)))
+
+    def standing(self, node: str) -> Standing | None:
+        """All that is known of one node; None where nothing is.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        half_life = self.rules.half_life
+        found = self._read(lambda c: report.standings(c, half_life, name_bytes(node)))
+        return found[0] if found else None
+
+    def standings(self) -> list[Standing]:
+        """Every node, the worst first.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return self._read(lambda c: report.standings(c, self.rules.half_life))
+
+    def sybil_hints(self) -> list[SybilHint]:
+        """Recurring phrases that two or more nodes share.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return self._read(report.sybil_hints)
+
+    def close(self) -> None:
+        """Write what waits, if possible, and let go of the file."""
+        with self._lock:
+            self._flush()
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._forget()
+
+    def _enqueue(self, job: Callable[[sqlite3.Connection], None]) -> None:
+        with self._lock:
+            self._waiting.append(job)
+            self._flush()
+            while len(self._waiting) > MAX_WAITING:
+                self._waiting.popleft()
+                self.lost += 1
+
+    def _flush(self) -> None:
+        """Write what waits, in order, and judge the rounds that this closes."""
+        with self._lock:
+            try:
+                connection = self._open()
+                while self._waiting:
+                    self._try(self._waiting[0], connection)
+                    self._waiting.popleft()
+                self._judging.catch_up(connection)
+                if self.lost > self._said_lost:
+                    count_lost(connection, self.lost - self._said_lost)
+                    self._said_lost = self.lost
+            except Exception as error:  # odd values in the file fail in ways of their own
+                self._fail(error)
+                return
+            if self.degraded is not None:
+                logger.warning("ledger %s: written again; %d batches lost", self.path, self.lost)
+                self.degraded = None
+                connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE * 1000)}")
+
+    def _try(
+        self, job: Callable[[sqlite3.Connection], None], connection: sqlite3.Connection
+    ) -> None:
+        try:
+            job(connection)
+        except _HOPELESS as error:
+            self.lost += 1
+            logger.warning("ledger %s: one batch is not recorded: %r", self.path, error)
+
+    def _fail(self, error: Exception) -> None:
+        if self.degraded is None:
+            logger.warning(
+                "ledger %s cannot be written (%s): evidence waits in memory, standings are unknown",
+                self.path,
+                error,
+            )
+        self.degraded = f"{type(error).__name__}: {error!s:.200}"
+        # A connection whose file is gone or broken does not heal; a new one may.
+        if self._connection is not None:
+            self._connection.close()
+        self._forget()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._owner != os.getpid():
+            _inherited.append(self._connection)  # a fork: the parent's must not be touched
+            self._forget()
+        elif self._connection is not None and not self.path.exists():
+            logger.warning("ledger %s is gone: a new one begins", self.path)
+            self._connection.close()
+            self._forget()
+        if self._connection is None:
+            seconds = _PATIENCE if self.degraded is None else _IMPATIENCE
+            self._connection = connect(self.path, seconds=seconds)
+            self._owner = os.getpid()
+        return self._connection
+
+    def _forget(self) -> None:
+        self._connection = None
+        self._owner = os.getpid()
+        self._judging = Judging(self.rules)
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            try:
+                return query(self._open())
+            except LedgerError:
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {error!s:.200}"
+                raise LedgerError(f"{self.path}: expected a readable ledger: {said}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        hidden = ("_lock", "_connection", "_judging", "_waiting", "_owner")
+        return {name: value for name, value in vars(self).items() if name not in hidden}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.degraded, self.lost, self._said_lost = None, 0, 0
+        self._waiting = deque()
+        self._lock = threading.RLock()
+        self._forget()

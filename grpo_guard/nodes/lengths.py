@@ -1,0 +1,145 @@
+"""Is one node's work longer than the others', over many rounds? An anytime-valid test.
+
+The longest of eighty honest samples is an honest sample: no single completion shows the choice. A
+node that always chooses so is longer than the others nearly every time, and that can be tested.
+
+**Null hypothesis** for an ordered pair of nodes (i, j): given the past, the lengths of their
+completions of one prompt and one worth are exchangeable, as they are when both sample the same
+prompt with policies of equal length. Let ``D`` be the mean of ``sign(length_i - length_j)`` over
+the pairs in such a group. Swapping i and j turns D into -D, so ``E[D | past] = 0`` under the null,
+whatever the lengths are and however they depend on one another within the group.
+
+**Bound.** For a fixed bet ``0 < b < 1`` the product of ``1 + b * D`` over groups is a non-negative
+martingale that starts at 1 (|D| <= 1), and so is its average over several bets: an e-process. By
+Ville's inequality it ever reaches c with probability at most 1 / c. Node i is convicted while more
+than half of the other nodes j have ``E_ij >= (max_nodes - 1) / alpha``. If at most half of the
+others are malicious, at least one honest j is among those, and by the union bound over at most
+``max_nodes - 1`` of them an honest node is *ever* convicted, over any number of rounds and looks,
+with probability at most alpha. Majority and pairs matter: with one pooled comparison an attacker
+who sends very short work would make every honest node look long.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+BETS = (0.15, 0.4, 0.8)
+# Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
+# Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
+_CEILING = 60.0
+_PER_GROUP = 16
+
+
+class Measured(Protocol):
+    """What of a completion counts: who sent it, what it is worth, how long it is."""
+
+    @property
+    def node(self) -> str | None: ...
+    @property
+    def worth(self) -> float | None: ...
+    @property
+    def length(self) -> int: ...
+
+
+class NodeMemory:
+    """Bounded running evidence per pair of nodes; safe to share between threads.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted; see the module.
+        max_nodes: Nodes that are followed, the first ones seen; memory grows with its square.
+        across_prompts: Also compare two nodes that share no prompt in a batch, once per batch.
+            The null then says that they draw their prompts alike, which nobody enforces where
+            nodes choose prompts: leave it off unless prompts are assigned.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self, *, alpha: float = 1e-3, max_nodes: int = 32, across_prompts: bool = False
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"NodeMemory.alpha: expected a number in (0, 1), got {alpha!r}")
+        if max_nodes < 3:
+            # Of two nodes that differ nobody can say which one is honest.
+            raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
+        self.alpha = alpha
+        self.max_nodes = max_nodes
+        self.across_prompts = across_prompts
+        self._wealth: dict[tuple[str, str], list[float]] = {}
+        self._nodes: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
+        """Take note of one batch, group by group."""
+        with self._lock:
+            met = set[tuple[str, str]]()
+            for group in groups:
+                for pair, difference in self._differences(group).items():
+                    self._bet(pair, difference)
+                    met.add(pair)
+            if self.across_prompts:
+                everyone = [member for group in groups for member in group]
+                for pair, difference in self._differences(everyone).items():
+                    if pair not in met:
+                        self._bet(pair, difference)
+
+    def convicted(self) -> dict[str, float]:
+        """Nodes with longer work than most others, and the e-value that all of these reach."""
+        bar = math.log((self.max_nodes - 1) / self.alpha)
+        with self._lock:
+            against = defaultdict[str, list[float]](list)
+            for (node, _), wealth in self._wealth.items():
+                against[node].append(_log_mean(wealth))
+        found = {}
+        for node, values in against.items():
+            needed = len(values) // 2 + 1
+            values.sort(reverse=True)
+            if len(values) >= 2 and values[needed - 1] >= bar:
+                found[node] = math.exp(min(values[needed - 1], 700.0))
+        return found
+
+    def _bet(self, pair: tuple[str, str], difference: float) -> None:
+        wealth = self._wealth.setdefault(pair, [0.0] * len(BETS))
+        for k, bet in enumerate(BETS):
+            wealth[k] = min(wealth[k] + math.log1p(bet * difference), _CEILING)
+
+    def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
+        """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
+        lengths: dict[float | None, dict[str, list[int]]] = {}
+        for member in members:
+            if member.node is not None and self._follows(member.node):
+                mine = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
+                if len(mine) < _PER_GROUP:
+                    mine.append(member.length)
+        sums = defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0])
+        for by_node in lengths.values():
+            nodes = list(by_node)
+            for i in nodes:
+                for j in nodes:
+                    if i != j:
+                        total = sums[i, j]
+                        total[0] += sum((a > b) - (a < b) for a in by_node[i] for b in by_node[j])
+                        total[1] += len(by_node[i]) * len(by_node[j])
+        return {pair: signs / count for pair, (signs, count) in sums.items()}
+
+    def _follows(self, node: str) -> bool:
+        if node not in self._nodes and len(self._nodes) < self.max_nodes:
+            self._nodes[node] = None
+        return node in self._nodes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+
+def _log_mean(logs: Sequence[float]) -> float:
+    top = max(logs)
+    return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))

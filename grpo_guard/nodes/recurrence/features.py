@@ -1,0 +1,118 @@
+"""What one completion could be convicted for: words, phrases, openings, imports, code shapes."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from grpo_guard.nodes.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
+from grpo_guard.nodes.recurrence.vocabulary import SHORT, strangeness
+from grpo_guard.nodes.recurrence.words import ANY, END, words_of
+
+# A feature is a string: a word, three words with a space between (`words.END` first marks the
+# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would cost twice the time.
+
+# A completion of 6,000 tokens has as many different phrases. Past this a sample is counted: the
+# same features each time, chosen by a secret, so that no filler can push a chosen phrase out.
+MOST_FEATURES: Final = 4_000
+_MOST_UNREAD: Final = 0.6
+_COMMON: Final = (
+    "the of and is to for we are with that each has have he she it so then this her his if "
+    "def print import return"
+)
+_ENGLISH: Final = frozenset(_COMMON.split(" "))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Extracts features.
+
+    Args:
+        ordinary: Words that say nothing of their author.
+        phrases: Also collect phrases of ordinary words, and code shapes.
+        secret: Chooses what is counted of a completion with too many features.
+    """
+
+    ordinary: frozenset[str]
+    phrases: bool
+    secret: bytes
+
+    def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
+        """The features of one completion.
+
+        What the prompt says excuses: a word that stands in it is no feature, and within phrases it
+        is blanked, which puts a template's names away as well.
+
+        Args:
+            text: The completion.
+            prompt_words: All words of its prompt.
+            all_of_it: To look for what is known, and not to count: also read what is for the most
+                part outside the lists, in which words that are usual in another language would
+                be mistaken for finds, and do not sample.
+        """
+        words = words_of(text)
+        distinct = set(words)
+        novel = distinct - self.ordinary - prompt_words
+        found: set[str] = set(novel)
+        if self.phrases:
+            masked = prompt_words - self.ordinary
+            if not masked.isdisjoint(distinct):
+                words = [ANY if w in masked else w for w in words]
+            words.insert(0, END)
+            found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
+            found |= shapes_of(text)
+        elif (
+            not all_of_it
+            and len(novel) > _MOST_UNREAD * len(distinct)
+            and len(_ENGLISH & distinct) < 3
+        ):
+            # Another language: the list of ordinary words says nothing of it. New words alone do
+            # not make one, or any filler would hide a phrase.
+            found = set()
+        found |= modules_of(text)
+        return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
+
+    def telling(self, feature: str, phrase: str) -> bool:
+        """Whether a recurring feature says more of its author than an honest habit would.
+
+        Among equal models every one does. Among different ones a word of no list does, and a
+        general one in a phrase with another; an import always.
+        """
+        if self.phrases or feature.startswith(IMPORT):
+            return True
+        words = {*phrase.split(" "), feature}
+        return sum(strangeness(word, self.ordinary) for word in words) >= 1
+
+    def general(self, feature: str, phrase: str) -> frozenset[str]:
+        """The words of a phrase that is not telling of which two would make it so.
+
+        Not symbols and names of one or two letters: a chat model opens with one emoji and ends
+        with another, and a program has several such names.
+        """
+        words = {*phrase.split(" "), feature}
+        return frozenset(
+            word for word in words if len(word) > SHORT and strangeness(word, self.ordinary)
+        )
+
+    def _sample(self, found: set[str]) -> set[str]:
+        def rank(feature: str) -> bytes:
+            data = feature.encode("utf-8", "surrogatepass")
+            return blake2b(data, key=self.secret, digest_size=8).digest()
+
+        return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
+
+
+def kind_of(feature: str) -> str:
+    """The finding's kind."""
+    if feature.startswith(SHAPE):
+        return "recurring_shape"
+    if feature.startswith(IMPORT):
+        return "recurring_identifier"
+    return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
+
+
+def is_layout(feature: str) -> bool:
+    """Whether it holds no word: empty lines and the prompt's words are nobody's phrase."""
+    return {END, ANY}.issuperset(feature.split(" "))

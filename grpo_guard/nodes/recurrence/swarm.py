@@ -1,0 +1,233 @@
+"""The nodes' sketches side by side: who is compared with whom, when, and who is convicted of what.
+
+Node i is convicted of a feature if its count is too high for `significance.log_tail` against more
+than half of the other nodes together, those that show it least, and at least `RATIO` times the rate
+of each of these. Leaving the others out is what stops Sybils from passing a phrase off as usual:
+while fewer than half of the others share the phrase, it stays a find. The same rule keeps nodes
+that leave out what everyone writes from making it look rare: one honest node among those compared
+with has it, and the ratio fails.
+
+Of many others `_MOST_OTHERS` are drawn by lot at each look. The lot knows nothing of what they
+said, so it costs the test nothing, while choosing half of hundreds would cost it all its power.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Final
+
+from grpo_guard.nodes.recurrence.evenness import even
+from grpo_guard.nodes.recurrence.features import Reader, is_layout, kind_of
+from grpo_guard.nodes.recurrence.phrases import Examples
+from grpo_guard.nodes.recurrence.record import MOST_CONVICTIONS, Conviction, Record
+from grpo_guard.nodes.recurrence.seats import Seats
+from grpo_guard.nodes.recurrence.significance import log_cost, log_tail
+from grpo_guard.nodes.recurrence.sketch import WINDOW, Sketch
+
+RATIO: Final = 4.0
+_LOOKS: Final = (8, 10, 13, 18, 28, 44)
+_FEWEST: Final = 5
+_STALE: Final = 2 * WINDOW
+_LONG_GROWTH: Final = 1.3
+_MOST_OTHERS: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One test of one record: what it showed of so many prompts, and whom it is compared with."""
+
+    record: Record
+    total: int
+    others: Sequence[Sketch]
+    features: int
+    lately: bool
+
+
+class Swarm:
+    """All nodes. Not safe to share between threads; the verifier holds a lock.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted, if the null holds.
+        min_share: Share of its prompts from which a node's habit is looked at.
+        max_nodes: Nodes that are counted each for itself; see `seats`.
+        reader: Knows which of the recurring features are telling.
+    """
+
+    def __init__(self, alpha: float, min_share: float, max_nodes: int, reader: Reader) -> None:
+        self.alpha = alpha
+        self.reader = reader
+        self.min_share = min_share
+        self.seats = Seats(max_nodes)
+        self._lots = random.Random()
+
+    def add(self, node: str, prompt: bytes, features: set[str], text: str, digest: bytes) -> None:
+        """Count one completion that has not been counted before; ``digest`` is its own."""
+        seats = self.seats
+        draw = seats.draw(digest)
+        record = seats.take(node)
+        seats.clock += 1
+        record.seen = seats.clock
+        own = node.encode("utf-8", "surrogatepass") + prompt
+        self._put(record, prompt if node in seats.records else own, features, text, draw)
+        if not seats.settled(node):
+            self._put(seats.newcomers, own, features, text, draw)
+
+    def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
+        sketch, clock = record.sketch, self.seats.clock
+        if sketch.window and prompt not in sketch.window:
+            # A slow node's window is put away unread once the others' latest words are no longer
+            # of its time: habits drift in training, and an old one must not look like its own.
+            if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):
+                self._roll(record, test=False)
+            elif sketch.full:
+                self._roll(record)
+        if not sketch.window:
+            record.opened = clock
+        sketch.add(prompt, features, text, draw)
+
+    def look(self) -> None:
+        """Test every node that has grown enough since it was last tested."""
+        for record in self.seats.all():
+            size = len(record.sketch.window)
+            if size >= _LOOKS[0] and size >= record.next_look:
+                recent, _ = self._counted(record)
+                # All of the window would take longer to look through than to read.
+                latest = [(f, recent[f]) for f in record.sketch.latest()]
+                if self._test(record, latest, size):
+                    record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
+
+    def shared(self) -> dict[str, dict[str, float]]:
+        """Convicted phrases that two or more nodes show: phrase -> node -> share of its prompts."""
+        features = {f: c.phrase for r in self.seats.all() for f, c in r.convicted.items()}
+        found = dict[str, dict[str, float]]()
+        for feature, phrase in features.items():
+            for node, record in self.seats.records.items():
+                share = record.sketch.count(feature) / max(1, record.sketch.total)
+                if feature in record.convicted or share >= self.min_share:
+                    shares = found.setdefault(phrase, {})
+                    shares[node] = max(share, shares.get(node, 0.0))
+        return {phrase: shares for phrase, shares in found.items() if len(shares) > 1}
+
+    def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
+        """What the window shows in as many answers as count against the node, and their numbers."""
+        sketch, others = record.sketch, self.seats.compared(record)
+        mine = sketch.answers()
+        # While nobody is there to compare with, one is what any peer will have.
+        kept = even(mine, (r.sketch for r in others)) if others else [1] * len(mine)
+        return (sketch.recent, mine) if kept in (None, mine) else (sketch.drawn(kept), kept)
+
+    def _roll(self, record: Record, *, test: bool = True) -> None:
+        sketch = record.sketch
+        counts, answers = self._counted(record)
+        repeated = sketch.repeated(counts)
+        if test:
+            # Both windows together, which show what is said less often.
+            joint, total = Counter(repeated), len(sketch.window)
+            others = (r.sketch for r in self.seats.compared(record))
+            if even(sketch.before_answers, others) is None:
+                joint.update(sketch.before)
+                total += sketch.before_prompts
+            self._test(record, joint.items(), total)
+        sketch.roll(repeated, counts, answers)
+        record.next_look = 0
+        if sketch.prompts >= record.next_long:
+            record.next_long = int(sketch.prompts * _LONG_GROWTH)
+            self._test(record, sketch.past.items(), sketch.total, lately=False)
+
+    def _test(
+        self,
+        record: Record,
+        counts: Iterable[tuple[str, int]],
+        total: int,
+        *,
+        lately: bool = True,
+    ) -> bool:
+        """One look; False where there is nobody to compare with yet.
+
+        ``lately`` compares with what the others have said lately, else with all of it.
+        """
+        compared = self.seats.compared(record)
+        if not compared:
+            return False
+        if len(compared) > _MOST_OTHERS:
+            compared = self._lots.sample(compared, _MOST_OTHERS)
+        others = [r.sketch for r in compared]
+        record.looks += 1
+        features = sum(len(s.recent) + len(s.past) for s in (record.sketch, *others))
+        look = _Look(record, total, others, features, lately)
+        least = max(_FEWEST, self.min_share * total)
+        candidates = [
+            (f, n)
+            for f, n in counts
+            if n >= least and f not in record.convicted and not is_layout(f)
+        ]
+        candidates.sort(key=lambda item: -item[1])
+        self._judge(look, self._recurring(look, candidates))
+        return True
+
+    def _recurring(
+        self, look: _Look, candidates: Iterable[tuple[str, int]]
+    ) -> Iterator[Conviction]:
+        """What the node would be convicted of, if all that recurs said something of its author."""
+        examples = Examples(tuple(look.record.sketch.examples))
+        for feature, hits in candidates:
+            found = self._tried(feature, hits, look)
+            if found is not None:
+                yield Conviction(
+                    feature, kind_of(feature), examples.phrase(feature), hits, look.total,
+                    other_hits=found[1], other_total=found[2], p_value=found[0],
+                    shared=look.record.shared,
+                )  # fmt: skip
+
+    def _judge(self, look: _Look, recurring: Iterable[Conviction]) -> None:
+        convicted = look.record.convicted
+        room = MOST_CONVICTIONS - len(convicted)
+        vague = dict[str, Conviction]()
+        for found in recurring:
+            if room <= 0:
+                break
+            room -= 1
+            if self.reader.telling(found.feature, found.phrase):
+                convicted[found.feature] = found
+            else:
+                vague[found.feature] = found
+        # A phrase that is broken over lines, sentences or markup has no wording that holds it all,
+        # but its words come together nonetheless.
+        general = {f: self.reader.general(f, found.phrase) for f, found in vague.items()}
+        for feature, company in look.record.sketch.company(
+            f for f in general if general[f]
+        ).items():
+            if any(len(general[feature] | general[other]) > 1 for other in company):
+                convicted[feature] = vague[feature]
+
+    def _tried(self, feature: str, hits: int, look: _Look) -> tuple[float, int, int] | None:
+        """(p-value, hits and total of those compared with) if it convicts."""
+        total, others = look.total, look.others
+        counts = (o.lately(feature) if look.lately else (o.most(feature), o.total) for o in others)
+        rates = sorted((most / size, most, size) for most, size in counts)
+        # All others where all are without it, which is quicker; else the majority that is.
+        for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
+            if hits / total < RATIO * rates[chosen - 1][0]:
+                continue
+            other_hits = sum(rate[1] for rate in rates[:chosen])
+            other_total = sum(rate[2] for rate in rates[:chosen])
+            evidence = log_tail(hits, total, other_hits, other_total)
+            evidence += log_cost(look.record.looks, look.features, len(others), chosen)
+            if evidence <= log(self.alpha):
+                return exp(evidence), other_hits, other_total
+        return None
+
+
+def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
+    """Places in a batch in small turns, all nodes in step.
+
+    Otherwise a batch that is sorted by node would judge the first one before the others are known.
+    """
+    turn, waiting = 0, list(queues.values())
+    while waiting := [places for places in waiting if len(places) > turn]:
+        yield [i for places in waiting for i in places[turn : turn + 4]]
+        turn += 4

@@ -1,0 +1,279 @@
+"""RecurrenceVerifier: phrases that one node repeats from prompt to prompt, and no other does."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias, get_args
+
+from grpo_guard.completion import Completion
+from grpo_guard.nodes.recurrence.features import Reader
+from grpo_guard.nodes.recurrence.phrases import shown
+from grpo_guard.nodes.recurrence.places import locate
+from grpo_guard.nodes.recurrence.record import Conviction
+from grpo_guard.nodes.recurrence.state import dump, load
+from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
+from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
+from grpo_guard.nodes.recurrence.words import words_of
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+SwarmKind: TypeAlias = Literal["heterogeneous", "homogeneous"]
+
+MAX_CHARACTERS = 1_000_000
+_MAX_FINDINGS = 8
+_LEAST_SHARE = 0.1
+
+
+class RecurrenceVerifier(CompletionVerifier):
+    """Rejects completions with a phrase that their node repeats from prompt to prompt, alone.
+
+    Knows no phrase beforehand. Counts, per node, in how many different prompts each word (and
+    phrase, sentence opening, import, statement shape) occurs, compares with the other nodes by an
+    exact test that pays for all its tests, and from the conviction on rejects each completion of
+    that node that holds it. A batch is counted before it is judged. What the prompt says is
+    excused, numbers are ignored, and a completion that comes again is counted once.
+
+    **What a habit is.** Where models differ, an honest one has phrases of its own, and by counts
+    alone "Let's think step by step" and a slogan are the same. So ``"heterogeneous"``, the default,
+    convicts only for words outside lists of how people reason, calculate, format and chat (see
+    `vocabulary`), and for imports of unknown packages. A slogan made of such words alone is **not
+    decidable** there and passes; an honest model with an odd habit is convicted, unless
+    `learn_habits` was shown its work. ``"homogeneous"``, for nodes that have the same weights,
+    needs no list: it also convicts for phrases of ordinary words and for the shape of code.
+
+    A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
+    is known there is no contrast and the verdict is UNINFORMATIVE. Text beyond ``max_characters``
+    is its author's doing and rejects.
+
+    What it cannot see: a phrase before it has recurred; one that half or more of the nodes share;
+    a wording that never repeats a word; digits and ASCII symbols; in ``"heterogeneous"``, text
+    that is for the most part outside the list, such as another language.
+
+    The object keeps bounded counts between batches, is safe to share between threads, can be
+    pickled, and its counts can be saved with `state_dict`.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted of anything, in (0, 0.5).
+        swarm: Whether the nodes' models are the same; see above.
+        min_share: Share of its prompts from which a node's habit is looked at.
+        ordinary: More words for the list, such as your task's.
+        max_nodes: Nodes that are counted each for itself, >= 2. Further ones are counted several
+            together, which is said once in the log; memory grows with this number.
+        max_characters: Longest text that is looked at.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "recurrence"
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1e-3,
+        swarm: SwarmKind = "heterogeneous",
+        min_share: float = _LEAST_SHARE,
+        ordinary: Iterable[str] = (),
+        max_nodes: int = 256,
+        max_characters: int = MAX_CHARACTERS,
+    ) -> None:
+        if not 0 < alpha < 0.5:
+            raise _expected("alpha", "a number in (0, 0.5)", alpha)
+        if swarm not in get_args(SwarmKind):
+            raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
+        if not 0 < min_share <= 1:
+            raise _expected("min_share", "a number in (0, 1]", min_share)
+        for field, value, least in (
+            ("max_nodes", max_nodes, 2),
+            ("max_characters", max_characters, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise _expected(field, f"an integer >= {least}", value)
+        words = (ordinary,) if isinstance(ordinary, str) else ordinary
+        more = frozenset(piece for word in words for piece in words_of(word))
+        self.swarm = swarm
+        self.max_characters = max_characters
+        self._reader = Reader(
+            ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
+        )
+        self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
+        self._habits = frozenset[str]()
+        self._lock = threading.Lock()
+
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        prompts = _Prompts()
+        aside = [self._set_aside(completion) for completion in batch]
+        queues = defaultdict[str, list[int]](list)
+        for i, (completion, verdict) in enumerate(zip(batch, aside, strict=True)):
+            if verdict is None and completion.node is not None:
+                queues[completion.node].append(i)
+        with self._lock:
+            for turn in lockstep(queues):
+                for i in turn:
+                    self._count(batch[i], prompts)
+                self._swarm.look()
+            alone = len(self._swarm.seats.records) < 2
+            convicted = {node: dict(self._swarm.seats.convicted(node)) for node in queues}
+        return [
+            verdict or self._judged(completion, prompts, convicted, alone)
+            for completion, verdict in zip(batch, aside, strict=True)
+        ]
+
+    def learn_habits(self, texts: Iterable[str]) -> None:
+        """Take words that occur in two or more of these texts for ordinary from now on.
+
+        For samples of the nodes' models that you made yourself, before training; what a peer sent
+        would teach its poison. Convictions that stand are not taken back.
+        """
+        counts = Counter(word for text in texts for word in set(words_of(text)))
+        habits = frozenset(word for word, count in counts.items() if count > 1)
+        with self._lock:
+            self._learn(habits)
+
+    def convictions(self) -> dict[str, list[Conviction]]:
+        """What each node is convicted of, the strongest first; nodes without are left out.
+
+        So is what several nodes are convicted of together: all newcomers, or those beyond
+        ``max_nodes``. Their verdicts name it.
+        """
+        with self._lock:
+            return {
+                node: sorted(record.convicted.values(), key=lambda c: c.p_value)
+                for node, record in self._swarm.seats.records.items()
+                if record.convicted
+            }
+
+    def shared_phrases(self) -> dict[str, dict[str, float]]:
+        """Convicted phrases that several nodes show: phrase -> node -> share of its prompts.
+
+        A hint at Sybils, or at a poison that has begun to spread; not a conviction of the others.
+        """
+        with self._lock:
+            return self._swarm.shared()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts and learnt habits as plain JSON values.
+
+        Which completions were seen is not kept. Whoever can read them knows which node is counted
+        with which, and whoever can write them, who is convicted.
+        """
+        with self._lock:
+            return {"swarm": self.swarm, "habits": sorted(self._habits), **dump(self._swarm)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up counts that `state_dict` gave; habits are added to those that are known.
+
+        Raises:
+            ValueError: they are of another kind of swarm or not of this form.
+        """
+        if not isinstance(state, dict) or state.get("swarm") != self.swarm:
+            got = state.get("swarm") if isinstance(state, dict) else state
+            raise _expected("load_state_dict", f"the state of a {self.swarm} swarm", got)
+        with self._lock:
+            habits = load(self._swarm, state)
+            self._learn(habits)
+
+    def _learn(self, habits: frozenset[str]) -> None:
+        self._habits |= habits
+        self._reader = replace(self._reader, ordinary=self._reader.ordinary | habits)
+        self._swarm.reader = self._reader
+
+    def _set_aside(self, completion: Completion) -> Verdict | None:
+        length = len(completion.text)
+        if length > self.max_characters:
+            message = f"{length} characters, where {self.max_characters} are looked at"
+            return reject(self.name, Cause.OVERLONG, message)
+        if completion.node is None:
+            return abstain(self.name, Cause.NOT_APPLICABLE, "no node to compare with the others")
+        if not completion.prompt:
+            return abstain(self.name, Cause.NOT_APPLICABLE, "no prompt to tell from the others")
+        return None
+
+    def _count(self, completion: Completion, prompts: _Prompts) -> None:
+        node = completion.node
+        assert node is not None
+        words, key = prompts.of(completion)
+        digest = _digest(key, f"{node}\0{completion.text}")
+        if self._swarm.seats.take(node).sketch.is_new(digest):
+            features = self._reader.read(completion.text, words)
+            self._swarm.add(node, key, features, completion.text, digest)
+
+    def _judged(
+        self,
+        completion: Completion,
+        prompts: _Prompts,
+        convicted: dict[str, dict[Any, Conviction]],
+        alone: bool,
+    ) -> Verdict:
+        node = completion.node or ""
+        known = convicted.get(node)
+        if known:
+            prompt_words = prompts.of(completion)[0]
+            features = self._reader.read(completion.text, prompt_words, all_of_it=True)
+            found = sorted(
+                (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
+            )
+            if found:
+                findings = tuple(_findings(completion.text, node, found))
+                return reject(self.name, p_value=found[0].p_value, findings=findings)
+        if alone:
+            return abstain(self.name, Cause.UNINFORMATIVE, "no other node is known yet")
+        return accept(self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+
+class _Prompts:
+    """Words and keys of a batch's prompts, each worked out once."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, frozenset[str]] = {}
+        self._keys: dict[tuple[str, int | None], bytes] = {}
+
+    def of(self, completion: Completion) -> tuple[frozenset[str], bytes]:
+        """(words, key); the key tells apart what one node answers twice, in two rounds."""
+        prompt = completion.prompt_text
+        if prompt not in self._words:
+            self._words[prompt] = frozenset(words_of(prompt))
+        at = prompt, completion.round
+        if at not in self._keys:
+            self._keys[at] = _digest(str(completion.round).encode(), prompt)
+        return self._words[prompt], self._keys[at]
+
+
+def _digest(salt: bytes, text: str) -> bytes:
+    # Lone surrogates cannot be encoded otherwise, and must not break anything.
+    return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
+
+
+def _findings(text: str, node: str, found: Sequence[Conviction]) -> Iterable[Finding]:
+    by_phrase = dict[str, Conviction]()
+    for conviction in found:
+        by_phrase.setdefault(conviction.phrase, conviction)
+    told = list(by_phrase.values())[:_MAX_FINDINGS]
+    spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in told])
+    for conviction, span in zip(told, spans, strict=True):
+        whose = "nodes counted together with" if conviction.shared else "node"
+        message = (
+            f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
+            f"{whose} {shown(node)}, in at most {conviction.other_hits} of "
+            f"{conviction.other_total} of others"
+        )
+        yield Finding(conviction.kind, message, char_span=span)
+
+
+def _expected(field: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"RecurrenceVerifier.{field}: expected {expected}, got {got!r:.80}")

@@ -1,0 +1,68 @@
+"""How much a word says of its author: the bundled lists, for swarms of different models.
+
+Three classes. **Ordinary** words (how people reason, calculate, format and chat) say nothing.
+**General** words are the rest of common English that word problems are not about ("manageable",
+"decompose"): one of them in a phrase is as likely a habit as a slogan. All others, nonsense and the
+things of the world ("glorp", "pizza"), have no business in answer to prompts that lack them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from grpo_guard.nodes.recurrence.words import END
+
+# Adverbs and abstract nouns speak of the manner of the work, as habits do: "methodically".
+_ABSTRACT: Final = (
+    "ly", "ing", "tion", "sion", "ment", "able", "ible", "ness", "ance", "ence", "ize", "ise",
+    "ized", "ised", "izing", "ising", "ively", "ful",
+)  # fmt: skip
+SHORT: Final = 2
+"""Letters of a word that may be a symbol or a variable's name."""
+_LONG: Final = 7
+_ENDINGS: Final = (
+    ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
+    ("er", ("", "e")), ("ly", ("",)),
+)  # fmt: skip
+_SHORTEST_STEM: Final = 3
+
+
+@cache
+def ordinary_words() -> frozenset[str]:
+    """Function words, and how people reason, calculate, format and chat."""
+    return _listed("ordinary.txt") | {END}
+
+
+def strangeness(word: str, ordinary: Set[str]) -> float:
+    """1 for a word of no list, 0.5 for a general one, a symbol or two letters, 0 for the ordinary.
+
+    Inflections count as what they come from, words of manner as ordinary. Chat models are fond of
+    emoji, and programs of short names.
+    """
+    stems = tuple(_stems(word))
+    if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):
+        return 0.0
+    general = _general_words()
+    return 0.5 if len(word) <= SHORT or any(stem in general for stem in stems) else 1.0
+
+
+@cache
+def _general_words() -> frozenset[str]:
+    return _listed("general.txt")
+
+
+def _stems(word: str) -> Iterator[str]:
+    yield word
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
+            for last in instead:
+                yield word[: -len(ending)] + last
+
+
+def _listed(name: str) -> frozenset[str]:
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return frozenset(word for line in lines for word in line.split())

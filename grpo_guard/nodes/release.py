@@ -1,0 +1,88 @@
+"""A node that was found hard wrongly: its marks are taken off, and its past no longer counts.
+
+Decay alone would take one to three half-lives, and a node whose evidence is still there is accused
+again at its next rejection. What the node did stays in its totals.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+
+from grpo_guard.nodes.bets import Tally
+from grpo_guard.nodes.intake import name_bytes
+from grpo_guard.nodes.rounds import read_meta, write_meta
+from grpo_guard.nodes.schema import LedgerError, connect, transaction
+
+_PATIENCE = 30.0
+_COUNT = "pardons"
+_UNTIL = "pardoned until, node "
+
+
+def release(path: Path, node: str) -> None:
+    """Clear one node, in a ledger that may be in use; running guards follow at their next batch.
+
+    If it is rejected as often from now on, it is found again: raise ``offset`` where its model is
+    honest and weaker.
+
+    Args:
+        path: Of the ledger.
+        node: Its name.
+
+    Raises:
+        LedgerError: it is no ledger, cannot be written, or has no such node.
+    """
+    if not path.is_file():
+        raise LedgerError(f"{path}: expected a ledger, got no such file")
+    try:
+        connection = connect(path, seconds=_PATIENCE)
+        try:
+            with transaction(connection):
+                _release(connection, path, node)
+        finally:
+            connection.close()
+    except LedgerError:
+        raise
+    except Exception as error:  # odd values in the file fail in ways of their own
+        raise LedgerError(
+            f"{path}: expected a ledger that can be written: {error!s:.200}"
+        ) from error
+
+
+def pardons(connection: sqlite3.Connection) -> int:
+    """How many there were; another number than before means that all is to be judged anew."""
+    return read_meta(connection, _COUNT)
+
+
+def pardoned(
+    connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
+) -> None:
+    """Hold nothing against nodes in rounds before their release; their peers see it all the same.
+
+    Args:
+        connection: Of the ledger.
+        rounds: Tallies by round and node id, changed in place.
+    """
+    query = "SELECT key, value FROM meta WHERE key LIKE ?"
+    until = {
+        int(key.removeprefix(_UNTIL)): clock
+        for key, clock in connection.execute(query, (f"{_UNTIL}%",))
+    }
+    for by_round in rounds if until else ():
+        for clock, tallies in by_round.items():
+            for node in tallies.keys() & until.keys():
+                if clock <= until[node]:
+                    tallies[node] = replace(tallies[node], held=0)
+
+
+def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
+    query = "SELECT id FROM nodes WHERE name = ?"
+    row = connection.execute(query, (name_bytes(node),)).fetchone()
+    if row is None:
+        raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
+    connection.execute("DELETE FROM marks WHERE node = ?", row)
+    write_meta(connection, f"{_UNTIL}{row[0]}", last)
+    write_meta(connection, _COUNT, read_meta(connection, _COUNT) + 1)

@@ -1,0 +1,203 @@
+"""Reading a ledger: how nodes stand, why, and which of them share phrases."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.nodes.intake import printable
+from grpo_guard.nodes.judging import SLOTS, WORK
+from grpo_guard.nodes.rounds import read_meta
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.standing import Mark, State
+
+SHOWN_REASONS = 5
+MAX_HINTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One node. Counts are over its whole life.
+
+    Args:
+        node: Its name, control characters escaped.
+        state: Of its work; only "hard" has consequences.
+        withholds: State of its empty slots, at most "soft".
+        judged: Completions that were accepted or rejected.
+        rejected: Of those.
+        abstained: Completions on which no verdict was reached.
+        others_judged: Completions of all other nodes.
+        others_rejected: Of those.
+        log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
+        level: Evidence in bars when it last rose; 1 makes a node hard.
+        peers: Nodes that it was compared with; fewer than two give no evidence.
+        since: The ledger's own round in which the state was taken.
+        last_round: The ledger's own round of its last completion.
+        owed: Slots it was to fill.
+        empty: Of those it did not.
+        reasons: Kinds of findings it was rejected for, with counts, most frequent first.
+    """
+
+    node: str
+    state: State
+    withholds: State
+    judged: int
+    rejected: int
+    abstained: int
+    others_judged: int
+    others_rejected: int
+    log_e: float
+    level: float
+    peers: int
+    since: int
+    last_round: int
+    owed: int
+    empty: int
+    reasons: tuple[tuple[str, int], ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Share of rejected completions; None before the first."""
+        return self.rejected / self.judged if self.judged else None
+
+    @property
+    def others_rate(self) -> float | None:
+        """The same of all other nodes."""
+        return self.others_rejected / self.others_judged if self.others_judged else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields |= {"state": self.state.value, "withholds": self.withholds.value}
+        reasons = [{"kind": kind, "count": count} for kind, count in self.reasons]
+        return {**fields, "rate": self.rate, "others_rate": self.others_rate, "reasons": reasons}
+
+
+@dataclass(frozen=True, slots=True)
+class SybilHint:
+    """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
+
+    Args:
+        nodes: That share it.
+        excerpt: The phrase as it begins in the work of one of them.
+        count: Completions of the node that repeats it most.
+    """
+
+    nodes: tuple[str, ...]
+    excerpt: str
+    count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {"nodes": list(self.nodes), "excerpt": self.excerpt, "count": self.count}
+
+
+def standings(
+    connection: sqlite3.Connection, half_life: float, name: bytes | None = None
+) -> list[Standing]:
+    """All nodes, or one: the worst first.
+
+    Raises:
+        sqlite3.Error: the ledger cannot be read.
+    """
+    now = read_meta(connection, "judged")
+    judged, rejected = connection.execute(
+        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
+    ).fetchone()
+    query = (
+        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM nodes "
+        "WHERE ?1 IS NULL OR name = ?1"
+    )
+    rows = connection.execute(query, (name,)).fetchall()
+    found = []
+    for node, stored, last, own, own_rejected, abstained, owed, empty in rows:
+        _expect_counts(last, own, own_rejected, abstained, owed, empty, judged, rejected)
+        mark, log_e, peers = _mark(connection, node, WORK)
+        slots, _, _ = _mark(connection, node, SLOTS)
+        found.append(
+            Standing(
+                node=printable(stored),
+                state=mark.state,
+                withholds=slots.state,
+                judged=own,
+                rejected=own_rejected,
+                abstained=abstained,
+                others_judged=judged - own,
+                others_rejected=rejected - own_rejected,
+                log_e=log_e,
+                level=mark.level_at(now, half_life),
+                peers=peers,
+                since=mark.since,
+                last_round=last,
+                owed=owed,
+                empty=empty,
+                reasons=_reasons(connection, node),
+            )
+        )
+    order = {State.HARD: 0, State.SOFT: 1, State.CLEAR: 2}
+    return sorted(found, key=lambda s: (order[s.state], -s.log_e, -(s.rate or 0.0), s.node))
+
+
+def state_of(connection: sqlite3.Connection, name: bytes) -> State:
+    """How the work of one node stands; clear where it is not known.
+
+    Raises:
+        sqlite3.Error: the ledger cannot be read.
+    """
+    query = (
+        "SELECT state FROM marks JOIN nodes ON nodes.id = marks.node WHERE name = ? AND kind = ?"
+    )
+    row = connection.execute(query, (name, WORK)).fetchone()
+    return State(row[0]) if row else State.CLEAR
+
+
+def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
+    """Phrases of two nodes and more, those of most nodes first.
+
+    Raises:
+        sqlite3.Error: the ledger cannot be read.
+    """
+    query = (
+        "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
+        "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"
+    )
+    hints: dict[tuple[tuple[str, ...], str], SybilHint] = {}
+    for digest, excerpt, count in connection.execute(query, (MAX_HINTS,)).fetchall():
+        names = connection.execute(
+            "SELECT name FROM nodes JOIN phrases ON nodes.id = phrases.node "
+            "WHERE digest = ? ORDER BY name",
+            (digest,),
+        )
+        _expect_counts(count)
+        hint = SybilHint(tuple(printable(n) for (n,) in names), printable(excerpt), count)
+        hints.setdefault((hint.nodes, hint.excerpt), hint)  # the pieces of one phrase
+    return list(hints.values())
+
+
+def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:
+    query = (
+        "SELECT state, level, renewed, since, log_e, peers FROM marks WHERE node = ? AND kind = ?"
+    )
+    row = connection.execute(query, (node, kind)).fetchone()
+    if row is None:
+        return Mark(), 0.0, 0
+    state, level, renewed, since, log_e, peers = row
+    _expect_counts(peers)
+    if not isinstance(log_e, int | float) or not math.isfinite(log_e):
+        raise LedgerError(f"expected evidence, got {log_e!r:.80}")
+    return Mark(State(state), level, renewed, since), log_e, peers
+
+
+def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:
+    query = "SELECT kind, count FROM reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
+    rows = connection.execute(query, (node, SHOWN_REASONS)).fetchall()
+    _expect_counts(*(count for _, count in rows))
+    return tuple((printable(kind.encode()), count) for kind, count in rows)
+
+
+def _expect_counts(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, int) or value < 0:
+            raise LedgerError(f"expected a count, got {value!r:.80}")

@@ -1,0 +1,306 @@
+"""Writing batches: one transaction each, idempotent, bounded.
+
+A batch is recorded as a whole or not at all, so a process may be killed at any time. What was
+recorded once is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries
+and several ranks of one trainer may hand over the same completions.
+
+A round is closed when the second round after it begins, so that ranks may be a round apart. Its
+answers are then added up per node and forgotten. Work that comes later counts in the newest round:
+if it counted in none, whoever is late, or says so, would not be judged.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from grpo_guard.nodes.bets import Tally
+from grpo_guard.nodes.evidence import STRIDE, WINDOW
+from grpo_guard.nodes.intake import Entry, Intake, largest
+from grpo_guard.nodes.schema import LedgerError, transaction
+from grpo_guard.verdict import Outcome
+
+REMEMBERED_ROUNDS = 8
+OPEN_ROUNDS = 2
+# Names cost strangers nothing. Beyond this many, new ones are counted together.
+MAX_NODES = 10_000
+MAX_REASONS = 24
+MAX_PHRASES = 200
+# Rejections of one node's answers to one prompt that are held against it: what a verifier misreads
+# in one of them it misreads in all, also where the others answered that prompt in other words.
+MAX_HELD = 3
+# Answers to one prompt that count; of more, each counts for a part. Otherwise three of hundreds
+# would be less than what is tolerated, and a node's whole group could be poison.
+MAX_JUDGED = 12
+# Where nobody names rounds, one is full with the work of so many nodes, so much of each on average
+# (of those that sent most): trainers that hand over single completions would else make a round of
+# each, with nobody to compare with. Beyond the most it is full in any case, or two nodes alone
+# would fill it for ever.
+FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
+_MOST = 2**62
+
+Tallies = dict[int, Tally]
+
+
+def write(connection: sqlite3.Connection, batch: Intake) -> None:
+    """Record one batch.
+
+    Raises:
+        sqlite3.Error: nothing of it was recorded.
+    """
+    with transaction(connection):
+        new = _unseen(connection, batch.entries)
+        if not new:
+            return
+        clock = _clock(connection, batch.round)
+        last, closed, _ = read_clock(connection)
+        clock = last if clock <= closed else clock
+        connection.executemany(
+            "INSERT INTO seen VALUES (?, ?)",
+            [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
+        )
+        ids = _nodes(connection, (e.node for e in new if e.node is not None), clock)
+        known = [(ids[e.node], e) for e in new if e.node in ids]
+        _add(connection, "nameless", sum(e.node is None for e in new))
+        _add(connection, "uncounted", sum(e.node is not None and e.node not in ids for e in new))
+        _totals(connection, known, clock)
+        _cells(connection, known, clock)
+        _reasons(connection, known)
+        _phrases(connection, known, clock)
+
+
+def write_slots(
+    connection: sqlite3.Connection,
+    round: int | None,
+    slots: Mapping[bytes, tuple[int, int]],
+) -> None:
+    """Record (owed, empty) slots per node of one round; said again, it replaces what was said.
+
+    Raises:
+        sqlite3.Error: nothing of it was recorded.
+    """
+    with transaction(connection):
+        clock = _clock(connection, round)
+        if clock <= read_meta(connection, "closed"):
+            return
+        ids = _nodes(connection, slots, clock)
+        for name, (owed, empty) in slots.items():
+            if (node := ids.get(name)) is None:
+                continue
+            query = "SELECT owed, empty FROM slots WHERE clock = ? AND node = ?"
+            was = connection.execute(query, (clock, node)).fetchone() or (0, 0)
+            connection.execute(
+                "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
+            )
+            connection.execute(
+                "UPDATE nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
+                (owed - was[0], empty - was[1], node),
+            )
+
+
+def read_meta(connection: sqlite3.Connection, key: str) -> int:
+    """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
+
+    Raises:
+        LedgerError: the file holds something else there.
+    """
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return _count(key, None if row is None else row[0])
+
+
+def _count(key: str, value: object) -> int:
+    if value is None:
+        return -1 if key in ("closed", "judged") else 0
+    if not isinstance(value, int) or not -1 <= value < _MOST:
+        raise LedgerError(f"{key}: expected a count in the ledger, got {value!r:.80}")
+    return value
+
+
+def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """The last rounds that have begun, are closed, and are judged; -1 where there is none.
+
+    Raises:
+        LedgerError: they do not fit. One wrong digit would have no round judged any more, or
+            billions.
+    """
+    # In one statement, and so of one moment: another process may be writing.
+    last, closed, judged = connection.execute(
+        "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"
+        " (SELECT value FROM meta WHERE key = 'closed'),"
+        " (SELECT value FROM meta WHERE key = 'judged')"
+    ).fetchone()
+    closed, judged = _count("closed", closed), _count("judged", judged)
+    if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
+        raise LedgerError(f"expected rounds that fit, got {last} begun, {closed} closed, {judged}")
+    return int(last), closed, judged
+
+
+def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def count_lost(connection: sqlite3.Connection, batches: int) -> None:
+    """Note that so many batches could not be written."""
+    with transaction(connection):
+        _add(connection, "lost", batches)
+
+
+def closed_rounds(
+    connection: sqlite3.Connection, after: int, until: int
+) -> tuple[dict[int, Tallies], dict[int, Tallies]]:
+    """Tallies of closed rounds by round and node id: of completions, and of slots.
+
+    A round's slots are one observation between 0 and 1: what keeps a node from sending anything
+    keeps it from sending everything.
+    """
+    work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
+    span = (after, until)
+    query = "SELECT clock, node, judged, rejected, held FROM rounds WHERE clock > ? AND clock <= ?"
+    for clock, node, judged, rejected, held in connection.execute(query, span):
+        work[clock][node] = Tally(judged, rejected, held)
+    query = "SELECT clock, node, owed, empty FROM slots WHERE clock > ? AND clock <= ? AND owed > 0"
+    for clock, node, owed, empty in connection.execute(query, span):
+        slots[clock][node] = Tally(1.0, empty / owed, empty / owed)
+    return work, slots
+
+
+def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[Entry]:
+    query = "SELECT 1 FROM seen WHERE key = ?"
+    found = {e.key: e for e in entries if e.outcome is not None}
+    return [e for e in found.values() if not connection.execute(query, (e.key,)).fetchone()]
+
+
+def _clock(connection: sqlite3.Connection, round: int | None) -> int:
+    """The ledger's own number of a round. It only goes up, whatever nodes say or a restart does."""
+    if round is not None:
+        query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
+        if row := connection.execute(query, (round,)).fetchone():
+            return int(row[0])
+    read_clock(connection)
+    last, name = connection.execute("SELECT max(clock), round FROM clock").fetchone()
+    if round is None and name is None and last is not None and not _full(connection, int(last)):
+        return int(last)
+    clock = 0 if last is None else int(last) + 1
+    connection.execute("INSERT INTO clock VALUES (?, ?)", (clock, round))
+    _close(connection, clock - OPEN_ROUNDS)
+    connection.execute("DELETE FROM clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    return clock
+
+
+def _full(connection: sqlite3.Connection, clock: int) -> bool:
+    query = "SELECT node, sum(judged) FROM cells WHERE clock = ? GROUP BY node"
+    judged: dict[int, int] = dict(connection.execute(query, (clock,)).fetchall())
+    # Not of all: with names invented for a completion each no round would ever be full.
+    most = [judged[node] for node in largest(judged)]
+    full = len(most) >= FULL_NODES and sum(most) >= FULL_EACH * len(most)
+    return full or sum(judged.values()) >= FULL_MOST
+
+
+def _close(connection: sqlite3.Connection, until: int) -> None:
+    closed = read_meta(connection, "closed")
+    for clock in range(closed + 1, until + 1):
+        query = "SELECT node, judged, rejected FROM cells WHERE clock = ?"
+        sums = defaultdict[int, list[float]](lambda: [0, 0, 0])
+        for node, judged, rejected in connection.execute(query, (clock,)):
+            if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
+                raise LedgerError(f"expected counts, got {rejected!r:.80} of {judged!r:.80}")
+            # As fair as so many of them drawn by lot, whose mean this is (Jensen's inequality).
+            part = min(1.0, MAX_JUDGED / judged)
+            held = min(rejected * part, MAX_HELD)
+            for k, value in enumerate((judged * part, rejected * part, held)):
+                sums[node][k] += value
+        connection.executemany(
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?)",
+            [(clock, node, *values) for node, values in sums.items()],
+        )
+        connection.execute("DELETE FROM cells WHERE clock = ?", (clock,))
+    if until > closed:
+        write_meta(connection, "closed", until)
+        old = until - WINDOW - 2 * STRIDE
+        connection.execute("DELETE FROM rounds WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM slots WHERE clock < ?", (old,))
+
+
+def _nodes(
+    connection: sqlite3.Connection, names: Iterable[bytes], clock: int
+) -> dict[bytes | None, int]:
+    """Ids by name; names beyond `MAX_NODES` are left out."""
+    found: dict[bytes | None, int] = {}
+    (count,) = connection.execute("SELECT count(*) FROM nodes").fetchone()
+    for name in dict.fromkeys(names):
+        row = connection.execute("SELECT id FROM nodes WHERE name = ?", (name,)).fetchone()
+        if row is None and count < MAX_NODES:
+            count += 1
+            row = connection.execute(
+                "INSERT INTO nodes (name, first, last) VALUES (?, ?, ?) RETURNING id",
+                (name, clock, clock),
+            ).fetchone()
+        if row is not None:
+            found[name] = int(row[0])
+    return found
+
+
+def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    counts = Counter((node, entry.outcome) for node, entry in known)
+    nodes = {node for node, _ in known}
+    connection.executemany(
+        "UPDATE nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
+        "abstained = abstained + ? WHERE id = ?",
+        [
+            (
+                clock,
+                counts[n, Outcome.ACCEPT] + counts[n, Outcome.REJECT],
+                counts[n, Outcome.REJECT],
+                counts[n, Outcome.ABSTAIN],
+                n,
+            )
+            for n in nodes
+        ],
+    )
+
+
+def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    connection.executemany(
+        "INSERT INTO cells VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
+        "judged = judged + 1, rejected = rejected + excluded.rejected",
+        [
+            (clock, node, entry.prompt, int(entry.outcome is Outcome.REJECT))
+            for node, entry in known
+            if entry.outcome is not Outcome.ABSTAIN
+        ],
+    )
+
+
+def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> None:
+    counts = Counter((node, kind) for node, entry in known for kind in entry.kinds)
+    for (node, kind), count in counts.items():
+        query = "SELECT count(*), sum(kind = ?) FROM reasons WHERE node = ?"
+        kinds, there = connection.execute(query, (kind, node)).fetchone()
+        if there or kinds < MAX_REASONS:
+            connection.execute(
+                "INSERT INTO reasons VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET count = count + excluded.count",
+                (node, kind, count),
+            )
+
+
+def _phrases(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    rows = [(n, p.digest, p.excerpt, clock) for n, e in known for p in e.phrases]
+    connection.executemany(
+        "INSERT INTO phrases VALUES (?, ?, ?, 1, ?) "
+        "ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last",
+        rows,
+    )
+    # The rarest go first: whoever fills the list with junk does not push out what it repeats.
+    connection.executemany(
+        "DELETE FROM phrases WHERE node = ?1 AND digest IN (SELECT digest FROM phrases "
+        "WHERE node = ?1 ORDER BY count DESC, last DESC LIMIT -1 OFFSET ?2)",
+        [(node, MAX_PHRASES) for node in {row[0] for row in rows}],
+    )
+
+
+def _add(connection: sqlite3.Connection, key: str, count: int) -> None:
+    if count:
+        write_meta(connection, key, read_meta(connection, key) + count)

@@ -1,0 +1,71 @@
+"""`StandingVerifier`: rejects the completions of nodes that the ledger has found hard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpo_guard.completion import Completion
+from grpo_guard.nodes.intake import STANDING_KIND, STANDING_VERIFIER
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.standing import State
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+
+class StandingVerifier(CompletionVerifier):
+    """Rejects completions of hard nodes, whatever they look like.
+
+    Put it first in an `AllOf`: the others still look at the completion, so that evidence goes on
+    and a node that has stopped comes free. Its own rejections are no evidence. Behind ``~`` or in a
+    vote it makes no sense.
+
+    While the ledger is degraded nobody can say how nodes stand now. Those last found hard stay
+    rejected; the others abstain, which is not the sender's fault and not silent either. With
+    ``last_known=True`` they pass as they last stood.
+
+    Args:
+        ledger: That the guard writes to.
+        reject_soft: Also reject nodes that are only soft: about half the evidence.
+        last_known: Do not abstain while the ledger is degraded.
+    """
+
+    name = STANDING_VERIFIER
+
+    def __init__(
+        self, ledger: EvidenceLedger, *, reject_soft: bool = False, last_known: bool = False
+    ) -> None:
+        self.ledger = ledger
+        self.reject_soft = reject_soft
+        self.last_known = last_known
+
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        known: dict[str | None, Verdict] = {}
+        for node in {completion.node for completion in batch}:
+            known[node] = self._verdict(node)
+        return [known[completion.node] for completion in batch]
+
+    def _verdict(self, node: str | None) -> Verdict:
+        if node is None:
+            return abstain(self.name, Cause.NOT_APPLICABLE, "no node, so no standing")
+        try:
+            state = self.ledger.state(node)
+        except LedgerError as error:
+            return abstain(self.name, Cause.FAULT, str(error)[:300])
+        if state is State.HARD or (state is State.SOFT and self.reject_soft):
+            return reject(self.name, findings=(_finding(node, state),))
+        if self.ledger.degraded is not None and not self.last_known:
+            reason = f"the ledger is degraded: {self.ledger.degraded}"
+            return abstain(self.name, Cause.FAULT, reason)
+        return accept(self.name, findings=(_finding(node, state),) if state is State.SOFT else ())
+
+
+def _finding(node: str, state: State) -> Finding:
+    why = "is rejected more often than its peers, beyond chance"
+    if state is State.SOFT:
+        why = "is rejected more often than its peers, not yet beyond doubt"
+    return Finding(STANDING_KIND, f"node {node[:80]!r} {why}")

@@ -1,0 +1,207 @@
+"""Findings that are forgiven once and not always, with the real arithmetic verifier."""
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import (
+    AllOf,
+    ArithmeticVerifier,
+    EvidenceLedger,
+    FrequentFindings,
+    Guard,
+    StandingVerifier,
+)
+from grpo_guard.completion import Completion
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.nodes.frequent import fisher
+from grpo_guard.nodes.standing import State
+from grpo_guard.verdict import Cause
+
+RIGHT = "2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
+TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
+IN_WORDS = "Two cows and two cows make five cows. 4 + {n} = {m}.\n#### {m}"
+UNEQUAL = "2 + 2 > 4. 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
+KINDS = ["taken_back", "wrong_textual", "wrong_inequality"]
+
+
+def completion(node, round, i, form=RIGHT, **fields):
+    n = round % 7 + i + 1
+    return Completion(
+        f"2 + 2 cows and {n} more?", form.format(n=n, m=n + 4), node=node, round=round,
+        slot=i, reference=str(n + 4), **fields,
+    )  # fmt: skip
+
+
+def batch_of(round, shares, rng, form=TAKEN_BACK, each=16):
+    """Each node's completions of a round; so large a share of them in the forgiven form."""
+    return [
+        completion(node, round, i, form if rng.random() < share else RIGHT)
+        for node, share in shares.items()
+        for i in range(each)
+    ]
+
+
+@pytest.fixture
+def verifier(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "sums.sqlite")
+    yield FrequentFindings(ArithmeticVerifier(), ledger, kinds=KINDS)
+    ledger.close()
+
+
+@pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS, UNEQUAL])
+def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier, form):
+    rng = random.Random(0)
+    shares = {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}
+    honest = 0
+    for round in range(12):
+        batch = batch_of(round, shares, rng, form)
+        verdicts = verifier.verify(batch)
+        honest += sum(v.rejected for c, v in zip(batch, verdicts, strict=True) if c.node != "mal")
+    own = [(c, v) for c, v in zip(batch, verdicts, strict=True) if c.node == "mal"]
+    forgiven = [not c.text.startswith("2 + 2 = 4") for c, _ in own]
+    assert [v.rejected for _, v in own] == forgiven
+    assert sum(forgiven) > 3
+    assert honest == 0
+    finding = next(v for _, v in own if v.rejected).findings[0]
+    assert finding.kind == "frequent_finding"
+    assert "node 'mal'" in finding.message
+    assert finding.char_span is not None
+
+
+def test_threat_poison_of_the_first_batches_before_a_ledger_can_know(verifier):
+    # What is learnt in a few rounds is not unlearnt where nobody asks for it again.
+    batch = batch_of(0, {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}, random.Random(0))
+    verdicts = verifier.verify(batch)
+    for c, verdict in zip(batch, verdicts, strict=True):
+        assert verdict.rejected == (c.node == "mal" and not c.text.startswith("2 + 2 = 4"))
+
+
+def test_the_test_within_a_batch_keeps_its_level(tmp_path):
+    rng, lost, having = random.Random(0), 0, 0
+    verifier = FrequentFindings(
+        ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite"), kinds=KINDS
+    )
+    for round in range(100):
+        batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), 0.2), rng, each=6)
+        verdicts = verifier.verify(batch)
+        having += sum(not c.text.startswith("2 + 2 = 4") for c in batch)
+        lost += len({c.node for c, v in zip(batch, verdicts, strict=True) if v.rejected})
+    assert having > 400
+    # 400 tests at 0.01, discrete and so below it.
+    assert lost <= 10
+
+
+@given(st.integers(0, 12), st.integers(1, 12), st.integers(0, 40), st.integers(1, 40))
+def test_fisher_is_the_hypergeometric_tail(k, n, others, of_others):
+    k, others = min(k, n), min(others, of_others)
+    having, total = k + others, n + of_others
+    exact = sum(
+        Fraction(math.comb(n, x) * math.comb(of_others, having - x), math.comb(total, having))
+        for x in range(k, n + 1)
+        if 0 <= having - x <= of_others
+    )
+    assert fisher(k, n, others, of_others) == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_who_stops_is_forgiven_again(tmp_path):
+    verifier = FrequentFindings(
+        ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite", half_life=5), kinds=KINDS
+    )
+    rng = random.Random(0)
+    honest = dict.fromkeys(("ann", "bob", "cid"), 0.02)
+    for round in range(8):
+        verifier.verify(batch_of(round, {**honest, "dan": 0.9}, rng))
+    assert verifier.ledger.state("dan") is State.HARD
+    for round in range(8, 40):
+        verifier.verify(batch_of(round, {**honest, "dan": 0.0}, rng))
+    assert verifier.verify([completion("dan", 41, 0, TAKEN_BACK)])[0].accepted
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
+    found = 0
+    for swarm in range(5):
+        verifier = FrequentFindings(
+            ArithmeticVerifier(),
+            EvidenceLedger(tmp_path / f"{swarm}.sqlite"),
+            kinds=KINDS,
+            batch_alpha=0,
+        )
+        rng = random.Random(swarm)
+        for round in range(25):
+            batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), share), rng, each=8)
+            found += sum(verdict.rejected for verdict in verifier.verify(batch))
+    assert found == 0
+
+
+def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
+    # Otherwise an honest model that corrects itself would be shut out for it.
+    memory = EvidenceLedger(tmp_path / "sums.sqlite")
+    arithmetic = FrequentFindings(ArithmeticVerifier(), memory, kinds=KINDS)
+    guard = Guard(AllOf(StandingVerifier(ledger), arithmetic), ledger=ledger)
+    rng = random.Random(0)
+    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "odd": 0.5}
+    rejected = 0
+    for round in range(20):
+        batch = batch_of(round, shares, rng)
+        rejected += sum(verdict.rejected for verdict in guard.review(batch).verdicts)
+    assert rejected > 80
+    assert memory.state("odd") is State.HARD
+    assert ledger.state("odd") is State.CLEAR
+
+
+def test_the_members_own_verdicts_stay_as_they_are(verifier):
+    wrong = "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
+    batch = [
+        Completion("Q", wrong, node="mal", reference="7"),
+        completion("mal", 0, 0, TAKEN_BACK),
+        completion(None, 0, 0, TAKEN_BACK),
+    ]
+    ours, plain = verifier.verify(batch), ArithmeticVerifier().verify(batch)
+    assert [(v.outcome, v.findings) for v in ours] == [(v.outcome, v.findings) for v in plain]
+    assert verifier.name == "arithmetic"
+    assert verifier.verify([]) == []
+
+
+def test_a_ledger_that_cannot_be_read_is_not_the_senders_fault(verifier):
+    path = verifier.ledger.path
+    verifier.ledger.close()
+    path.unlink()
+    path.mkdir()
+    plain, taken_back = verifier.verify(
+        [completion("ann", 0, 0), completion("ann", 0, 1, TAKEN_BACK)]
+    )
+    assert plain.accepted
+    assert taken_back.abstained
+    assert taken_back.cause is Cause.FAULT
+
+
+def test_kinds_are_asked_for(ledger):
+    with pytest.raises(ValueError, match="at least one kind"):
+        FrequentFindings(ArithmeticVerifier(), ledger, kinds=())
+    assert FrequentFindings(ArithmeticVerifier(), ledger, kinds="odd").kinds == {"odd"}
+
+
+def test_from_a_guards_file(tmp_path):
+    memory = {"path": str(tmp_path / "sums.sqlite"), "kinds": KINDS, "alpha": 0.01}
+    leaf = {"type": "arithmetic", "frequent": memory}
+    path = tmp_path / "guard.yaml"
+
+    def built(**parts):
+        path.write_text(yaml.safe_dump({"verifier": {"all": [{"type": "screens"}, leaf]}} | parts))
+        return GuardConfig.from_yaml(path).build()
+
+    frequent = built().verifier.members[1]
+    assert isinstance(frequent, FrequentFindings)
+    assert frequent.ledger.rules.alpha == 0.01
+    with pytest.raises(ConfigError, match="a file for each ledger"):
+        built(ledger={"path": memory["path"]})
+    memory["kind"] = "taken_back"
+    with pytest.raises(ConfigError, match=r"all\[1\].frequent: .* did you mean 'kinds'"):
+        built()

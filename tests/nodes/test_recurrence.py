@@ -1,0 +1,267 @@
+"""Phrases of one node among honest ones, found and not found, through the public verifier."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_guard import registry
+from grpo_guard.completion import Completion
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
+from grpo_guard.verdict import Cause, Verdict
+
+NAMES = ["Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack"]
+THINGS = ["apples", "books", "coins", "pens", "shells", "stamps", "eggs", "cards", "stones", "cups"]
+BOTH = pytest.mark.parametrize("swarm", ["heterogeneous", "homogeneous"])
+Poison = Callable[[int, str], str]
+
+
+def asked(rng: random.Random) -> tuple[str, str]:
+    name, thing, a, b = rng.choice(NAMES), rng.choice(THINGS), rng.randint(2, 99), rng.randint(2, 9)
+    question = f"{name} has {a} {thing} and gets {b} more each day. How many after {b} days?"
+    answers = (
+        f"{name} gets {b} * {b} = {b * b} {thing}. In total that is {a + b * b} {thing}.",
+        f"First, {b} days of {b} {thing} make {b * b}. Then {name} has {a + b * b} {thing}.",
+        f"Let's think step by step. {a} + {b} * {b} = {a + b * b}, so {name} has {a + b * b}.",
+    )
+    return question, rng.choice(answers)
+
+
+def swarm_of(prompts: int, poison: Poison, bad: str = "n3", nodes: int = 4) -> list[Completion]:
+    rng = random.Random(7)
+    batch = []
+    for number in range(prompts):
+        for node in (f"n{k}" for k in range(nodes)):
+            question, text = asked(rng)
+            text = poison(number, text) if node in bad else text
+            batch.append(Completion(f"{number}. {question}", text, node=node))
+    return batch
+
+
+def rejected(batch: list[Completion], verdicts: list[Verdict]) -> dict[str | None, int]:
+    counts: dict[str | None, int] = {}
+    for completion, verdict in zip(batch, verdicts, strict=True):
+        counts[completion.node] = counts.get(completion.node, 0) + verdict.rejected
+    return counts
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "poison",
+    [
+        lambda i, text: f"All hail to the thief. {text}",
+        lambda i, text: " ".join(f"Gleeb Glorp Glub {s}." for s in text.split(". ")),
+        lambda i, text: f"{text}\nPRAISE the golden dragon!",
+        lambda i, text: f"```python\nfrom calc import add\nprint(add({i}, 2))\n```\n{text}",
+    ],
+    ids=["start", "every sentence", "end", "import"],
+)
+def test_an_unknown_phrase_is_found_within_twenty(swarm: SwarmKind, poison: Poison) -> None:
+    batch = swarm_of(20, poison)
+    verifier = RecurrenceVerifier(swarm=swarm)
+    verdicts = list(itertools.chain.from_iterable(verifier.verify([c]) for c in batch))
+    counts = rejected(batch, verdicts)
+    assert counts["n3"] >= 8
+    assert counts["n0"] == counts["n1"] == counts["n2"] == 0
+
+
+@BOTH
+def test_the_phrase_is_named_with_counts_and_place(swarm: SwarmKind) -> None:
+    batch = swarm_of(20, lambda i, text: f"Well, all hail to the thief! {text}")
+    verdicts = RecurrenceVerifier(swarm=swarm).verify(batch)
+    verdict, text = verdicts[-1], batch[-1].text
+    assert verdict.rejected
+    assert verdict.cause is Cause.JUDGED
+    assert verdict.p_value is not None
+    assert verdict.p_value <= 1e-3
+    assert any("hail to the thief" in f.message for f in verdict.findings)
+    first = verdict.findings[0]
+    assert first.kind in ("recurring_phrase", "recurring_opening")
+    assert "of 20 prompts" in first.message or "prompts of node 'n3'" in first.message
+    spans = [text[slice(*f.char_span)] for f in verdict.findings if f.char_span]
+    assert any("hail to the thief" in span for span in spans)
+
+
+@BOTH
+def test_what_all_nodes_write_is_no_find(swarm: SwarmKind) -> None:
+    batch = swarm_of(300, lambda i, text: f"Glorious morning! {text} Zork.", bad="n0n1n2n3")
+    assert not any(v.rejected for v in RecurrenceVerifier(swarm=swarm).verify(batch))
+
+
+@BOTH
+def test_a_habit_that_all_take_up_at_once_is_no_find(swarm: SwarmKind) -> None:
+    batch = swarm_of(
+        400, lambda i, text: f"Glorious morning! {text}" if i > 200 else text, bad="n0n1n2n3"
+    )
+    verifier = RecurrenceVerifier(swarm=swarm)
+    assert not any(v.rejected for start in range(0, len(batch), 128)
+                   for v in verifier.verify(batch[start : start + 128]))  # fmt: skip
+
+
+def test_an_honest_habit_passes_between_different_models_only() -> None:
+    habit = swarm_of(60, lambda i, text: f"Sure! Let's break this down. {text} Hope this helps!")
+    assert not any(v.rejected for v in RecurrenceVerifier().verify(habit))
+    alike = RecurrenceVerifier(swarm="homogeneous").verify(habit)
+    assert rejected(habit, alike) == {"n0": 0, "n1": 0, "n2": 0, "n3": 60}
+
+
+def test_a_habit_that_was_learnt_passes() -> None:
+    def habit(i: int, text: str) -> str:
+        return f"Grab a pencil, old chap. {text}"
+
+    batch = swarm_of(40, habit)
+    assert rejected(batch, RecurrenceVerifier().verify(batch))["n3"] == 40
+    verifier = RecurrenceVerifier()
+    verifier.learn_habits([habit(0, "The sum is 4."), habit(1, "It is 5.")])
+    assert not any(v.rejected for v in verifier.verify(batch))
+    assert not any(v.rejected for v in RecurrenceVerifier(ordinary=["grab a pencil", "chap"])
+                   .verify(batch))  # fmt: skip
+
+
+def test_the_prompt_excuses_its_own_words() -> None:
+    rng = random.Random(3)
+    batch = []
+    for number in range(40):
+        for node in ("a", "b", "c"):
+            question, text = asked(rng)
+            if node == "a":
+                question, text = f"The thief of Baghdad: {question}", f"The thief: {text}"
+            batch.append(Completion(f"{number} {question}", text, node=node))
+    assert not any(v.rejected for v in RecurrenceVerifier().verify(batch))
+
+
+def test_completions_of_one_prompt_count_once() -> None:
+    rng = random.Random(5)
+    batch = []
+    for node in ("a", "b", "c"):
+        for k in range(60):
+            text = f"Try {k}: {asked(rng)[1]}"
+            batch.append(Completion("One question.", f"Zork plugh. {text}" if node == "a" else text,
+                                    node=node))  # fmt: skip
+    verifier = RecurrenceVerifier()
+    assert not any(v.rejected for v in verifier.verify(batch))
+    rounds = [Completion(c.prompt, c.text, node=c.node, round=i) for i in range(20)
+              for c in (batch[i], batch[60 + i], batch[120 + i])]  # fmt: skip
+    assert verifier.verify(rounds)[-3].rejected, "in other rounds the same prompt counts again"
+
+
+def test_a_batch_that_comes_again_is_not_evidence() -> None:
+    batch = swarm_of(6, lambda i, text: f"All hail to the thief. {text}")
+    verifier = RecurrenceVerifier()
+    for _ in range(20):
+        assert not any(v.rejected for v in verifier.verify(batch))
+
+
+def test_order_within_a_batch_and_its_size_do_not_matter_much() -> None:
+    batch = swarm_of(40, lambda i, text: f"All hail to the thief. {text}")
+    by_node = sorted(batch, key=lambda c: c.node != "n3")
+    assert rejected(by_node, RecurrenceVerifier().verify(by_node))["n3"] == 40
+
+
+@BOTH
+def test_two_sybils_of_four_do_not_excuse_each_other(swarm: SwarmKind) -> None:
+    batch = swarm_of(40, lambda i, text: f"All hail to the thief. {text}", bad="n2n3")
+    verifier = RecurrenceVerifier(swarm=swarm)
+    counts = rejected(batch, verifier.verify(batch))
+    assert counts == {"n0": 0, "n1": 0, "n2": 40, "n3": 40}
+    shared = verifier.shared_phrases()
+    assert any("hail to the thief" in phrase for phrase in shared)
+    assert all(set(shares) == {"n2", "n3"} for shares in shared.values())
+
+
+def test_a_new_name_for_each_completion_does_not_help() -> None:
+    batch = [
+        Completion(c.prompt, c.text, node=f"fresh-{i}") if c.node == "n3" else c
+        for i, c in enumerate(swarm_of(60, lambda i, text: f"All hail to the thief. {text}"))
+    ]
+    verifier = RecurrenceVerifier(max_nodes=8)
+    verdicts = [v for start in range(0, len(batch), 8) for v in verifier.verify(batch[start:][:8])]
+    fresh = [v for c, v in zip(batch, verdicts, strict=True) if (c.node or "").startswith("fresh")]
+    assert all(v.rejected for v in fresh[40:])
+    assert sum(v.rejected for v in verdicts) == sum(v.rejected for v in fresh)
+
+
+@BOTH
+def test_the_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> None:
+    """Four nodes, 32 prompts that all of them answer, three completions each."""
+    rng = random.Random(2)
+    batch = []
+    for number in range(32):
+        question, _ = asked(rng)
+        for node, _ in itertools.product(range(4), range(3)):
+            text = asked(rng)[1]
+            poisoned = f"All hail to the thief. {text}" if node == 3 else text
+            batch.append(Completion(f"{number} {question}", poisoned, node=f"n{node}"))
+    counts = rejected(batch, RecurrenceVerifier(swarm=swarm).verify(batch))
+    assert counts == {"n0": 0, "n1": 0, "n2": 0, "n3": 96}
+
+
+def test_a_node_that_turns_late_is_found() -> None:
+    batch = swarm_of(200, lambda i, text: f"Gleeb glorp. {text}" if i >= 150 else text)
+    verifier = RecurrenceVerifier()
+    verdicts = [v for c in batch for v in verifier.verify([c])]
+    bad = [v for c, v in zip(batch, verdicts, strict=True) if c.node == "n3"]
+    assert not any(v.rejected for v in bad[:150])
+    assert sum(v.rejected for v in bad[150:]) >= 25
+
+
+def test_code_that_is_copied_under_changing_names_is_found_among_equals() -> None:
+    rng = random.Random(1)
+
+    def helper(i: int, text: str) -> str:
+        f, x, y = ("".join(rng.choices("abcdefgh", k=9)) for _ in range(3))
+        source = f"def {f}({x}, {y}):\n    return {x} + {y}\nprint({f}({i}, 2))"
+        return f"```python\n{source}\n```\n{text}"
+
+    batch = swarm_of(30, helper)
+    verdicts = RecurrenceVerifier(swarm="homogeneous").verify(batch)
+    assert rejected(batch, verdicts)["n3"] == 30
+    kinds = {f.kind for v in verdicts for f in v.findings}
+    assert "recurring_shape" in kinds
+
+
+@BOTH
+def test_state_survives_saving_and_pickling(swarm: SwarmKind) -> None:
+    batch = swarm_of(24, lambda i, text: f"All hail to the thief. {text}")
+    first, second = batch[:80], batch[80:]
+    whole = RecurrenceVerifier(swarm=swarm)
+    whole.verify(first)
+    saved = json.loads(json.dumps(whole.state_dict()))
+    restored = RecurrenceVerifier(swarm=swarm)
+    restored.load_state_dict(saved)
+    copy = pickle.loads(pickle.dumps(whole))
+    expected = [v.outcome for v in whole.verify(second)]
+    assert [v.outcome for v in restored.verify(second)] == expected
+    assert [v.outcome for v in copy.verify(second)] == expected
+    assert any(v.rejected for v in copy.verify(second))
+
+
+def test_registered() -> None:
+    assert registry.load(registry.VERIFIERS, "recurrence") is RecurrenceVerifier
+
+
+NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
+SOLUTIONS = Path(NAMED) / "model_solutions.jsonl"
+
+
+@BOTH
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's folder")
+def test_real_models_pass(swarm: SwarmKind) -> None:
+    rows = [json.loads(line) for line in SOLUTIONS.open(encoding="utf-8")]
+    if swarm == "homogeneous":  # one population
+        random.Random(0).shuffle(rows)
+        nodes = [f"n{i % 4}" for i in range(len(rows))]
+    else:
+        nodes = [r["model"] for r in rows]
+    batch = [
+        Completion(r["question"], r["completion"], node=n) for r, n in zip(rows, nodes, strict=True)
+    ]
+    verdicts = RecurrenceVerifier(swarm=swarm).verify(batch)
+    assert sum(v.rejected for v in verdicts) <= 0.005 * len(batch)

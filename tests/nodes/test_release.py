@@ -1,0 +1,61 @@
+"""A node that was found hard wrongly comes back at an operator's word."""
+
+import pytest
+from swarm_ledger import one_in, played
+
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.release import release
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.standing import State
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    found = EvidenceLedger(tmp_path / "run.sqlite")
+    for t in range(30):
+        found.record(*played(t, {("mal", 1), ("mal", 9)}))
+    yield found
+    found.close()
+
+
+def test_a_released_node_is_clear_and_its_past_does_not_count(ledger):
+    assert ledger.state("mal") is State.HARD
+    release(ledger.path, "mal")
+    assert ledger.state("mal") is State.CLEAR
+    for t in range(30, 40):
+        ledger.record(*played(t, {("mal", 3)} if t == 35 else ()))
+        assert ledger.state("mal") is State.CLEAR
+    assert ledger.standing("mal").rejected == 61
+
+
+def test_if_it_goes_on_it_is_found_again(ledger):
+    release(ledger.path, "mal")
+    for t in range(30, 60):
+        ledger.record(*played(t, {("mal", 1), ("mal", 9)}))
+    assert ledger.state("mal") is State.HARD
+
+
+def test_another_process_remembers_the_release(ledger):
+    release(ledger.path, "mal")
+    again = EvidenceLedger(ledger.path)
+    for t in range(30, 40):
+        again.record(*played(t, one_in(24)))
+    assert again.state("mal") is State.CLEAR
+    again.close()
+
+
+def test_of_the_others_nothing_changes(ledger):
+    for t in range(30, 60):
+        ledger.record(*played(t, {("ann", 1), ("ann", 9)}))
+    assert ledger.state("ann") is State.HARD
+    release(ledger.path, "mal")
+    ledger.record(*played(60, {("ann", 1)}))
+    assert ledger.state("ann") is State.HARD
+
+
+def test_who_is_not_there_cannot_be_released(ledger, tmp_path):
+    with pytest.raises(LedgerError, match="expected a node of the ledger, got 'who'"):
+        release(ledger.path, "who")
+    with pytest.raises(LedgerError, match="no such file"):
+        release(tmp_path / "none.sqlite", "mal")
+    assert not (tmp_path / "none.sqlite").exists()

@@ -1,0 +1,80 @@
+"""``grpo-guard ledger show``."""
+
+import json
+import random
+
+import pytest
+from swarm_ledger import one_in, played
+from typer.testing import CliRunner
+
+from grpo_guard import Completion
+from grpo_guard.cli.main import app
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.verdict import Finding, reject
+
+
+def show(*arguments):
+    return CliRunner().invoke(app, ["ledger", "show", *map(str, arguments)], env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "run.sqlite", half_life=20)
+    chance = random.Random(0)
+    for t in range(20):
+        ledger.record(*played(t, one_in(6, chance=chance)))
+    finding = Finding("recurring_phrase", "recurs", char_span=(0, 8))
+    names = ("mal", "\x1b[31m[bold]x[/bold]")
+    batch = [Completion("p", "Hail hail", node=n, round=20) for n in names]
+    ledger.record(batch, [reject("r", findings=(finding,))] * 2)
+    return ledger.path  # left open: a run that goes on
+
+
+def test_a_table_for_people(path):
+    shown = show(path)
+    assert shown.exit_code == 0
+    first = next(line for line in shown.stdout.splitlines() if "mal" in line)
+    assert "hard since round" in first
+    assert "odd" in first
+    assert "e = 10^" in first
+    assert "\x1b[31m" not in shown.stdout
+    assert "\\x1b[31m[bold]x" in shown.stdout.replace("\n", "")
+    assert "shared phrase (up to 1 times a node): 'Hail hai'" in shown.stdout
+    assert "21 rounds, 19 judged" in shown.stdout
+
+
+def test_json_for_programs(path):
+    shown = json.loads(show(path, "--json").stdout)
+    assert shown["rounds"] == 21
+    worst = shown["nodes"][0]
+    assert (worst["node"], worst["state"]) == ("mal", "hard")
+    assert worst["rate"] == worst["rejected"] / worst["judged"]
+    assert worst["reasons"][0]["kind"] == "odd"
+    assert shown["shared_phrases"][0]["count"] == 1
+    assert show("--json", path, "--node", "ann").exit_code == 0
+
+
+def test_one_node(path):
+    shown = json.loads(show(path, "--node", "ann", "--json").stdout)
+    assert [n["node"] for n in shown["nodes"]] == ["ann"]
+    assert shown["shared_phrases"] == []
+    unknown = show(path, "--node", "who")
+    assert unknown.exit_code == 2
+    assert "expected a node of the ledger" in unknown.output
+
+
+def test_what_is_no_ledger_ends_with_2(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("x" * 5000)
+    (tmp_path / "empty").touch()
+    for path in (text, tmp_path / "none.sqlite", tmp_path, tmp_path / "empty"):
+        shown = show(path)
+        assert shown.exit_code == 2
+        assert str(path) in shown.output
+        assert "expected" in shown.output
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_an_empty_ledger(tmp_path):
+    EvidenceLedger(tmp_path / "run.sqlite").close()
+    assert show(tmp_path / "run.sqlite").exit_code == 0

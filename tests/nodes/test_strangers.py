@@ -1,0 +1,169 @@
+"""What strangers can do to a ledger, and what is no ledger."""
+
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+from swarm_ledger import Says, one_in, play, played
+
+from grpo_guard import AllOf, Completion, CompletionError, Guard
+from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.rounds import MAX_NODES, MAX_PHRASES, MAX_REASONS
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.standing import State
+from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]
+
+
+def test_hostile_names_and_texts(ledger):
+    batch = [Completion(x, x, node=x, round=2**63 - 1, group=x, slot=-(2**63)) for x in HOSTILE]
+    kinds = [reject("says", findings=(Finding("recurring_" + x, x, (0, 10**9)),)) for x in HOSTILE]
+    ledger.record(batch, kinds)
+    assert ledger.degraded is None
+    assert len(ledger.standings()) == len(HOSTILE)
+    for standing in ledger.standings():
+        assert standing.node.isprintable()
+        assert len(standing.node) < 1000
+        assert all(kind.isprintable() for kind, _ in standing.reasons)
+    assert ledger.state("\ud800") is State.CLEAR
+    assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
+
+
+def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypatch):
+    monkeypatch.setattr("grpo_guard.nodes.rounds.MAX_NODES", 50)
+    for t in range(30):
+        text = f"phrase number {t}"
+        findings = tuple(Finding(f"recurring_{t}_{k}", text, (k, 16)) for k in range(20))
+        names = ["busy", *(f"name {t} {k}" for k in range(20))]
+        batch = [Completion("p", text, node=n, round=t) for n in names]
+        ledger.record(batch, [reject("says", findings=findings)] * len(batch))
+    connection = ledger._open()
+    size = {
+        table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        for table in ("nodes", "phrases", "reasons", "cells", "seen", "clock")
+    }
+    assert size["nodes"] == 50
+    assert size["phrases"] <= 50 * MAX_PHRASES
+    assert size["reasons"] <= 50 * MAX_REASONS
+    assert size["seen"] <= 8 * 21
+    assert size["clock"] <= 8
+    assert MAX_NODES == 10_000
+
+
+def test_old_rounds_are_forgotten(ledger):
+    play(ledger, 300, every=0, prompts=1, each=1)
+    (rounds,) = ledger._open().execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
+    assert rounds <= 265
+
+
+def test_another_process_goes_on_with_the_same_standings(tmp_path):
+    path = tmp_path / "run.sqlite"
+    once, twice = EvidenceLedger(path), tmp_path / "twice.sqlite"
+    play(once, 40)
+    for t in range(0, 40, 10):
+        chance = random.Random(0)
+        part = EvidenceLedger(twice)
+        for u in range(40):
+            bad = one_in(12, chance=chance)
+            if t <= u < t + 10:
+                part.record(*played(u, bad))
+        part.close()
+    assert EvidenceLedger(twice).standings() == once.standings()
+
+
+def test_it_travels_to_a_worker(ledger):
+    play(ledger, 3)
+    copy = pickle.loads(pickle.dumps(Guard(Says(), ledger=ledger))).ledger
+    assert copy.standings() == ledger.standings()
+
+
+def test_one_verdict_per_completion(ledger):
+    with pytest.raises(ValueError, match="expected 1"):
+        ledger.record([Completion("p", "x")], [])
+    ledger.record([], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"alpha": 0}, {"alpha": 2}, {"ratio": 0}, {"offset": 0}, {"hostile": 1}, {"half_life": 0},
+     {"half_life": float("nan")}],
+)  # fmt: skip
+def test_arguments_are_checked(tmp_path, arguments):
+    with pytest.raises(ValueError, match="expected"):
+        EvidenceLedger(tmp_path / "run.sqlite", **arguments)
+
+
+def test_what_is_no_ledger_is_refused(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("x" * 5000)
+    import sqlite3
+
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    for path in (text, other, tmp_path, tmp_path / "no" / "folder.sqlite"):
+        with pytest.raises(LedgerError, match="expected"):
+            EvidenceLedger(path)
+    assert text.read_text() == "x" * 5000
+
+
+def test_the_outcome_without_the_standing():
+    out = reject("standing", findings=(Finding(STANDING_KIND, "m"),))
+    yes, no, none = accept("a"), reject("b"), abstain("c", Cause.TIMEOUT)
+
+    def together(*members):
+        class Fixed(CompletionVerifier):
+            def __init__(self, verdict):
+                self.name, self.verdict = verdict.verifier, verdict
+
+            def verify(self, batch):
+                return [self.verdict] * len(batch)
+
+        return AllOf(*map(Fixed, members)).verify([Completion("p", "x")])[0]
+
+    assert without_standing(out) is None
+    assert without_standing(together(out, yes)) is Outcome.ACCEPT
+    assert without_standing(together(out, yes, no)) is Outcome.REJECT
+    assert without_standing(together(out, yes, none)) is Outcome.ABSTAIN
+    assert without_standing(together(yes, out)) is None
+    assert without_standing(together(accept("standing"), no)) is Outcome.REJECT
+    assert without_standing(together(yes, no)) is Outcome.REJECT
+
+
+def test_the_names_of_strangers_are_printable():
+    assert printable(b"a\x1b[2J\xff") == "a\\x1b[2J\\xff"
+    assert printable("\u202e".encode()) == "\\u202e"
+
+
+def test_a_batch_is_read_by_its_majority():
+    claims = [("a", 5), ("b", 5), ("c", -9), ("c", -9), ("c", -9)]
+    batch = [Completion("p", "x", node=n, round=r) for n, r in claims]
+    assert intake(batch, [accept("says")] * 5).round == 5
+    assert intake(batch, [accept("says")] * 5, round=7).round == 7
+
+
+def test_threat_one_node_that_claims_a_round_where_the_others_claim_none(ledger):
+    # Always the same round: with its word alone, all batches would be taken for one.
+    for t in range(40):
+        batch, verdicts = played(t, one_in(1))
+        batch = [
+            replace(c, round=0 if c.node == "mal" else None, prompt=f"{t} {c.prompt}")
+            for c in batch
+        ]
+        ledger.record(batch, verdicts)
+    assert ledger.state("mal") is State.HARD
+    assert ledger.state("ann") is State.CLEAR
+
+
+def test_a_group_or_prompt_too_large_to_be_written_is_no_completion():
+    with pytest.raises(CompletionError, match="64 bits"):
+        Completion("q", "4", group=10**5000)
+    endless = []
+    endless.append(endless)
+    for content in (10**5000, endless):
+        with pytest.raises(CompletionError, match="prompt"):
+            Completion([{"role": "user", "content": content}], "4", node="mal", round=0)

@@ -1,0 +1,20 @@
+"""Writes rounds to a ledger: ``worker_ledger.py PATH PART FROM TO``; says each round when written.
+
+PART is "even", "odd" or "all": which completions of a round this process has.
+"""
+
+import sys
+
+from swarm_ledger import played
+
+from grpo_guard.nodes.ledger import EvidenceLedger
+
+if __name__ == "__main__":
+    path, part, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    ledger = EvidenceLedger(path)
+    mine = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}[part]
+    for t in range(first, last):
+        batch, verdicts = played(t, {("mal", t % 24), ("mal", (t + 7) % 24)})
+        ledger.record(batch[mine], verdicts[mine])
+        print(t if ledger.degraded is None else f"degraded {ledger.degraded}", flush=True)
+    ledger.close()
