@@ -99,7 +99,7 @@ class Judging:
     ) -> None:
         # Nodes at work in this round, and those that time may release. A name that came once and is
         # clear is not looked at again: strangers invent as many as they like.
-        columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
+        columns = "SELECT node, state, level, renewed, since FROM @marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for node in evidence:
             rows += connection.execute(f"{columns} AND node = ?", (kind, int(node)))
@@ -118,13 +118,13 @@ class Judging:
             )
             if node in evidence:
                 connection.execute(
-                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO @marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (int(node), kind, found.log_e, found.peers,
                      mark.state.value, mark.level, mark.renewed, mark.since),
                 )  # fmt: skip
             elif mark != before:
                 connection.execute(
-                    "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?",
+                    "UPDATE @marks SET state = ?, since = ? WHERE node = ? AND kind = ?",
                     (mark.state.value, mark.since, int(node), kind),
                 )
 

@@ -18,7 +18,7 @@ from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Rules
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import count_lost, write, write_meta, write_slots
-from grpo_guard.nodes.schema import LedgerError, connect
+from grpo_guard.nodes.schema import LedgerError, checked_book, connect
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Verdict
 
@@ -52,6 +52,7 @@ class EvidenceLedger:
         offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
         half_life: Rounds after which evidence that is not renewed counts half.
+        book: Which of the file's books; findings that are counted have books of their own.
 
     Raises:
         ValueError: an argument is out of range.
@@ -71,12 +72,14 @@ class EvidenceLedger:
         offset: float = 0.01,
         hostile: float = 1 / 3,
         half_life: float = 50.0,
+        book: str = "",
     ) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
         if not 0 < half_life < float("inf"):
             raise ValueError(f"half_life: expected a number of rounds > 0, got {half_life!r}")
         self.path = Path(path)
+        self.book = checked_book(book)
         self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.degraded: str | None = None
         self.lost = self._said_lost = 0
@@ -241,7 +244,7 @@ class EvidenceLedger:
             self._forget()
         if self._connection is None:
             seconds = _PATIENCE if self.degraded is None else _IMPATIENCE
-            self._connection = connect(self.path, seconds=seconds)
+            self._connection = connect(self.path, seconds=seconds, book=self.book)
             self._owner = os.getpid()
         return self._connection
 

@@ -65,7 +65,7 @@ def pardoned(
         connection: Of the ledger.
         rounds: Tallies by round and node id, changed in place.
     """
-    query = "SELECT key, value FROM meta WHERE key LIKE ?"
+    query = "SELECT key, value FROM @meta WHERE key LIKE ?"
     until = {
         int(key.removeprefix(_UNTIL)): clock
         for key, clock in connection.execute(query, (f"{_UNTIL}%",))
@@ -78,11 +78,11 @@ def pardoned(
 
 
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
-    query = "SELECT id FROM nodes WHERE name = ?"
+    query = "SELECT id FROM @nodes WHERE name = ?"
     row = connection.execute(query, (name_bytes(node),)).fetchone()
     if row is None:
         raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
-    connection.execute("DELETE FROM marks WHERE node = ?", row)
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
+    connection.execute("DELETE FROM @marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)
     write_meta(connection, _COUNT, read_meta(connection, _COUNT) + 1)

@@ -104,10 +104,10 @@ def standings(
     """
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
-        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
+        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM @nodes"
     ).fetchone()
     query = (
-        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM nodes "
+        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM @nodes "
         "WHERE ?1 IS NULL OR name = ?1"
     )
     rows = connection.execute(query, (name,)).fetchall()
@@ -146,9 +146,7 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
     Raises:
         sqlite3.Error: the ledger cannot be read.
     """
-    query = (
-        "SELECT state FROM marks JOIN nodes ON nodes.id = marks.node WHERE name = ? AND kind = ?"
-    )
+    query = "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node WHERE name = ? AND kind = ?"
     row = connection.execute(query, (name, WORK)).fetchone()
     return State(row[0]) if row else State.CLEAR
 
@@ -160,13 +158,13 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
         sqlite3.Error: the ledger cannot be read.
     """
     query = (
-        "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
+        "SELECT digest, min(excerpt), max(count) FROM @phrases GROUP BY digest "
         "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"
     )
     hints: dict[tuple[tuple[str, ...], str], SybilHint] = {}
     for digest, excerpt, count in connection.execute(query, (MAX_HINTS,)).fetchall():
         names = connection.execute(
-            "SELECT name FROM nodes JOIN phrases ON nodes.id = phrases.node "
+            "SELECT name FROM @nodes JOIN @phrases ON @nodes.id = @phrases.node "
             "WHERE digest = ? ORDER BY name",
             (digest,),
         )
@@ -178,7 +176,7 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
 
 def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:
     query = (
-        "SELECT state, level, renewed, since, log_e, peers FROM marks WHERE node = ? AND kind = ?"
+        "SELECT state, level, renewed, since, log_e, peers FROM @marks WHERE node = ? AND kind = ?"
     )
     row = connection.execute(query, (node, kind)).fetchone()
     if row is None:
@@ -191,7 +189,7 @@ def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, f
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:
-    query = "SELECT kind, count FROM reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
+    query = "SELECT kind, count FROM @reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
     rows = connection.execute(query, (node, SHOWN_REASONS)).fetchall()
     _expect_counts(*(count for _, count in rows))
     return tuple((printable(kind.encode()), count) for kind, count in rows)

@@ -57,7 +57,7 @@ def write(connection: sqlite3.Connection, batch: Intake) -> None:
         last, closed, _ = read_clock(connection)
         clock = last if clock <= closed else clock
         connection.executemany(
-            "INSERT INTO seen VALUES (?, ?)",
+            "INSERT INTO @seen VALUES (?, ?)",
             [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
         )
         ids = _nodes(connection, (e.node for e in new if e.node is not None), clock)
@@ -88,13 +88,13 @@ def write_slots(
         for name, (owed, empty) in slots.items():
             if (node := ids.get(name)) is None:
                 continue
-            query = "SELECT owed, empty FROM slots WHERE clock = ? AND node = ?"
+            query = "SELECT owed, empty FROM @slots WHERE clock = ? AND node = ?"
             was = connection.execute(query, (clock, node)).fetchone() or (0, 0)
             connection.execute(
-                "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
+                "INSERT OR REPLACE INTO @slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
             )
             connection.execute(
-                "UPDATE nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
+                "UPDATE @nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
                 (owed - was[0], empty - was[1], node),
             )
 
@@ -105,7 +105,7 @@ def read_meta(connection: sqlite3.Connection, key: str) -> int:
     Raises:
         LedgerError: the file holds something else there.
     """
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    row = connection.execute("SELECT value FROM @meta WHERE key = ?", (key,)).fetchone()
     return _count(key, None if row is None else row[0])
 
 
@@ -126,9 +126,9 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """
     # In one statement, and so of one moment: another process may be writing.
     last, closed, judged = connection.execute(
-        "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"
-        " (SELECT value FROM meta WHERE key = 'closed'),"
-        " (SELECT value FROM meta WHERE key = 'judged')"
+        "SELECT (SELECT coalesce(max(clock), -1) FROM @clock),"
+        " (SELECT value FROM @meta WHERE key = 'closed'),"
+        " (SELECT value FROM @meta WHERE key = 'judged')"
     ).fetchone()
     closed, judged = _count("closed", closed), _count("judged", judged)
     if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
@@ -137,7 +137,7 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    connection.execute("INSERT OR REPLACE INTO @meta VALUES (?, ?)", (key, value))
 
 
 def count_lost(connection: sqlite3.Connection, batches: int) -> None:
@@ -156,17 +156,19 @@ def closed_rounds(
     """
     work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
     span = (after, until)
-    query = "SELECT clock, node, judged, rejected, held FROM rounds WHERE clock > ? AND clock <= ?"
+    query = "SELECT clock, node, judged, rejected, held FROM @rounds WHERE clock > ? AND clock <= ?"
     for clock, node, judged, rejected, held in connection.execute(query, span):
         work[clock][node] = Tally(judged, rejected, held)
-    query = "SELECT clock, node, owed, empty FROM slots WHERE clock > ? AND clock <= ? AND owed > 0"
+    query = (
+        "SELECT clock, node, owed, empty FROM @slots WHERE clock > ? AND clock <= ? AND owed > 0"
+    )
     for clock, node, owed, empty in connection.execute(query, span):
         slots[clock][node] = Tally(1.0, empty / owed, empty / owed)
     return work, slots
 
 
 def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[Entry]:
-    query = "SELECT 1 FROM seen WHERE key = ?"
+    query = "SELECT 1 FROM @seen WHERE key = ?"
     found = {e.key: e for e in entries if e.outcome is not None}
     return [e for e in found.values() if not connection.execute(query, (e.key,)).fetchone()]
 
@@ -174,23 +176,23 @@ def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[En
 def _clock(connection: sqlite3.Connection, round: int | None) -> int:
     """The ledger's own number of a round. It only goes up, whatever nodes say or a restart does."""
     if round is not None:
-        query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
+        query = "SELECT clock FROM @clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
             return int(row[0])
     read_clock(connection)
-    last, name = connection.execute("SELECT max(clock), round FROM clock").fetchone()
+    last, name = connection.execute("SELECT max(clock), round FROM @clock").fetchone()
     if round is None and name is None and last is not None and not _full(connection, int(last)):
         return int(last)
     clock = 0 if last is None else int(last) + 1
-    connection.execute("INSERT INTO clock VALUES (?, ?)", (clock, round))
+    connection.execute("INSERT INTO @clock VALUES (?, ?)", (clock, round))
     _close(connection, clock - OPEN_ROUNDS)
-    connection.execute("DELETE FROM clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
-    connection.execute("DELETE FROM seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM @clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM @seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
     return clock
 
 
 def _full(connection: sqlite3.Connection, clock: int) -> bool:
-    query = "SELECT node, sum(judged) FROM cells WHERE clock = ? GROUP BY node"
+    query = "SELECT node, sum(judged) FROM @cells WHERE clock = ? GROUP BY node"
     judged: dict[int, int] = dict(connection.execute(query, (clock,)).fetchall())
     # Not of all: with names invented for a completion each no round would ever be full.
     most = [judged[node] for node in largest(judged)]
@@ -201,7 +203,7 @@ def _full(connection: sqlite3.Connection, clock: int) -> bool:
 def _close(connection: sqlite3.Connection, until: int) -> None:
     closed = read_meta(connection, "closed")
     for clock in range(closed + 1, until + 1):
-        query = "SELECT node, judged, rejected FROM cells WHERE clock = ?"
+        query = "SELECT node, judged, rejected FROM @cells WHERE clock = ?"
         sums = defaultdict[int, list[float]](lambda: [0, 0, 0])
         for node, judged, rejected in connection.execute(query, (clock,)):
             if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
@@ -212,15 +214,15 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
             for k, value in enumerate((judged * part, rejected * part, held)):
                 sums[node][k] += value
         connection.executemany(
-            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO @rounds VALUES (?, ?, ?, ?, ?)",
             [(clock, node, *values) for node, values in sums.items()],
         )
-        connection.execute("DELETE FROM cells WHERE clock = ?", (clock,))
+        connection.execute("DELETE FROM @cells WHERE clock = ?", (clock,))
     if until > closed:
         write_meta(connection, "closed", until)
         old = until - WINDOW - 2 * STRIDE
-        connection.execute("DELETE FROM rounds WHERE clock < ?", (old,))
-        connection.execute("DELETE FROM slots WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM @rounds WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM @slots WHERE clock < ?", (old,))
 
 
 def _nodes(
@@ -228,13 +230,13 @@ def _nodes(
 ) -> dict[bytes | None, int]:
     """Ids by name; names beyond `MAX_NODES` are left out."""
     found: dict[bytes | None, int] = {}
-    (count,) = connection.execute("SELECT count(*) FROM nodes").fetchone()
+    (count,) = connection.execute("SELECT count(*) FROM @nodes").fetchone()
     for name in dict.fromkeys(names):
-        row = connection.execute("SELECT id FROM nodes WHERE name = ?", (name,)).fetchone()
+        row = connection.execute("SELECT id FROM @nodes WHERE name = ?", (name,)).fetchone()
         if row is None and count < MAX_NODES:
             count += 1
             row = connection.execute(
-                "INSERT INTO nodes (name, first, last) VALUES (?, ?, ?) RETURNING id",
+                "INSERT INTO @nodes (name, first, last) VALUES (?, ?, ?) RETURNING id",
                 (name, clock, clock),
             ).fetchone()
         if row is not None:
@@ -246,7 +248,7 @@ def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], cloc
     counts = Counter((node, entry.outcome) for node, entry in known)
     nodes = {node for node, _ in known}
     connection.executemany(
-        "UPDATE nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
+        "UPDATE @nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
         "abstained = abstained + ? WHERE id = ?",
         [
             (
@@ -263,7 +265,7 @@ def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], cloc
 
 def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     connection.executemany(
-        "INSERT INTO cells VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
+        "INSERT INTO @cells VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
         "judged = judged + 1, rejected = rejected + excluded.rejected",
         [
             (clock, node, entry.prompt, int(entry.outcome is Outcome.REJECT))
@@ -276,11 +278,11 @@ def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock
 def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> None:
     counts = Counter((node, kind) for node, entry in known for kind in entry.kinds)
     for (node, kind), count in counts.items():
-        query = "SELECT count(*), sum(kind = ?) FROM reasons WHERE node = ?"
+        query = "SELECT count(*), sum(kind = ?) FROM @reasons WHERE node = ?"
         kinds, there = connection.execute(query, (kind, node)).fetchone()
         if there or kinds < MAX_REASONS:
             connection.execute(
-                "INSERT INTO reasons VALUES (?, ?, ?) "
+                "INSERT INTO @reasons VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
                 (node, kind, count),
             )
@@ -289,13 +291,13 @@ def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> 
 def _phrases(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     rows = [(n, p.digest, p.excerpt, clock) for n, e in known for p in e.phrases]
     connection.executemany(
-        "INSERT INTO phrases VALUES (?, ?, ?, 1, ?) "
+        "INSERT INTO @phrases VALUES (?, ?, ?, 1, ?) "
         "ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last",
         rows,
     )
     # The rarest go first: whoever fills the list with junk does not push out what it repeats.
     connection.executemany(
-        "DELETE FROM phrases WHERE node = ?1 AND digest IN (SELECT digest FROM phrases "
+        "DELETE FROM @phrases WHERE node = ?1 AND digest IN (SELECT digest FROM @phrases "
         "WHERE node = ?1 ORDER BY count DESC, last DESC LIMIT -1 OFFSET ?2)",
         [(node, MAX_PHRASES) for node in {row[0] for row in rows}],
     )

@@ -1,13 +1,19 @@
-"""The database: its tables, how it is opened, how another file is told from it."""
+"""The database: its tables, how it is opened, how another file is told from it.
+
+One file holds several books: evidence on rejections has no name, and each kind of counted finding
+has a name of its own. A book is a set of tables of its own; "@" in a statement stands for its name.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -15,48 +21,64 @@ VERSION = 1
 # clock: the ledger's own count of rounds, beside what the nodes call them.
 # cells: one node's answers to one prompt, until its round is closed; rounds: what is left of them.
 _TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE clock (clock INTEGER PRIMARY KEY, round INTEGER);
-CREATE TABLE nodes (
+CREATE TABLE @meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE @clock (clock INTEGER PRIMARY KEY, round INTEGER);
+CREATE TABLE @nodes (
     id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, first INTEGER NOT NULL,
     last INTEGER NOT NULL, judged INTEGER NOT NULL DEFAULT 0,
     rejected INTEGER NOT NULL DEFAULT 0, abstained INTEGER NOT NULL DEFAULT 0,
     owed INTEGER NOT NULL DEFAULT 0, empty INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE seen (key BLOB PRIMARY KEY, clock INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX seen_clock ON seen (clock);
-CREATE TABLE cells (
+CREATE TABLE @seen (key BLOB PRIMARY KEY, clock INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX @seen_clock ON @seen (clock);
+CREATE TABLE @cells (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, prompt BLOB NOT NULL,
     judged INTEGER NOT NULL, rejected INTEGER NOT NULL,
     PRIMARY KEY (clock, node, prompt)) WITHOUT ROWID;
-CREATE TABLE slots (
+CREATE TABLE @slots (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, owed INTEGER NOT NULL, empty INTEGER NOT NULL,
     PRIMARY KEY (clock, node)) WITHOUT ROWID;
-CREATE TABLE rounds (
+CREATE TABLE @rounds (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, judged INTEGER NOT NULL,
     rejected INTEGER NOT NULL, held INTEGER NOT NULL, PRIMARY KEY (clock, node)) WITHOUT ROWID;
-CREATE TABLE marks (
+CREATE TABLE @marks (
     node INTEGER NOT NULL, kind TEXT NOT NULL, log_e REAL NOT NULL, peers INTEGER NOT NULL,
     state TEXT NOT NULL, level REAL NOT NULL, renewed INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (node, kind)) WITHOUT ROWID;
-CREATE TABLE reasons (
+CREATE TABLE @reasons (
     node INTEGER NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (node, kind)) WITHOUT ROWID;
-CREATE TABLE phrases (
+CREATE TABLE @phrases (
     node INTEGER NOT NULL, digest BLOB NOT NULL, excerpt BLOB NOT NULL, count INTEGER NOT NULL,
     last INTEGER NOT NULL, PRIMARY KEY (node, digest)) WITHOUT ROWID;
-CREATE INDEX phrases_digest ON phrases (digest);
+CREATE INDEX @phrases_digest ON @phrases (digest);
 """
+
+
+_BOOK = re.compile(r"[a-z][a-z0-9_]{0,40}|")
+
+
+class Book(sqlite3.Connection):
+    """A connection that reads "@" in statements as the beginning of one book's tables."""
+
+    prefix = ""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql.replace("@", self.prefix), parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(sql.replace("@", self.prefix), parameters)
 
 
 class LedgerError(RuntimeError):
     """The file is no ledger, or cannot be read; the message names it and what was expected."""
 
 
-def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
+def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") -> Book:
     """Open a ledger, and make it where there is none yet.
 
     Args:
         path: Of the database; its folder must exist.
+        book: Which of the file's.
         seconds: How long to wait for another process's transaction.
         create: Off: only read, and never make a file.
 
@@ -73,22 +95,34 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
         raise LedgerError(f"{path}: expected a file, got a folder")
     if create:
         _refuse_what_others_write(path)
-        return _connected(path, "mode=rwc", seconds, create)
+        return _connected(path, "mode=rwc", seconds, create, book)
     try:
-        return _connected(path, "mode=ro", seconds, create)
+        return _connected(path, "mode=ro", seconds, create, book)
     except sqlite3.OperationalError:
         # SQLite makes its files beside a ledger even to read it, which takes the right to write
         # there. Where there is no log nobody writes, and the file alone holds everything.
         if Path(f"{path.resolve()}-wal").exists():
             raise
-        return _connected(path, "mode=ro&immutable=1", seconds, create)
+        return _connected(path, "mode=ro&immutable=1", seconds, create, book)
 
 
-def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.Connection:
+def checked_book(name: str) -> str:
+    """The name, if it may be a book's.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not isinstance(name, str) or not _BOOK.fullmatch(name):
+        raise ValueError(f"book: expected small letters, digits and _, got {name!r:.80}")
+    return name
+
+
+def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -> Book:
     uri = f"{path.resolve().as_uri()}?{mode}"
     connection = sqlite3.connect(
-        uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False
+        uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False, factory=Book
     )
+    connection.prefix = f"{checked_book(book)}_" if book else ""
     try:
         _prepare(connection, path, create)
     except BaseException as error:
@@ -133,31 +167,37 @@ def _refuse_what_others_write(path: Path) -> None:
             )
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+def _prepare(connection: Book, path: Path, create: bool) -> None:
     with transaction(connection, "BEGIN"):  # one snapshot: another process may be making it
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        has_book = _has_book(connection)
     if application == APPLICATION_ID:
         if version != VERSION:
             raise LedgerError(f"{path}: expected a ledger of version {VERSION}, got {version}")
     elif tables or application or not create:
         raise LedgerError(f"{path}: expected a ledger, got another database")
     if not create:
+        if not has_book:
+            raise LedgerError(f"{path}: expected the book {connection.prefix[:-1]!r}, got none")
         return
     # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
     connection.execute("PRAGMA journal_mode = WAL")
     # FULL would survive a power cut as well, at one flush of the disk per batch.
     connection.execute("PRAGMA synchronous = NORMAL")
-    if application != APPLICATION_ID:
+    if not has_book:
         _create(connection)
 
 
-def _create(connection: sqlite3.Connection) -> None:
+def _has_book(connection: Book) -> bool:
+    query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    return connection.execute(query, (f"{connection.prefix}meta",)).fetchone() is not None
+
+
+def _create(connection: Book) -> None:
     with transaction(connection):
-        # Another process may have been faster.
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not tables:
+        if not _has_book(connection):  # another process may have been faster
             for statement in _TABLES.split(";"):
                 if statement.strip():
                     connection.execute(statement)

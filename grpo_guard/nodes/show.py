@@ -70,7 +70,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
     }
     counts = {key: read_meta(connection, key) for key in says}
     notes = [f"{counts[key]:,} {says[key]}" for key in says if counts[key]]
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
     if last >= 0:
         judged = read_meta(connection, "judged") + 1
         notes.append(f"{last + 1:,} rounds, {judged:,} judged; a round is judged two rounds later")

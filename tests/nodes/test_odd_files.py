@@ -73,7 +73,7 @@ def test_flipped_bytes_raise_nothing_but_a_ledger_error(tmp_path, sound, seed):
 
 def columns():
     with sqlite3.connect(":memory:") as connection:
-        connection.executescript(_TABLES)
+        connection.executescript(_TABLES.replace("@", ""))
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         for (table,) in tables.fetchall():
             for _, name, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
