@@ -16,10 +16,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,19 +26,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from grpo_guard.calibrated import Calibrated
-from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.ensemble import AllOf
 from grpo_guard.guard import Guard
-from grpo_guard.nodes.frequent import FrequentFindings
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing_verifier import StandingVerifier
-from grpo_guard.options import ConfigError, Options, named, options_of, shown
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
 from grpo_guard.presets import POLICIES, PRESETS
-from grpo_guard.redaction import hidden, secrets_in
 from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load, with_remedy
-from grpo_guard.verifier import CompletionVerifier, only
+from grpo_guard.tree import WRAPPERS, build_verifier, unwrapped, verifier_options
 
 __all__ = [
     "WRAPPERS",
@@ -56,20 +53,13 @@ if TYPE_CHECKING:
     class PolicyConfig(Options): ...
 
     class LedgerConfig(Options):
-        path: str
+        path: str | None
         exclude: bool
 
 else:
+    _LEDGER = {"path": (str | None, None), "exclude": (bool, True)}
     PolicyConfig = options_of("PolicyConfig", Policy)
-    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, fields={"exclude": (bool, True)})
-_FREQUENT = options_of("FrequentConfig", EvidenceLedger, FrequentFindings)
-_ONLY = options_of("OnlyConfig", only)
-WRAPPERS: dict[str, Any] = {
-    "only": (_ONLY | None, None),
-    "calibration": (str | None, None),
-    "frequent": (_FREQUENT | None, None),
-}
-"""What a leaf may say beside its verifier's own options, as (type, default)."""
+    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
@@ -83,7 +73,7 @@ class GuardConfig(Options):
             preset has it. A list is a choice in order of preference.
         preset: One of `grpo_guard.presets`. Its options stand beside it, and ``beside``: a list of
             trees that judge as well.
-        state: Folder for what a preset remembers.
+        state: Folder for all that is remembered of nodes, see `NodeStore`.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
@@ -115,12 +105,12 @@ class GuardConfig(Options):
     def _one_kind(self) -> Self:
         if self.preset is None:
             for name in self.model_extra or ():
-                known = [name for name in type(self).model_fields if name != "state"]
-                _choose(known, named(name), "")
+                _choose(list(type(self).model_fields), named(name), "")
             if self.verifier is None:
                 raise ValueError("expected verifier: or preset:, got neither")
-            if self.state is not None:
-                raise ValueError("state: expected beside preset:; of a tree, name each path")
+            if self.ledger is not None and (self.ledger.path is None) is (self.state is None):
+                got = "neither" if self.state is None else "both"
+                raise ValueError(f"state, ledger.path: expected one of them, got {got}")
         return self
 
     @classmethod
@@ -139,7 +129,7 @@ class GuardConfig(Options):
             raise ConfigError(f"{path}: (file): expected readable YAML, got {problem}") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: (file): expected a mapping, got {type(data).__name__}")
-        with _without_secrets(data):
+        with without_secrets(data):
             try:
                 config: GuardConfig = cls.read({str(name): v for name, v in data.items()}, "")
             except ConfigError as error:
@@ -153,7 +143,7 @@ class GuardConfig(Options):
             ConfigError: a verifier is unknown, its options are wrong, or what it needs from
                 outside is not there.
         """
-        with _without_secrets(self.said()):
+        with without_secrets(self.said()):
             guard = self._of_tree() if self.preset is None else self._of_preset()
             try:
                 guard.verifier.check()
@@ -192,9 +182,14 @@ class GuardConfig(Options):
         said = {n: v for n, v in self.said().items() if n not in ("preset", "policy")}
         arguments = model.read(said, name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
+        store = self._store()
+        if store is not None and "state" in arguments:
+            arguments["state"] = store
         if "beside" in arguments:
             nodes = enumerate(arguments["beside"])
-            arguments["beside"] = [_build_node(n, self.alpha, f"beside[{i}]") for i, n in nodes]
+            arguments["beside"] = [
+                build_verifier(n, self.alpha, f"beside[{i}]", store=store) for i, n in nodes
+            ]
         try:
             return PRESETS[name](**arguments, policy=policy)
         except ModuleNotFoundError as error:
@@ -205,10 +200,15 @@ class GuardConfig(Options):
     def _of_tree(self) -> Guard:
         policy = self.whole_policy()
         self._require_own_files()
-        verifier, ledger = build_verifier(self.verifier, self.alpha), None
+        store, ledger = self._store(), None
+        verifier = build_verifier(self.verifier, self.alpha, store=store)
         if self.ledger is not None:
             try:
-                ledger = EvidenceLedger(**self.ledger.said(without={"exclude"}))
+                options = self.ledger.said(without={"exclude", "path"})
+                if store is not None:
+                    ledger = store.ledger(**options)
+                else:
+                    ledger = EvidenceLedger(self.ledger.path or "", **options)
             except (ValueError, LedgerError) as error:
                 raise ConfigError(f"ledger: {error}") from None
             if self.ledger.exclude:
@@ -220,30 +220,19 @@ class GuardConfig(Options):
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
 
+    def _store(self) -> NodeStore | None:
+        try:
+            return None if self.state is None else NodeStore(self.state)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
     def _require_own_files(self) -> None:
         """In a file that two of them shared, evidence of one kind would pass for the other's."""
         paths = list(_evidence_files(self.verifier))
-        paths += [self.ledger.path] if self.ledger is not None else []
+        paths += [self.ledger.path] if self.ledger and self.ledger.path is not None else []
         for path in paths:
             if paths.count(path) > 1:
                 raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
-
-
-def _choose(known: list[str], name: str, where: str) -> str:
-    try:
-        return choose(known, named(name))
-    except UnknownNameError as error:
-        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
-
-
-@cache
-def verifier_options(kind: Any) -> type[Options]:
-    """What a leaf may say of a verifier's class: its parameters, and what wraps it."""
-    if not hasattr(kind, "from_pretrained"):
-        return options_of(kind.__name__, kind, fields=WRAPPERS)
-    path, *_ = inspect.signature(kind.from_pretrained).parameters
-    fields = {"model": (str, ...), **WRAPPERS}
-    return options_of(kind.__name__, kind, kind.from_pretrained, without={path}, fields=fields)
 
 
 @cache
@@ -260,11 +249,6 @@ def preset_options(name: str) -> type[Options]:
     beside = "beside" in inspect.signature(preset).parameters
     fields: dict[str, Any] = {"beside": (list[dict[str, Any]], [])} if beside else {}
     return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
-
-
-def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
-    """A leaf without what wraps its verifier."""
-    return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
 @cache
@@ -293,89 +277,6 @@ def _evidence_files(node: Any) -> Iterator[str]:
             yield from _evidence_files(inner)
 
 
-def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:
-    """The verifier that one node of the tree describes.
-
-    Raises:
-        ConfigError: with the place in the tree.
-    """
-    with _without_secrets(node):
-        return _build_node(node, alpha, where)
-
-
-def _build_node(node: Any, alpha: float, where: str) -> CompletionVerifier:
-    if not isinstance(node, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {shown(node)}")
-    if "type" in node:
-        return _build_leaf(dict(node), alpha, where)
-    kinds = [key for key in node if key in _COMBINATORS]
-    if "not" in node and len(node) == 1:
-        return ~_build_node(node["not"], alpha, f"{where}.not")
-    if len(kinds) == 1:
-        return _build_combinator(kinds[0], dict(node), alpha, where)
-    raise ConfigError(
-        f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
-        f"got {', '.join(map(named, node)) or 'nothing'}"
-    )
-
-
-_COMBINATORS: dict[str, Callable[..., CompletionVerifier]]
-_COMBINATORS = {"all": AllOf, "any": AnyOf, "vote": Vote, "cascade": Cascade}
-
-
-def _build_combinator(
-    key: str, options: dict[str, Any], alpha: float, where: str
-) -> CompletionVerifier:
-    inner = options.pop(key)
-    if not isinstance(inner, list) or not inner:
-        raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
-    members = [_build_node(n, alpha, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
-    said = options_of(key, _COMBINATORS[key]).read(options, f"{where}.{key}").said()
-    try:
-        return _COMBINATORS[key](*members, **said)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}.{key}: {error}") from None
-
-
-def _build_leaf(data: dict[str, Any], alpha: float, where: str) -> CompletionVerifier:
-    name = data.pop("type")
-    if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
-        raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
-    try:
-        kind = load(VERIFIERS, str(name))
-        model = verifier_options(kind)
-    except UnknownNameError as error:
-        raise ConfigError(f"{where}.type: {error}") from None
-    except ImportError as error:
-        raise ConfigError(f"{where} ({name}): {error}") from None
-    if "alpha" in model.model_fields:
-        data.setdefault("alpha", alpha)
-    options: Any = model.read(data, where)
-    arguments = options.said(without=WRAPPERS)
-    build = kind.from_pretrained if hasattr(kind, "from_pretrained") else kind
-    first = [arguments.pop("model")] if build is not kind else []
-    try:
-        return _wrapped(build(*first, **arguments), options)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
-    except (TypeError, ValueError, LedgerError) as error:
-        raise ConfigError(f"{where} ({name}): {error}") from None
-
-
-def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
-    if not isinstance(verifier, CompletionVerifier):
-        raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
-    if options.calibration is not None:
-        verifier = Calibrated(verifier, options.calibration)
-    if (frequent := options.frequent) is not None:
-        own = {"kinds", "batch_alpha"}
-        ledger = EvidenceLedger(**frequent.said(without=own))
-        verifier = FrequentFindings(
-            verifier, ledger, **frequent.said(without=frequent.said().keys() - own)
-        )
-    return verifier if options.only is None else only(verifier, **options.only.said())
-
-
 def _unquoting(error: Exception) -> str:
     """What a YAML reader says, without the lines and words that it quotes: a key may be there."""
     mark = getattr(error, "problem_mark", None)
@@ -385,16 +286,8 @@ def _unquoting(error: Exception) -> str:
     return f"{said:.200}{place}"
 
 
-@contextlib.contextmanager
-def _without_secrets(data: Any) -> Iterator[None]:
-    """Errors in whose messages no key of ``data`` stands."""
+def _choose(known: list[str], name: str, where: str) -> str:
     try:
-        yield
-    except ConfigError as error:
-        said = hidden(str(error), secrets_in(data))
-        if said == str(error):
-            raise
-    else:
-        return
-    # Out here, or the error that quotes the key would travel along as this one's context.
-    raise ConfigError(said)
+        return choose(known, named(name))
+    except UnknownNameError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
 from grpo_guard.metrics import metrics
+from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.intake import STANDING_VERIFIER
-from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.policy import Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Outcome, Verdict
+from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -209,6 +210,28 @@ class Guard:
         """Guarded rewards, one per completion and in order; None = leave it out of its group."""
         return self.settle(rewards, self.review(batch, given))
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that is remembered of nodes as plain JSON values, for a trainer's checkpoint.
+
+        Of the ledger and of each verifier with a ``state_dict`` of its own.
+
+        Raises:
+            LedgerError: a ledger cannot be read.
+        """
+        return state_of(self.verifier, self.ledger)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place of what is remembered now, for all processes.
+
+        Args:
+            state: Of a guard with the same verifiers in the same places.
+
+        Raises:
+            ValueError: it is of another guard, or of another form.
+            LedgerError: a ledger cannot be written.
+        """
+        load_state(self.verifier, self.ledger, state)
+
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
         """Wrap a reward function, or a list of them that are to be vetoed together."""
         return adapter_for(reward, framework).wrap(reward, self)
@@ -282,14 +305,6 @@ def _has_standing(verifier: CompletionVerifier) -> bool:
     return verifier.name == STANDING_VERIFIER
 
 
-def _abstained_by(verdict: Verdict) -> str:
-    """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
-    for member in verdict.members:
-        if member.abstained and member.cause is verdict.cause:
-            return _abstained_by(member)
-    return f"{verdict.verifier}: {verdict.cause.value}"
-
-
 class _LowestSeen:
     """The lowest reward of the last groups, for completions that come without their group."""
 
@@ -321,79 +336,3 @@ def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
             "Policy.on_abstain: 'pass' would pay whoever makes the guard abstain, and an author "
             f"can: {way}, or choose on_abstain='skip' or 'zero'"
         )
-
-
-class AbstainWindow:
-    """Counts abstentions over the last batches; beside `_LowestSeen` the only state of a guard.
-
-    `add` raises AbstainError past the policy's ``max_abstain_rate``.
-
-    Nodes are counted apart and the worst of them left out, so that no minority can end a run by
-    abstentions that it causes, while an outage, which befalls all, still does.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
-        # hash is kept.
-        self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
-        self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
-        self._lock = threading.Lock()
-
-    def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        if not verdicts:
-            return
-        found: dict[int | None, Counter[str]] = {}
-        for completion, verdict in zip(batch, verdicts, strict=True):
-            node = None if completion.node is None else hash(completion.node)
-            found.setdefault(node, Counter())[verdict.outcome] += 1
-        with self._lock:
-            self._batches.append(found)
-            self._abstained.append(sum(verdict.abstained for verdict in verdicts))
-            if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
-                return
-            nodes: dict[int | None, Counter[str]] = {}
-            for counts in self._batches:
-                for node, count in counts.items():
-                    nodes.setdefault(node, Counter()).update(count)
-        left = _without_worst(list(nodes.values()))
-        abstained = sum(count[Outcome.ABSTAIN] for count in left)
-        total = sum(map(_looked_at_or_not, left))
-        if abstained > self._policy.max_abstain_rate * total:
-            causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
-            aside = len(nodes) - len(left)
-            without = f", without {aside} of {len(nodes)} nodes," if aside else ""
-            raise AbstainError(
-                f"the guard abstained on {abstained} of {total} completions that it did not reject "
-                f"in the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
-                f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
-            )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"policy": self._policy}  # a worker starts its own count, with its own lock
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["policy"])  # type: ignore[misc]
-
-
-def _looked_at_or_not(count: Counter[str]) -> int:
-    """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
-    return count.total() - count[Outcome.REJECT]
-
-
-def _without_worst(nodes: list[Counter[str]]) -> list[Counter[str]]:
-    """Outcomes of the nodes but those that were abstained on most.
-
-    The worst one is left out, and further ones while all of them together sent less than half: a
-    minority that invents names is still a minority of what is sent. Nodes of whom everything was
-    rejected are left out too.
-    """
-    heard = [count for count in nodes if _looked_at_or_not(count)]
-    if len(heard) < 2:
-        return heard
-    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / _looked_at_or_not(count))
-    half = sum(count.total() for count in heard) / 2
-    aside = heard.pop().total()
-    while len(heard) > 1 and aside + heard[-1].total() < half:
-        aside += heard.pop().total()
-    return heard

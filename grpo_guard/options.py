@@ -8,12 +8,13 @@ option, what was expected and what came, and show no value that may be a key.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import inspect
 import json
 import os
 import re
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -30,7 +31,7 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
-from grpo_guard.redaction import OPTION
+from grpo_guard.redaction import OPTION, hidden, secrets_in
 from grpo_guard.registry import UnknownNameError, choose
 
 
@@ -304,3 +305,18 @@ def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
         )
         for name, field in model.model_fields.items()
     }
+
+
+@contextlib.contextmanager
+def without_secrets(data: Any) -> Iterator[None]:
+    """Errors in whose messages no key of ``data`` stands."""
+    try:
+        yield
+    except ConfigError as error:
+        said = hidden(str(error), secrets_in(data))
+        if said == str(error):
+            raise
+    else:
+        return
+    # Out here, or the error that quotes the key would travel along as this one's context.
+    raise ConfigError(said)

@@ -11,12 +11,8 @@ the same options beside it. Figures: docs/swarm-results.md.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
@@ -25,8 +21,8 @@ from grpo_guard.ensemble import AllOf
 from grpo_guard.guard import Guard
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Verdict, accept
@@ -54,7 +50,7 @@ def same_weights(
     tokenizer: Any,
     sampling: SamplingSpec,
     *,
-    state: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
     beside: Sequence[CompletionVerifier] = (),
@@ -68,8 +64,8 @@ def same_weights(
         model: The policy, the very object that is being trained; or a folder or model id to load.
         tokenizer: Its tokenizer; None where the model is loaded.
         sampling: What every node is declared to sample with.
-        state: Folder for what is remembered of nodes, made where there is none; None = kept until
-            the process ends. Phrases are remembered by the verifier object alone.
+        state: Folder for all that is remembered of nodes, made where there is none, which several
+            processes may share, or the `NodeStore` in it; None = kept until the process ends.
         policy: In place of ``POLICIES["same_weights"]``.
         alpha: Of each verifier: share of honest completions that it may reject.
         beside: Verifiers that judge as well.
@@ -83,8 +79,10 @@ def same_weights(
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
-    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous")
-    return _guard("same_weights", state, policy, *beside, bound, phrases)
+    store = _store(state)
+    kept = None if state is None else store
+    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=kept)
+    return _guard("same_weights", store, policy, *beside, bound, phrases)
 
 
 def shared_seed(
@@ -93,7 +91,7 @@ def shared_seed(
     sampling: SamplingSpec,
     coin: PublicCoin | str,
     *,
-    state: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
     beside: Sequence[CompletionVerifier] = (),
@@ -102,8 +100,7 @@ def shared_seed(
     """For nodes that sample under a public coin: seed replay and the ledger.
 
     Beside a replay, other checks could only cost honest work. Call ``begin_round`` of its
-    `SeedReplayVerifier` as each round begins. Which slots are filled is remembered by that object
-    alone.
+    `SeedReplayVerifier` as each round begins.
 
     Args:
         model, tokenizer, sampling: As for `same_weights`.
@@ -119,15 +116,15 @@ def shared_seed(
     from grpo_guard import SeedReplayVerifier
 
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
-    replay = _on(
-        SeedReplayVerifier, model, tokenizer, sampling=sampling, coin=coin, alpha=alpha, **options
-    )
-    return _guard("shared_seed", state, policy, *beside, replay)
+    store = _store(state)
+    options |= {"coin": coin, "alpha": alpha, "store": None if state is None else store}
+    replay = _on(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
+    return _guard("shared_seed", store, policy, *beside, replay)
 
 
 def different_weights(
     *,
-    state: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
     length: bool = True,
@@ -157,18 +154,18 @@ def different_weights(
     from grpo_guard.nodes.frequent import FrequentFindings
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
-    folder = _folder(state)
-    sums, answers = _ledger(folder, "sums"), _ledger(folder, "answers")
+    store = _store(state)
+    sums, answers = store.ledger("arithmetic"), store.ledger("answer_words")
     return _guard(
         "different_weights",
-        folder,
+        store,
         policy,
         *beside,
         ScreensVerifier(),
         FrequentFindings(ArithmeticVerifier(), sums, kinds=FORGIVEN_ONCE),
         FrequentFindings(AnswerWordsVerifier(), answers, kinds=["answer_words"]),
         CodeVerifier(),
-        RecurrenceVerifier(),
+        RecurrenceVerifier(store=None if state is None else store),
         *([LengthVerifier()] if length else []),
         length_scaling=length_scaling,
     )
@@ -177,7 +174,7 @@ def different_weights(
 def judged(
     backend: Backend | Mapping[str, Any] | None = None,
     *,
-    state: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
     **options: Any,
@@ -196,7 +193,7 @@ def judged(
     """
     from grpo_guard.judge.verifier import JudgeVerifier
 
-    return _guard("judged", state, policy, *beside, JudgeVerifier(backend, **options))
+    return _guard("judged", _store(state), policy, *beside, JudgeVerifier(backend, **options))
 
 
 def failures_only(*, policy: Policy | None = None) -> Guard:
@@ -226,13 +223,13 @@ class _AcceptAll(CompletionVerifier):
 
 def _guard(
     name: str,
-    state: str | os.PathLike[str] | None,
+    store: NodeStore,
     policy: Policy | None,
     *verifiers: CompletionVerifier,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
     """Verifiers behind the nodes' standing, with the ledger that it comes from."""
-    ledger = _ledger(_folder(state), "ledger")
+    ledger = store.ledger()
     return Guard(
         AllOf(StandingVerifier(ledger), *verifiers, name=name),
         policy=policy or POLICIES[name],
@@ -252,28 +249,5 @@ def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVeri
     return verifier
 
 
-def _ledger(folder: Path, name: str) -> EvidenceLedger:
-    return EvidenceLedger(folder / f"{name}.sqlite")
-
-
-def _folder(state: str | os.PathLike[str] | None) -> Path:
-    """Where ledgers lie: a ledger is a file, so without ``state`` a folder that is removed when the
-    process ends."""
-    if state is None:
-        folder = Path(tempfile.mkdtemp(prefix="grpo-guard-"))
-        atexit.register(_remove, folder, os.getpid())
-        return folder
-    folder = Path(state)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"state: expected a folder that exists or can be made, got {str(folder)!r} "
-            f"({error.strerror})"
-        ) from None
-    return folder
-
-
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of the process that made it
-        shutil.rmtree(folder, ignore_errors=True)
+def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
+    return state if isinstance(state, NodeStore) else NodeStore(state)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.completion import Completion
-from grpo_guard.guard import AbstainWindow
 from grpo_guard.metrics import metrics
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept

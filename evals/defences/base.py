@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,7 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.nodes.frequent import FrequentFindings
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
@@ -96,7 +92,6 @@ class VerifierGuard:
         self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
         self.own_prompts = own_prompts
         self._parts = list(_flat(guard.verifier))
-        self._memories = [p.ledger for p in self._parts if isinstance(p, FrequentFindings)]
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
@@ -116,25 +111,10 @@ class VerifierGuard:
         return tuple(n for n in self._nodes if self.ledger.state(n) is State.HARD)
 
     def state(self) -> dict[str, Any]:
-        counts = [
-            json.dumps(part.state_dict())
-            for part in self._parts
-            if isinstance(part, RecurrenceVerifier)
-        ]
-        return {
-            "recurrence": counts,
-            "ledger": _copy(self.ledger),
-            "frequent": [_copy(ledger) for ledger in self._memories],
-        }
+        return self.guard.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        parts = [part for part in self._parts if isinstance(part, RecurrenceVerifier)]
-        for part, counts in zip(parts, state["recurrence"], strict=True):
-            part.load_state_dict(json.loads(counts))
-        if self.ledger is not None and state["ledger"] is not None:
-            _replace(self.ledger, state["ledger"])
-        for ledger, data in zip(self._memories, state["frequent"], strict=True):
-            _replace(ledger, data)
+        self.guard.load_state_dict(state)
 
 
 def emptied(folder: Path) -> Path:
@@ -148,20 +128,6 @@ def _flat(verifier: CompletionVerifier) -> list[CompletionVerifier]:
     if isinstance(verifier, Ensemble):
         return [part for member in verifier.members for part in _flat(member)]
     return [verifier]
-
-
-def _copy(ledger: EvidenceLedger | None) -> str | None:
-    """The database as text, as it stands after the round."""
-    if ledger is None:
-        return None
-    ledger.close()  # the last connection writes its log back into the file
-    return base64.b64encode(ledger.path.read_bytes()).decode()
-
-
-def _replace(ledger: EvidenceLedger, data: str) -> None:
-    ledger.close()
-    _remove(ledger.path)
-    ledger.path.write_bytes(base64.b64decode(data))
 
 
 def _remove(path: Path) -> None:

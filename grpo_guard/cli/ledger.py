@@ -17,8 +17,11 @@ app = typer.Typer(no_args_is_help=True, help="Evidence per node over rounds.")
 
 @app.command()
 def show(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's SQLite file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The guard's state folder, or a SQLite file.")
+    ],
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    book: Annotated[str, typer.Option(help="Counted findings, e.g. arithmetic.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """How each node stands, and why. Works while a run writes; exit 2 where it is no ledger."""
@@ -28,10 +31,11 @@ def show(
 
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.show import read
+    from grpo_guard.nodes.store import in_folder
 
     try:
-        shown = read(path, node)
-    except LedgerError as error:
+        shown = read(in_folder(path), node, book=book)
+    except (LedgerError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     if as_json:
@@ -47,16 +51,20 @@ def show(
 
 @app.command()
 def release(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's SQLite file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The guard's state folder, or a SQLite file.")
+    ],
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
+    book: Annotated[str, typer.Option(help="Counted findings, e.g. arithmetic.")] = "",
 ) -> None:
     """Clear one node: its past no longer counts. Exit 2 where there is no such ledger or node."""
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.store import in_folder
 
     try:
-        clear(path, node)
-    except LedgerError as error:
+        clear(in_folder(path), node, book=book)
+    except (LedgerError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     typer.echo(f"released {node!a}; running guards follow at their next batch")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_guard.completion import Completion
-from grpo_guard.nodes import report
+from grpo_guard.nodes import copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Rules
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import count_lost, write, write_meta, write_slots
-from grpo_guard.nodes.schema import LedgerError, checked_book, connect
+from grpo_guard.nodes.schema import Book, LedgerError, checked_book, connect
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Verdict
 
@@ -83,9 +83,9 @@ class EvidenceLedger:
         self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.degraded: str | None = None
         self.lost = self._said_lost = 0
-        self._waiting: deque[Callable[[sqlite3.Connection], None]] = deque()
+        self._waiting: deque[Callable[[Book], None]] = deque()
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Book | None = None
         self._owner = os.getpid()
         self._judging = Judging(self.rules)
         try:
@@ -176,6 +176,27 @@ class EvidenceLedger:
         """
         return self._read(report.sybil_hints)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything in the ledger as plain JSON values, e.g. for a trainer's checkpoint.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._lock:
+            self._flush()
+            return self._read(copies.dump)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace what is in the file by what `state_dict` gave, for all processes.
+
+        Raises:
+            ValueError: it is not of that form; nothing is replaced.
+            LedgerError: the file cannot be written.
+        """
+        with self._lock:
+            self._waiting.clear()  # of the time that is taken back
+            self._read(lambda connection: copies.load(connection, state))
+
     def close(self) -> None:
         """Write what waits, if possible, and let go of the file."""
         with self._lock:
@@ -184,7 +205,7 @@ class EvidenceLedger:
                 self._connection.close()
             self._forget()
 
-    def _enqueue(self, job: Callable[[sqlite3.Connection], None]) -> None:
+    def _enqueue(self, job: Callable[[Book], None]) -> None:
         with self._lock:
             self._waiting.append(job)
             self._flush()
@@ -212,9 +233,7 @@ class EvidenceLedger:
                 self.degraded = None
                 connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE * 1000)}")
 
-    def _try(
-        self, job: Callable[[sqlite3.Connection], None], connection: sqlite3.Connection
-    ) -> None:
+    def _try(self, job: Callable[[Book], None], connection: Book) -> None:
         try:
             job(connection)
         except _HOPELESS as error:
@@ -234,7 +253,7 @@ class EvidenceLedger:
             self._connection.close()
         self._forget()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Book:
         if self._connection is not None and self._owner != os.getpid():
             _inherited.append(self._connection)  # a fork: the parent's must not be touched
             self._forget()
@@ -253,11 +272,11 @@ class EvidenceLedger:
         self._owner = os.getpid()
         self._judging = Judging(self.rules)
 
-    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, query: Callable[[Book], T]) -> T:
         with self._lock:
             try:
                 return query(self._open())
-            except LedgerError:
+            except (LedgerError, copies.StateError):
                 raise
             except Exception as error:
                 said = f"{type(error).__name__}: {error!s:.200}"

@@ -25,9 +25,12 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
+from grpo_guard.nodes.store import NodeStore
 
+FORMAT = 1
 BETS = (0.15, 0.4, 0.8)
 # Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
 # Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
@@ -55,13 +58,19 @@ class NodeMemory:
         across_prompts: Also compare two nodes that share no prompt in a batch, once per batch.
             The null then says that they draw their prompts alike, which nobody enforces where
             nodes choose prompts: leave it off unless prompts are assigned.
+        store: Where the evidence lies, for several processes and the next start; None: here.
 
     Raises:
         ValueError: an argument is out of range.
     """
 
     def __init__(
-        self, *, alpha: float = 1e-3, max_nodes: int = 32, across_prompts: bool = False
+        self,
+        *,
+        alpha: float = 1e-3,
+        max_nodes: int = 32,
+        across_prompts: bool = False,
+        store: NodeStore | None = None,
     ) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"NodeMemory.alpha: expected a number in (0, 1), got {alpha!r}")
@@ -73,11 +82,14 @@ class NodeMemory:
         self.across_prompts = across_prompts
         self._wealth: dict[tuple[str, str], list[float]] = {}
         self._nodes: dict[str, None] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._store = store
+        self._kept_as = "" if store is None else store.claim("lengths")
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        with self._lock:
+        held = nullcontext() if self._store is None else self._store.held(self._kept_as, self)
+        with self._lock, held:
             met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
@@ -103,6 +115,39 @@ class NodeMemory:
             if len(values) >= 2 and values[needed - 1] >= bar:
                 found[node] = math.exp(min(values[needed - 1], 700.0))
         return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The evidence as plain JSON values."""
+        with self._lock:
+            wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
+            return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place of what is known.
+
+        Raises:
+            ValueError: it is not of that form, or of more nodes than are followed.
+        """
+        try:
+            if state["format"] != FORMAT:
+                raise ValueError(f"format {state['format']!r:.40}")
+            nodes = dict.fromkeys(map(_name, state["nodes"]))
+            wealth = {
+                (_name(node), _name(other)): [_log(value) for value in logs]
+                for node, other, *logs in state["wealth"]
+            }
+            known = all(pair[0] in nodes and pair[1] in nodes for pair in wealth)
+            if len(nodes) > self.max_nodes or not known:
+                raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
+            if any(len(logs) != len(BETS) for logs in wealth.values()):
+                raise ValueError("a pair without its bets")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"NodeMemory: expected what state_dict() gave, got {type(error).__name__}: "
+                f"{error!s:.80}"
+            ) from None
+        with self._lock:
+            self._nodes, self._wealth = nodes, wealth
 
     def _bet(self, pair: tuple[str, str], difference: float) -> None:
         wealth = self._wealth.setdefault(pair, [0.0] * len(BETS))
@@ -137,9 +182,21 @@ class NodeMemory:
         return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.RLock())
 
 
 def _log_mean(logs: Sequence[float]) -> float:
     top = max(logs)
     return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"name {value!r:.40}")
+    return value
+
+
+def _log(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _CEILING:
+        raise ValueError(f"evidence {value!r:.40}")
+    return float(value)

@@ -14,14 +14,14 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import name_bytes
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
 
 _PATIENCE = 30.0
 _COUNT = "pardons"
 _UNTIL = "pardoned until, node "
 
 
-def release(path: Path, node: str) -> None:
+def release(path: Path, node: str, *, book: str = "") -> None:
     """Clear one node, in a ledger that may be in use; running guards follow at their next batch.
 
     If it is rejected as often from now on, it is found again: raise ``offset`` where its model is
@@ -30,14 +30,16 @@ def release(path: Path, node: str) -> None:
     Args:
         path: Of the ledger.
         node: Its name.
+        book: Which of the file's.
 
     Raises:
         LedgerError: it is no ledger, cannot be written, or has no such node.
     """
+    book = checked_book(book)
     if not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")
     try:
-        connection = connect(path, seconds=_PATIENCE)
+        connection = connect(path, seconds=_PATIENCE, book=book)
         try:
             with transaction(connection):
                 _release(connection, path, node)

@@ -146,7 +146,10 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
     Raises:
         sqlite3.Error: the ledger cannot be read.
     """
-    query = "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node WHERE name = ? AND kind = ?"
+    query = (
+        "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node "
+        "WHERE name = ? AND kind = ?"
+    )
     row = connection.execute(query, (name, WORK)).fetchone()
     return State(row[0]) if row else State.CLEAR
 

@@ -53,7 +53,7 @@ CREATE TABLE @phrases (
 CREATE INDEX @phrases_digest ON @phrases (digest);
 """
 
-
+TABLES = tuple(re.findall(r"CREATE TABLE @(\w+)", _TABLES))
 _BOOK = re.compile(r"[a-z][a-z0-9_]{0,40}|")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_guard.nodes.intake import name_bytes
 from grpo_guard.nodes.report import Standing, SybilHint, standings, sybil_hints
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,16 @@ class Shown:
         }
 
 
-def read(path: Path, node: str | None = None) -> Shown:
+def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
     """Everything in a ledger, or one node, in one snapshot.
 
     Raises:
         LedgerError: it is none, cannot be read, or has no such node.
+        ValueError: ``book`` cannot be one's name.
     """
+    book = checked_book(book)
     try:
-        connection = connect(path, seconds=5.0, create=False)
+        connection = connect(path, seconds=5.0, create=False, book=book)
         try:
             with transaction(connection, "BEGIN"):
                 return _read(connection, path, node)

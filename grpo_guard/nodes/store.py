@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ class NodeStore:
         self.path = (_temporary() if folder is None else _made(Path(folder))) / FILE
         self._versions: dict[str, int] = {}
         self._degraded: set[str] = set()
+        self._claimed = Counter[str]()
 
     def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
         """Evidence on nodes; each ``book`` is one of its own.
@@ -67,6 +69,15 @@ class NodeStore:
             **options: Of `EvidenceLedger`.
         """
         return EvidenceLedger(self.path, book=book, **options)
+
+    def claim(self, name: str) -> str:
+        """A name for a memory that is no other's here: a second "recurrence" is "recurrence_2".
+
+        The same in every process that builds the same guard.
+        """
+        self._claimed[name] += 1
+        count = self._claimed[name]
+        return name if count == 1 else f"{name}_{count}"
 
     @contextmanager
     def held(self, name: str, memory: Remembers) -> Iterator[None]:
@@ -102,7 +113,7 @@ class NodeStore:
             row = connection.execute(query, (name,)).fetchone()
             if row is not None and row[0] != self._versions.get(name):
                 query = "SELECT state FROM memories WHERE name = ? AND length(state) <= ?"
-                (state,) = connection.execute(query, (name, MAX_STATE)).fetchone() or (None,)
+                (state,) = connection.execute(query, (name, MAX_STATE)).fetchone() or ("",)
                 memory.load_state_dict(json.loads(state))
             self._versions[name] = 0 if row is None else row[0]
         except Exception as error:  # odd values in the file fail in ways of their own
@@ -134,11 +145,19 @@ class NodeStore:
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}  # a copy in another process has read nothing yet
+        return {
+            "path": self.path,
+            "_claimed": self._claimed,
+        }  # a copy in another process has read nothing yet
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path = state["path"]
+        vars(self).update(state)
         self._versions, self._degraded = {}, set()
+
+
+def in_folder(path: Path) -> Path:
+    """The file of a folder's store; of a file the file itself."""
+    return path / FILE if path.is_dir() else path
 
 
 def _made(folder: Path) -> Path:

@@ -171,7 +171,22 @@ def test_a_preset_with_overrides_and_a_folder(tmp_path):
     assert guard.verifier.members[1].name == "length"
     batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
     guard.review(batch)
-    assert EvidenceLedger(tmp_path / "state" / "ledger.sqlite").standing("n0") is not None
+    assert EvidenceLedger(tmp_path / "state" / "nodes.sqlite").standing("n0") is not None
+
+
+def test_a_tree_keeps_all_that_it_remembers_in_one_folder(tmp_path):
+    tree = {"all": [{"type": "recurrence"}, {"type": "recurrence", "alpha": 0.01}]}
+    said = {"verifier": tree, "state": str(tmp_path / "state"), "ledger": {"half_life": 20}}
+    guard = built(tmp_path, said)
+    batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
+    guard.review(batch)
+    assert guard.ledger.path == tmp_path / "state" / "nodes.sqlite"
+    assert guard.ledger.standing("n0") is not None
+    again = built(tmp_path, said)
+    again.review(batch)
+    memories = [part["clock"] for n, part in again.state_dict()["memories"].items() if "." in n]
+    assert len(memories) == 2
+    assert min(memories) >= 4, "what the first guard counted is there"
 
 
 def test_a_preset_with_a_model(tmp_path):
@@ -199,7 +214,14 @@ def test_a_preset_with_a_model(tmp_path):
         ({"preset": "different_weights", "beside": [{"type": "cod"}]}, r"beside\[0\].type: .*code"),
         ({"preset": "different_weights", "state": "guard.yaml/x"}, "state: expected a folder"),
         ({"policy": {"on_reject": "drop"}}, "expected verifier: or preset:, got neither"),
-        ({"verifier": {"type": "code"}, "state": "x"}, "state: expected beside preset:"),
+        (
+            {"verifier": {"type": "code"}, "ledger": {}},
+            "state, ledger.path: expected one of them, got neither",
+        ),
+        (
+            {"verifier": {"type": "code"}, "ledger": {"path": "x"}, "state": "y"},
+            "state, ledger.path: expected one of them, got both",
+        ),
         ({"verifer": {"type": "code"}}, "mean 'verifier'"),
     ],
 )  # fmt: skip

@@ -73,7 +73,7 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
     assert rejected > 10
     assert review.length_factors is not None
     files = {path.name for path in (tmp_path / "new").glob("*.sqlite")}
-    assert files == {"ledger.sqlite", "sums.sqlite", "answers.sqlite"}
+    assert files == {"nodes.sqlite"}
     assert guard.policy.chosen().on_reject == "no_gain"
     assert guard.policy.chosen({("on_reject", "no_gain"): "", ("on_long", "scale"): ""}) == Policy(
         on_reject="drop", on_abstain="skip", on_long="keep"

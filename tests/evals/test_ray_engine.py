@@ -83,7 +83,7 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
             played(there, folder, stop)
         assert played(there, folder) == wanted
         assert torch.equal(weights_of(there), weights_of(here))
-        ledgers = sorted(path.parent.name for path in folder.glob("nodes/*/ledger.sqlite"))
+        ledgers = sorted(path.parent.name for path in folder.glob("nodes/*/nodes.sqlite"))
         assert ledgers == ([] if chosen == "paper_logit" else ["node-0", "node-1"])
 
         saved = (folder / CHECKPOINT).read_bytes()

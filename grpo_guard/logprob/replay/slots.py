@@ -23,6 +23,7 @@ logger = logging.getLogger("grpo_guard")
 
 # Before a round begins, the oldest slots beyond this are forgotten.
 MOST_FILLED = 2**18
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,38 @@ class SlotBook:
                 del self._filled[next(iter(self._filled))]
             return True
 
+    def state_dict(self) -> dict[str, Any]:
+        """The round in progress and its filled slots as plain JSON values."""
+        with self._lock:
+            prompts = None if self._prompts is None else [p.hex() for p in self._prompts]
+            filled = [[p.round, p.node, p.slot, p.prompt.hex()] for p in self._filled]
+            return {"format": FORMAT, "round": self.round, "prompts": prompts, "filled": filled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place of what is known.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        try:
+            if state["format"] != FORMAT:
+                raise ValueError(f"format {state['format']!r:.40}")
+            round = None if state["round"] is None else _whole(state["round"])
+            prompts = state["prompts"]
+            if prompts is not None:
+                prompts = [bytes.fromhex(prompt) for prompt in prompts]
+            filled = {
+                Place(_whole(at), str(node), _whole(slot), bytes.fromhex(prompt)): None
+                for at, node, slot, prompt in state["filled"]
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"SlotBook: expected what state_dict() gave, got {type(error).__name__}: "
+                f"{error!s:.80}"
+            ) from None
+        with self._lock:
+            self.round, self._prompts, self._filled = round, prompts, filled
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
@@ -208,6 +241,12 @@ class SlotBook:
         if self._prompts is not None and prompt not in self._prompts:
             raise _refused("wrong_prompt", "this prompt is not asked in this round")
         return prompt
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"number {value!r:.40}")
+    return value
 
 
 def _digest(data: bytes) -> bytes:

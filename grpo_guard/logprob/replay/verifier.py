@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from grpo_guard.logprob.replay.margins import Replay, edge_width
 from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
@@ -63,6 +65,7 @@ class SeedReplayVerifier(LogProbVerifier):
             you vouch for `Completion.prompt`.
         family: The nodes' noise: ``"grpo-guard"``, or ``"vllm"`` for stock vLLM nodes.
         alpha: As for `LogProbVerifier`.
+        store: Where filled slots lie, for several processes and the next start; None: here.
         **options: As for `LogProbVerifier`; ids are always required.
 
     Raises:
@@ -86,6 +89,7 @@ class SeedReplayVerifier(LogProbVerifier):
         prompts: Sequence[str | Sequence[Message]] | None = None,
         family: Family = "grpo-guard",
         alpha: float = 1e-3,
+        store: NodeStore | None = None,
         **options: Any,
     ) -> None:
         if (run is None) is (coin is None):
@@ -112,21 +116,39 @@ class SeedReplayVerifier(LogProbVerifier):
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
         self.replay = Replay(family)
+        self._store = store
+        self._kept_as = "" if store is None else store.claim("slots")
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
         """From now on only completions of this round count; see `SlotBook.begin_round`."""
-        self.slots.begin_round(round, prompts)
+        with self._held():
+            self.slots.begin_round(round, prompts)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = super().verify(batch)
-        for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
-            if not verdict.accepted:
-                continue
-            # Only now: a forged completion must not keep the honest one out of its slot.
-            verdicts[i] = self._filling(completion, verdict)
+        with self._held():
+            for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
+                # Only now: a forged completion must not keep the honest one out of its slot.
+                if verdict.accepted:
+                    verdicts[i] = self._filling(completion, verdict)
         return verdicts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which slots of the round in progress are filled, as plain JSON values."""
+        return self.slots.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        self.slots.load_state_dict(state)
+
+    def _held(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._store is None else self._store.held(self._kept_as, self)
 
     def _filling(self, completion: Completion, verdict: Verdict) -> Verdict:
         """The verdict, if the slot is still free for this completion."""

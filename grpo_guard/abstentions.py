@@ -1,0 +1,96 @@
+"""How much of what nodes send could not be looked at, over the last batches."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.verdict import Outcome, Verdict
+
+
+class AbstainWindow:
+    """Counts abstentions over the last batches.
+
+    `add` raises AbstainError past the policy's ``max_abstain_rate``.
+
+    Nodes are counted apart and the worst of them left out, so that no minority can end a run by
+    abstentions that it causes, while an outage, which befalls all, still does.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
+        # hash is kept.
+        self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
+        self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
+        self._lock = threading.Lock()
+
+    def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        if not verdicts:
+            return
+        found: dict[int | None, Counter[str]] = {}
+        for completion, verdict in zip(batch, verdicts, strict=True):
+            node = None if completion.node is None else hash(completion.node)
+            found.setdefault(node, Counter())[verdict.outcome] += 1
+        with self._lock:
+            self._batches.append(found)
+            self._abstained.append(sum(verdict.abstained for verdict in verdicts))
+            if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
+                return
+            nodes: dict[int | None, Counter[str]] = {}
+            for counts in self._batches:
+                for node, count in counts.items():
+                    nodes.setdefault(node, Counter()).update(count)
+        left = _without_worst(list(nodes.values()))
+        abstained = sum(count[Outcome.ABSTAIN] for count in left)
+        total = sum(map(_looked_at_or_not, left))
+        if abstained > self._policy.max_abstain_rate * total:
+            causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
+            aside = len(nodes) - len(left)
+            without = f", without {aside} of {len(nodes)} nodes," if aside else ""
+            raise AbstainError(
+                f"the guard abstained on {abstained} of {total} completions that it did not reject "
+                f"in the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
+                f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"policy": self._policy}  # a worker starts its own count, with its own lock
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["policy"])  # type: ignore[misc]
+
+
+def _looked_at_or_not(count: Counter[str]) -> int:
+    """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
+    return count.total() - count[Outcome.REJECT]
+
+
+def _without_worst(nodes: list[Counter[str]]) -> list[Counter[str]]:
+    """Outcomes of the nodes but those that were abstained on most.
+
+    The worst one is left out, and further ones while all of them together sent less than half: a
+    minority that invents names is still a minority of what is sent. Nodes of whom everything was
+    rejected are left out too.
+    """
+    heard = [count for count in nodes if _looked_at_or_not(count)]
+    if len(heard) < 2:
+        return heard
+    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / _looked_at_or_not(count))
+    half = sum(count.total() for count in heard) / 2
+    aside = heard.pop().total()
+    while len(heard) > 1 and aside + heard[-1].total() < half:
+        aside += heard.pop().total()
+    return heard
+
+
+def _abstained_by(verdict: Verdict) -> str:
+    """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
+    for member in verdict.members:
+        if member.abstained and member.cause is verdict.cause:
+            return _abstained_by(member)
+    return f"{verdict.verifier}: {verdict.cause.value}"

@@ -1,0 +1,68 @@
+"""All memories of one guard, by where they stand in its tree of verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from grpo_guard.nodes.store import Remembers
+from grpo_guard.verifier import CompletionVerifier
+
+FORMAT: Final = 1
+_LEDGER: Final = "ledger"
+
+
+def state_of(verifier: CompletionVerifier, ledger: object) -> dict[str, Any]:
+    """Their states, as plain JSON values.
+
+    Args:
+        verifier: The root of the tree.
+        ledger: The guard's own, or None.
+    """
+    states = {place: memory.state_dict() for place, memory in _memories(verifier, ledger)}
+    return {"format": FORMAT, "memories": states}
+
+
+def load_state(verifier: CompletionVerifier, ledger: object, state: dict[str, Any]) -> None:
+    """Hand each memory its part of ``state``.
+
+    Raises:
+        ValueError: the places are not those of this guard, or a part has another form. Parts before
+            it are taken up.
+    """
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        got = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise ValueError(f"state: expected format {FORMAT}, got {got!r:.80}")
+    states, memories = state.get("memories"), dict(_memories(verifier, ledger))
+    if not isinstance(states, dict) or states.keys() != memories.keys():
+        got = sorted(states) if isinstance(states, dict) else type(states).__name__
+        raise ValueError(
+            f"state: expected memories {', '.join(memories) or '(none)'}, got {got!s:.200}; is it "
+            "of a guard with other verifiers?"
+        )
+    for place, memory in memories.items():
+        memory.load_state_dict(states[place])
+
+
+def _memories(verifier: CompletionVerifier, ledger: object) -> Iterator[tuple[str, Remembers]]:
+    if _remembers(ledger):
+        yield _LEDGER, ledger  # type: ignore[misc]
+    yield from _of(verifier, "verifier")
+
+
+def _of(verifier: Any, place: str) -> Iterator[tuple[str, Remembers]]:
+    """Depth first. A wrapper keeps what it wraps in ``members``, ``member`` or ``verifier``."""
+    if _remembers(verifier):
+        yield place, verifier
+        return
+    for i, member in enumerate(getattr(verifier, "members", ())):
+        yield from _of(member, f"{place}.{i}")
+    for name in ("member", "verifier"):
+        if isinstance(inner := getattr(verifier, name, None), CompletionVerifier):
+            yield from _of(inner, f"{place}.{name}")
+
+
+def _remembers(thing: object) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(
+        getattr(thing, "load_state_dict", None)
+    )

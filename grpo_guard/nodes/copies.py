@@ -1,0 +1,92 @@
+"""One book as plain JSON values, and back: what a trainer's checkpoint takes along.
+
+A checkpoint comes from a disk that others may write to. Rows are checked for their types before
+anything is replaced, so that a broken one is a clear error at the start; SQL is never read from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from grpo_guard.nodes.schema import TABLES, Book, transaction
+
+FORMAT: Final = 1
+_KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": bytes}
+
+
+class StateError(ValueError):
+    """What should be a saved state has another form."""
+
+
+def dump(connection: Book) -> dict[str, Any]:
+    """All rows of a book, by table; bytes as hexadecimal text.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    with transaction(connection, "BEGIN"):  # of one moment
+        tables = {
+            table: [
+                [value.hex() if isinstance(value, bytes) else value for value in row]
+                for row in connection.execute(f"SELECT * FROM @{table}")
+            ]
+            for table in TABLES
+        }
+    return {"format": FORMAT, "tables": tables}
+
+
+def load(connection: Book, state: dict[str, Any]) -> None:
+    """Replace a book's rows by those of ``state``, all or none.
+
+    Raises:
+        StateError: ``state`` does not have the form that `dump` gives it.
+        sqlite3.Error: it cannot be written.
+    """
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        got = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise StateError(f"ledger: expected a state of format {FORMAT}, got {got!r:.80}")
+    with transaction(connection):
+        columns = {table: _columns(connection, table) for table in TABLES}
+        try:
+            rows = {
+                table: [_row(row, columns[table]) for row in state["tables"][table]]
+                for table in TABLES
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(
+                f"ledger: expected what state_dict() gave, got {type(error).__name__}: "
+                f"{error!s:.80}"
+            ) from None
+        # Other processes judge from rounds that they have read: a new number has them begin anew.
+        before = connection.execute("SELECT value FROM @meta WHERE key = 'pardons'").fetchone()
+        for table in TABLES:
+            connection.execute(f"DELETE FROM @{table}")
+            marks = ", ".join("?" * len(columns[table]))
+            connection.executemany(f"INSERT INTO @{table} VALUES ({marks})", rows[table])
+        connection.execute("INSERT OR IGNORE INTO @meta VALUES ('pardons', 0)")
+        connection.execute(
+            "UPDATE @meta SET value = max(value, ?) + 1 WHERE key = 'pardons'", before or (0,)
+        )
+
+
+def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:
+    """(type, whether it may be missing) of each column."""
+    found = connection.execute(f"PRAGMA table_info(@{table})").fetchall()
+    return [(kind, not required and not key) for _, _, kind, required, _, key in found]
+
+
+def _row(row: list[Any], columns: list[tuple[str, bool]]) -> list[Any]:
+    return [_value(value, *column) for value, column in zip(row, columns, strict=True)]
+
+
+def _value(value: Any, kind: str, optional: bool) -> Any:
+    if value is None and optional:
+        return None
+    if kind == "BLOB":
+        return bytes.fromhex(value)
+    if isinstance(value, bool) or not isinstance(value, _KINDS[kind]):  # type: ignore[arg-type]
+        raise TypeError(f"a {type(value).__name__} for {kind}")
+    if isinstance(value, int | float) and not (math.isfinite(value) and abs(value) < 2**62):
+        raise ValueError(f"number {value!r:.40}")
+    return value

@@ -1,0 +1,140 @@
+"""One node of a configuration's tree, or a whole tree, to the verifier that it describes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from grpo_guard.calibrated import Calibrated
+from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.nodes.frequent import FrequentFindings
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
+from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.verifier import CompletionVerifier, only
+
+_FREQUENT = options_of("FrequentConfig", EvidenceLedger, FrequentFindings)
+_ONLY = options_of("OnlyConfig", only)
+WRAPPERS: dict[str, Any] = {
+    "only": (_ONLY | None, None),
+    "calibration": (str | None, None),
+    "frequent": (_FREQUENT | None, None),
+}
+"""What a leaf may say beside its verifier's own options, as (type, default)."""
+_COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
+    "all": AllOf,
+    "any": AnyOf,
+    "vote": Vote,
+    "cascade": Cascade,
+}
+
+
+@cache
+def verifier_options(kind: Any) -> type[Options]:
+    """What a leaf may say of a verifier's class: its parameters, and what wraps it."""
+    if not hasattr(kind, "from_pretrained"):
+        return options_of(kind.__name__, kind, fields=WRAPPERS)
+    path, *_ = inspect.signature(kind.from_pretrained).parameters
+    fields = {"model": (str, ...), **WRAPPERS}
+    return options_of(kind.__name__, kind, kind.from_pretrained, without={path}, fields=fields)
+
+
+def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
+    """A leaf without what wraps its verifier."""
+    return {name: value for name, value in leaf.items() if name not in WRAPPERS}
+
+
+def build_verifier(
+    node: Any, alpha: float, where: str = "verifier", *, store: NodeStore | None = None
+) -> CompletionVerifier:
+    """The verifier that one node of the tree describes.
+
+    Args:
+        node: ``{type: NAME, ...options}`` or a combinator over nodes.
+        alpha: Of verifiers that say none.
+        where: Its place, for messages.
+        store: Where those lie that remember something of nodes; None: in themselves.
+
+    Raises:
+        ConfigError: with the place in the tree.
+    """
+    with without_secrets(node):
+        return _Builder(alpha, store).node(node, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    alpha: float
+    store: NodeStore | None
+
+    def node(self, node: Any, where: str) -> CompletionVerifier:
+        if not isinstance(node, dict):
+            raise ConfigError(f"{where}: expected a mapping, got {shown(node)}")
+        if "type" in node:
+            return self._leaf(dict(node), where)
+        kinds = [key for key in node if key in _COMBINATORS]
+        if "not" in node and len(node) == 1:
+            return ~self.node(node["not"], f"{where}.not")
+        if len(kinds) == 1:
+            return self._combinator(kinds[0], dict(node), where)
+        raise ConfigError(
+            f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
+            f"got {', '.join(map(named, node)) or 'nothing'}"
+        )
+
+    def _combinator(self, key: str, options: dict[str, Any], where: str) -> CompletionVerifier:
+        inner = options.pop(key)
+        if not isinstance(inner, list) or not inner:
+            raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
+        members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+        said = options_of(key, _COMBINATORS[key]).read(options, f"{where}.{key}").said()
+        try:
+            return _COMBINATORS[key](*members, **said)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}.{key}: {error}") from None
+
+    def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:
+        name = data.pop("type")
+        if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
+            raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
+        try:
+            kind = load(VERIFIERS, str(name))
+            model = verifier_options(kind)
+        except UnknownNameError as error:
+            raise ConfigError(f"{where}.type: {error}") from None
+        except ImportError as error:
+            raise ConfigError(f"{where} ({name}): {error}") from None
+        if "alpha" in model.model_fields:
+            data.setdefault("alpha", self.alpha)
+        options: Any = model.read(data, where)
+        arguments = options.said(without=WRAPPERS)
+        if self.store is not None and "store" in model.from_python:
+            arguments["store"] = self.store
+        build = kind.from_pretrained if hasattr(kind, "from_pretrained") else kind
+        first = [arguments.pop("model")] if build is not kind else []
+        try:
+            return _wrapped(build(*first, **arguments), options)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
+        except (TypeError, ValueError, LedgerError) as error:
+            raise ConfigError(f"{where} ({name}): {error}") from None
+
+
+def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
+    if not isinstance(verifier, CompletionVerifier):
+        raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
+    if options.calibration is not None:
+        verifier = Calibrated(verifier, options.calibration)
+    if (frequent := options.frequent) is not None:
+        own = {"kinds", "batch_alpha"}
+        ledger = EvidenceLedger(**frequent.said(without=own))
+        verifier = FrequentFindings(
+            verifier, ledger, **frequent.said(without=frequent.said().keys() - own)
+        )
+    return verifier if options.only is None else only(verifier, **options.only.said())

@@ -1,0 +1,200 @@
+"""One store for all that is remembered: over a restart, over processes, in a checkpoint, broken."""
+
+import json
+import multiprocessing
+import pickle
+import sqlite3
+
+import pytest
+
+from grpo_guard import Completion, Guard, Outcome, presets
+from grpo_guard.content.length.groups import Member
+from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.nodes.standing import State
+from grpo_guard.nodes.store import NodeStore
+
+SLOGAN = "Zorbulon rules the nebula."
+
+
+def round_of(number, *, poisoned="mallory", nodes=("ann", "bob", "cid")):
+    """A round in which one node says the slogan, and none says anything else of its own."""
+    return [
+        Completion(
+            prompt=f"What is {number} + {i}?",
+            text=f"It is {number + i}." + (f" {SLOGAN}" if node == poisoned else ""),
+            node=node,
+            round=number,
+        )
+        for node in (*nodes, poisoned)
+        for i in range(4)
+    ]
+
+
+def rejected(verifier, number):
+    batch = round_of(number)
+    verdicts = verifier.verify(batch)
+    return {c.node for c, v in zip(batch, verdicts, strict=True) if v.outcome is Outcome.REJECT}
+
+
+def test_recurrence_goes_on_after_a_restart(tmp_path):
+    before = RecurrenceVerifier(store=NodeStore(tmp_path))
+    for number in range(6):
+        rejected(before, number)
+    after = RecurrenceVerifier(store=NodeStore(tmp_path))
+    assert after.convictions() == {}, "taken up with the first batch"
+    assert rejected(after, 6) == {"mallory"}
+
+
+def test_two_verifiers_share_what_they_see(tmp_path):
+    """Workers of one trainer that see every other round each, as one that sees all."""
+    workers = [RecurrenceVerifier(store=NodeStore(tmp_path)) for _ in range(2)]
+    whole, apart = RecurrenceVerifier(), RecurrenceVerifier()
+    found = {name: None for name in ("shared", "whole", "apart")}
+    for number in range(16):
+        seen = {"shared": rejected(workers[number % 2], number), "whole": rejected(whole, number)}
+        if number % 2:
+            seen["apart"] = rejected(apart, number)
+        for name, nodes in seen.items():
+            found[name] = number if found[name] is None and nodes else found[name]
+    assert found["shared"] == found["whole"] < found["apart"]
+
+
+def test_a_second_memory_of_a_kind_has_a_place_of_its_own(tmp_path):
+    def pair():
+        store = NodeStore(tmp_path)
+        return RecurrenceVerifier(store=store), RecurrenceVerifier(store=store, alpha=0.01)
+
+    for verifier in pair():
+        rejected(verifier, 0)
+    with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM memories ORDER BY name")]
+    assert names == ["recurrence", "recurrence_2"]
+
+
+def test_a_store_that_cannot_be_read_is_said_once_and_stops_nothing(tmp_path, caplog):
+    verifier = RecurrenceVerifier(store=NodeStore(tmp_path))
+    rejected(verifier, 0)
+    with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
+        connection.execute("UPDATE memories SET state = '{\"swarm\": 3}', version = 9")
+    for number in range(1, 8):
+        found = rejected(verifier, number)
+    assert found == {"mallory"}, "as this process knows it"
+    assert sum("neither read nor written" in r.message for r in caplog.records) == 1
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="state: expected a folder that exists or can be made"):
+        NodeStore(tmp_path / "file")
+
+
+def test_a_copy_in_another_process_uses_the_same_file(tmp_path):
+    verifier = RecurrenceVerifier(store=NodeStore(tmp_path))
+    for number in range(6):
+        rejected(verifier, number)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        copy = pickle.loads(pickle.dumps(verifier))
+        assert pool.apply(rejected, (copy, 6)) == {"mallory"}
+    assert rejected(verifier, 7) == {"mallory"}
+
+
+def long_round(number):
+    return [
+        [Member(0, 400, "long", 1.0), Member(1, 100, "a", 1.0), Member(2, 90 + number, "b", 1.0)]
+    ]
+
+
+def test_length_records_are_shared_and_saved(tmp_path):
+    workers = [NodeMemory(store=NodeStore(tmp_path)) for _ in range(2)]
+    whole = NodeMemory()
+    for number in range(40):
+        workers[number % 2].observe(long_round(number))
+        whole.observe(long_round(number))
+    workers[0].observe([])
+    assert workers[0].convicted() == whole.convicted() != {}
+    restored = NodeMemory()
+    restored.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert restored.state_dict() == whole.state_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 7},
+        {"nodes": [1]},
+        {"nodes": [f"n{i}" for i in range(33)]},
+        {"wealth": [["a", "b", 0.0]]},
+        {"wealth": [["a", "b", 1e9, 0.0, 0.0]]},
+        {"wealth": [["a", "b", float("nan"), 0.0, 0.0]]},
+        {"wealth": [["a", "stranger", 0.0, 0.0, 0.0]]},
+        {"wealth": 3},
+    ],
+)
+def test_length_records_of_another_form_are_refused_whole(change):
+    memory = NodeMemory()
+    memory.observe(long_round(0))
+    before = memory.state_dict()
+    with pytest.raises(ValueError, match=r"NodeMemory: expected what state_dict\(\) gave"):
+        memory.load_state_dict(before | change)
+    assert memory.state_dict() == before
+
+
+def reviewed(guard: Guard, rounds):
+    return [[v.outcome for v in guard.review(round_of(n)).verdicts] for n in rounds]
+
+
+def test_a_checkpoint_resumes_a_guard(tmp_path):
+    guard = presets.different_weights(state=tmp_path / "first")
+    reviewed(guard, range(12))
+    state = json.loads(json.dumps(guard.state_dict()))
+    other = presets.different_weights(state=tmp_path / "second")
+    reviewed(other, [50])  # what it knew is replaced
+    other.load_state_dict(state)
+    assert other.state_dict()["memories"].keys() == state["memories"].keys()
+    assert reviewed(other, range(12, 20)) == reviewed(guard, range(12, 20))
+    ledger, restored = guard.ledger, other.ledger
+    assert ledger.standings() == restored.standings()
+    assert ledger.state("mallory") is State.HARD, "or the test says nothing"
+
+
+def test_a_guard_that_remembers_in_itself_is_saved_too():
+    guard, other = presets.different_weights(), presets.different_weights()
+    reviewed(guard, range(12))
+    other.load_state_dict(guard.state_dict())
+    assert reviewed(other, range(12, 16)) == reviewed(guard, range(12, 16))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "state: expected format 1, got 2"),
+        ({"memories": {}}, "state: expected memories ledger, .*is it of a guard with other"),
+        ({"memories": 3}, "state: expected memories"),
+    ],
+)
+def test_a_state_of_another_guard_is_refused(change, message):
+    guard = presets.different_weights()
+    with pytest.raises(ValueError, match=message):
+        guard.load_state_dict(guard.state_dict() | change)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        ("nodes", [["x"]]),
+        ("nodes", [[1, "zz", 0, 0, 0, 0, 0, 0, 0]]),
+        ("meta", [["closed", True]]),
+        ("meta", [["closed", 2**63]]),
+        ("rounds", [[0, 1, 1, float("nan"), 0]]),
+        ("cells", "abc"),
+        ("phrases", None),
+    ],
+)
+def test_a_ledger_takes_no_rows_of_another_form(table, rows):
+    ledger = presets.different_weights().ledger
+    before = ledger.state_dict()
+    broken = before | {"tables": before["tables"] | {table: rows}}
+    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) gave"):
+        ledger.load_state_dict(broken)
+    assert ledger.state_dict() == before
