@@ -12,7 +12,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from grpo_guard.evals.report.charts import STYLES, spread
 from grpo_guard.evals.report.excerpt import visible
@@ -20,6 +19,7 @@ from grpo_guard.evals.report.figures import Rate, percent
 from grpo_guard.evals.report.page import figure, html_table, note
 from grpo_guard.evals.report.tables import Cell, Table
 from grpo_guard.evals.results import Results
+from grpo_guard.evals.stats import auroc
 
 _WIDTH, _HEIGHT = 380, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 94, 12, 36
@@ -60,9 +60,8 @@ def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
     for threshold in sorted({*ours, *theirs}):
         false = bisect_right(ours, threshold) / len(ours)
         points.append((false, bisect_right(theirs, threshold) / len(theirs)))
-    auc = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
     none = sum(value < ours[0] for value in theirs)
-    return Roc(kind, tuple(points), auc, none, len(ours), len(theirs))
+    return Roc(kind, tuple(points), auroc(theirs, ours), none, len(ours), len(theirs))
 
 
 def roc_section(results: Results) -> str:
