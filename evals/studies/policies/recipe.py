@@ -6,8 +6,28 @@ import math
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+PAD, EOS = "<|pad|>", "<|end|>"
+
+
+def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
+    """A tokenizer as transformers takes it, which pads on the left and ends with `EOS`.
+
+    Args:
+        tokenizer: Holds `PAD` and `EOS`.
+        window: Longest text in tokens.
+    """
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=window,
+    )
 
 
 class Steps:

@@ -26,9 +26,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from grpo_guard.evals.policies import wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
 from grpo_guard.evals.policies.corpus import sample
-from grpo_guard.evals.studies.policies.recipe import Steps, save
+from grpo_guard.evals.studies.policies.recipe import EOS, PAD, Steps, fast, save
 
-PAD, EOS = "<|pad|>", "<|end|>"
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
 # Digits stand alone, with or without a space before them, so that a number's value can be read off
 # its tokens; letters and punctuation are cut as GPT-2 does.
@@ -77,14 +76,7 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
     for_bpe = (_without(config.tags, text) for text in texts)
     tokenizer.train_from_iterator(for_bpe, trainer)
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in config.tags])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=EOS,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=config.window,
-    )
+    return fast(tokenizer, config.window)
 
 
 def _without(tags: tuple[str, ...], text: str) -> str:
