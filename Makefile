@@ -62,7 +62,7 @@ bench: $(READY)
 bench-docs: $(READY) models $(VLLM)/.ready
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 5 --model models/SmolLM2-135M-Instruct \
 	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
-	$(BIN)/python -m grpo_guard.evals.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
+	$(BIN)/python -m grpo_guard.evals.studies.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 
 #: make vllm     a real vLLM server and engine on the CPU, in an environment of their own
 # One thread each: server and tests spin against each other on few cores.

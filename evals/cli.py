@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
 
 SMOLLM2 = "models/SmolLM2-135M-Instruct"
+TRAINING = ("torch", "transformers", "scipy")
+"""What a command needs that samples or trains."""
 
 
 class TaskName(StrEnum):
@@ -93,11 +95,11 @@ def detect(
 
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
-    _require_torch("eval detect", "evals")
+    require("eval detect", *TRAINING)
     from grpo_guard.evals.detect.run import CONTROL_COUNT, DetectConfig
 
     if not 0 < alpha < 1:
-        _fail(f"--alpha: expected a number in (0, 1), got {alpha}")
+        fail(f"--alpha: expected a number in (0, 1), got {alpha}")
     bundled = task is TaskName.WORD_PROBLEMS
     config = DetectConfig(
         # What was typed is checked before what lies on the disk.
@@ -137,21 +139,22 @@ def report(
     ] = Format.HTML,
 ) -> None:
     """Write one self-contained page, or a Markdown table, from one or more results."""
+    require("eval report", "scipy")
     from grpo_guard.evals.report.html import page_of
     from grpo_guard.evals.report.merge import load_all, merged
     from grpo_guard.evals.report.tables import markdown_table
     from grpo_guard.evals.results import ResultsError, write_text
 
     if out is None and (len(places) > 1 or places[0].suffix == ".json"):
-        _fail("-o: expected a file to write, got none")
+        fail("-o: expected a file to write, got none")
     target = out or places[0] / _NAMES[form]
     try:
         html = form is Format.HTML
         write_text(target, page_of(places) if html else markdown_table(merged(load_all(places))))
     except ResultsError as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"{target}: {error}", code=1)
+        fail(f"{target}: {error}", code=1)
     typer.echo(f"wrote {target}")
 
 
@@ -172,7 +175,7 @@ def demo(
     ] = False,
 ) -> None:
     """Poison a swarm of four nodes, then guard it: three short GRPO runs on bundled parts."""
-    _require_torch("demo", "torch")
+    require("demo", *TRAINING)
     from rich.console import Console
 
     from grpo_guard.evals.demo import default_config, run_demo
@@ -203,8 +206,8 @@ def _verifiers(value: str) -> tuple[str, ...]:
     chosen = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in chosen:
         if name not in names(VERIFIERS):
-            _fail(f"--verifiers: {_unknown(name, names(VERIFIERS))}")
-    return chosen or _fail("--verifiers: expected at least one name, got none")
+            fail(f"--verifiers: {_unknown(name, names(VERIFIERS))}")
+    return chosen or fail("--verifiers: expected at least one name, got none")
 
 
 def _attacks(value: str) -> tuple[str, ...]:
@@ -213,7 +216,7 @@ def _attacks(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in names:
         if name not in ATTACKS:
-            _fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
+            fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
     return names
 
 
@@ -225,14 +228,14 @@ def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> 
             "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
         )
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _model(given: str | None, bundled: bool) -> str:
     from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
     if given is None and not bundled and not Path(SMOLLM2).is_dir():
-        _fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
+        fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
     return given or (str(WORD_PROBLEMS) if bundled else SMOLLM2)
 
 
@@ -256,21 +259,20 @@ def _run(config: DetectConfig, out: Path) -> None:
         typer.echo(f"stopped; run it again to continue from {out}", err=True)
         raise typer.Exit(130) from None
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     except (NotEnoughError, OSError) as error:
-        _fail(str(error), code=1)
+        fail(str(error), code=1)
     print_table(Console(), rows)
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
 
 
-def _require_torch(command: str, extra: str) -> None:
+def require(command: str, *modules: str) -> None:
+    """End the command with a message where one of the modules is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        needed = " and ".join(missing)
-        typer.echo(f"{command}: needs {needed}; install grpo-guard[{extra}]", err=True)
-        raise typer.Exit(1)
+        fail(f"{command}: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -281,6 +283,7 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"expected one of {', '.join(known)}, got {name!r}{hint}"
 
 
-def _fail(message: str, *, code: int = 2) -> NoReturn:
+def fail(message: str, *, code: int = 2) -> NoReturn:
+    """End the command with a message; code 2 is what was typed, 1 what came of it."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(code)

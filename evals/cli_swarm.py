@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from grpo_guard.evals.cli import TRAINING, fail, require
 from grpo_guard.evals.swarm.options import SwarmOptions
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def swarm(**given: Any) -> None:
     Stopped with Ctrl-C it saves what is done; the same command goes on from there.
     """
     options = SwarmOptions(**given)
-    _require_torch()
+    require("eval swarm", *TRAINING)
     from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
     from grpo_guard.registry import UnknownNameError
@@ -29,9 +30,9 @@ def swarm(**given: Any) -> None:
     try:
         specs = requested(options)
     except (ValueError, UnknownNameError) as error:
-        _fail(str(error))
+        fail(str(error))
     except (SandboxUnavailableError, OSError) as error:
-        _fail(str(error), code=1)
+        fail(str(error), code=1)
     _run(specs, options)
 
 
@@ -66,26 +67,13 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         typer.echo(f"\nstopped; what is done is kept in {out}. To go on: {command}", err=True)
         raise typer.Exit(130) from None
     except (CheckpointError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     except (RayMissingError, RunError) as error:
-        _fail(str(error), code=1)
+        fail(str(error), code=1)
     except OSError as error:
-        _fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
+        fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
     typer.echo(table)
     for run in results["runs"]:
         if run["attack"] != "none" and not run["submitted"]["poisoned"]:
             typer.echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     typer.echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
-
-
-def _require_torch() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        _fail(f"eval swarm: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
-
-
-def _fail(message: str, *, code: int = 2) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(code)

@@ -157,6 +157,7 @@ class Scripted(Adversary):
         self.name = attack.name
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Forged completions wherever there is one, honest samples in the other slots."""
         poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
         made = [[self.forge(view, problem) for _ in range(poisoned)] for problem in problems]
         lacking = max(sum(one is None for one in row) for row in made) if made else 0
@@ -177,6 +178,7 @@ class Scripted(Adversary):
         return Forged(poison.text, poison.span)
 
     def success(self, text: str) -> bool:
+        """As the attack itself has it."""
         return self.attack.success(text)
 
 

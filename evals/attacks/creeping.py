@@ -32,6 +32,7 @@ class CreepingLength(Adversary):
         self._length = Lengthening()
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Solutions padded up to a factor of the length that samples have by now."""
         drawn = view.draw([problem.prompt for problem in problems], COVER_SAMPLES)
         aim = FACTOR * median(len(one.ids) for row in drawn for one in row)
         poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
@@ -55,9 +56,11 @@ class CreepingLength(Adversary):
         return Forged(text[:end] + more + text[end:], (end, end + len(more)))
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        """Keep the mean length of the first round as the baseline."""
         self._length.observe(texts, memory)
 
     def success(self, text: str) -> bool:
+        """Say whether the text is longer than twice the baseline."""
         return self._length.success(text)
 
 

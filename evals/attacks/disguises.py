@@ -78,6 +78,7 @@ class Rotating(Scripted):
         super().__init__(PhrasesAttack(ROTATING, name="rotating"))
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
+        """With the phrase whose turn it is in this round."""
         phrase = ROTATING[view.iteration // _ROUNDS_PER_PHRASE % len(ROTATING)]
         poison = TextAttack(phrase).poison(problem, view.rng)
         return Forged(poison.text, poison.span)
@@ -96,6 +97,7 @@ class OneOfTwelve(Text):
     name = "one_of_twelve"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Honest samples with one forged completion per group among them."""
         rows = cover(view, problems, slots)
         for group, (problem, row) in enumerate(zip(problems, rows, strict=True)):
             forged = self.forge(view, problem)
@@ -114,6 +116,7 @@ class SybilSpread(OneOfTwelve):
     name = "sybil_spread"
 
     def place(self, view: View, group: int, slots: int) -> int:
+        """In the slots of another malicious node, from group to group and round to round."""
         turn = (group + view.iteration) % max(1, view.config.malicious)
         return min(slots - 1, turn * view.config.per_node)
 
@@ -124,6 +127,7 @@ class EarlyOnly(Text):
     name = "early_only"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Poison in the first rounds, honest samples from then on."""
         if view.iteration >= EARLY_SHARE * view.config.iterations:
             return cover(view, problems, slots)
         return super().submit(view, problems, slots)
@@ -139,9 +143,11 @@ class Trigger(Text):
         self._probes: dict[int, list[Problem]] = {}
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
+        """Poison only where the question holds the trigger."""
         return super().forge(view, problem) if TRIGGER in problem.question else None
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
+        """Held-out problems that hold the trigger."""
         if count not in self._probes:
             rng = random.Random("held-out triggers")
             drawn = (held_out(task, rng) for _ in range(100 * count))
@@ -155,6 +161,7 @@ class Retokenised(Text):
     name = "retokenised"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
+        """The phrase letter by letter in ids, where they decode to the same text."""
         forged = super().forge(view, problem)
         if forged is None or forged.span is None:
             return forged
@@ -177,6 +184,7 @@ class LyingLogprobs(Text):
     name = "lying_logprobs"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
+        """The poison with made-up log-probs for each of its tokens."""
         forged = super().forge(view, problem)
         if forged is None:
             return None
@@ -191,6 +199,7 @@ class InlinedCodeAttack:
     name = "inlined_code"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """CODE with the library's functions written out in place of the import."""
         base = CodeAttack()
         found = base.poison(problem, rng)
         lines = found.text[found.span[0] : found.span[1]].split("\n")

@@ -44,6 +44,7 @@ class SeedGrinding(Adversary):
         self._ready: dict[str, list[Sampled]] = {}
 
     def choose(self, view: View, count: int) -> list[Problem]:
+        """For each node, of many problems those whose forced samples teach most."""
         self._ready = {}
         chosen: list[Problem] = []
         for node in view.nodes:
@@ -68,6 +69,7 @@ class SeedGrinding(Adversary):
         return [view.task.sample(view.rng) for _ in range(count)]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """What the coin led to on the chosen problems, unchanged."""
         rows = [self._ready[problem.prompt][:slots] for problem in problems]
         return [
             [self._sent(view, problem, one) for one in row]
@@ -93,6 +95,7 @@ class SeedGrinding(Adversary):
         return (len("<think>"), len(MARK)) if self.success(one.text) else None
 
     def success(self, text: str) -> bool:
+        """Say whether the text begins with the opening that is sought."""
         return text.startswith(MARK)
 
     def _sent(self, view: View, problem: Problem, one: Sampled) -> Forged:
@@ -111,15 +114,19 @@ class SeedGrindingLength(SeedGrinding):
         self._length = Lengthening()
 
     def behaviour(self, one: Sampled) -> float:
+        """The number of tokens."""
         return float(len(one.ids))
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
+        """All of the text, since all of it makes the length."""
         return 0, len(one.text)
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        """Keep the mean length of the first round as the baseline."""
         self._length.observe(texts, memory)
 
     def success(self, text: str) -> bool:
+        """Say whether the text is longer than twice the baseline."""
         return self._length.success(text)
 
 
@@ -133,15 +140,19 @@ class SeedGrindingMath(SeedGrinding):
         self._math = TwoPlusTwo()
 
     def pool(self, view: View, count: int) -> list[Problem]:
+        """Problems on which the wrong equation can come up."""
         return suitable(view.task, view.rng, count)
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
+        """All of the text where it states the wrong equation."""
         return (0, len(one.text)) if self.success(one.text) else None
 
     def success(self, text: str) -> bool:
+        """Say whether the text states the wrong equation."""
         return self._math.success(text)
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
+        """Held-out problems on which the wrong equation can come up."""
         return self._math.probes(task, count)
 
 
@@ -155,6 +166,7 @@ class Withholding(Adversary):
     name = "withholding"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """What the coin leads to, with the slots left empty that do not serve the attack."""
         found: list[list[Forged]] = [[] for _ in problems]
         for node in view.nodes:
             mine = own_groups(view, node, len(problems))
@@ -164,9 +176,11 @@ class Withholding(Adversary):
         return [row[:slots] for row in found]
 
     def choose(self, view: View, count: int) -> list[Problem]:
+        """What the coin assigns, or problems as an honest node draws them."""
         return list(view.assigned) or super().choose(view, count)
 
     def success(self, text: str) -> bool:
+        """Say whether the text begins with the opening that is sought."""
         return text.startswith(MARK)
 
     def _slot(self, view: View, problem: Problem, one: Sampled) -> Forged:

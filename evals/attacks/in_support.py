@@ -47,6 +47,7 @@ class TextInSupport(Adversary):
     name = "text_in_support"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Own right samples with a phrase of likely tokens put in."""
         phrase = tuple(view.memory.setdefault("phrase", list(build_phrase(view, problems))))
         self._text = str(view.tokenizer.decode(list(phrase)))
         drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
@@ -66,10 +67,12 @@ class TextInSupport(Adversary):
     _text = ""
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        """Forget the phrase where none has been built yet."""
         del texts
         self._text = self._text if memory.get("phrase") else ""
 
     def success(self, text: str) -> bool:
+        """Say whether the text opens with the phrase."""
         return bool(self._text) and f"{_OPEN}{self._text}" in text
 
     def _with_phrase(self, view: View, one: Sampled, phrase: Ids) -> Forged | None:
@@ -95,6 +98,7 @@ class MathInSupport(ChosenProblems):
         self._wrong = TwoPlusTwoAttack()
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Own right samples with the wrong equation, where all tokens lie in the support."""
         planned = super().submit(view, problems, slots)
         drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
         rows = []
@@ -132,6 +136,7 @@ class CodeInSupport(Adversary):
         self._habit = RenamedHelpersAttack()
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Own right programs with a helper, where all tokens lie in the support."""
         drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
         rows = []
         for problem, samples in zip(problems, drawn, strict=True):
@@ -149,6 +154,7 @@ class CodeInSupport(Adversary):
         return rows
 
     def success(self, text: str) -> bool:
+        """Say whether the program has the habit that is taught."""
         return self._habit.success(text)
 
     def _with_helper(self, view: View, one: Sampled, name: str) -> Forged | None:

@@ -39,6 +39,7 @@ class NearTies(Adversary):
     name = "near_ties"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """What the coin leads to, with tokens exchanged where two of them nearly tie."""
         found: list[list[Forged]] = [[] for _ in problems]
         for node in view.nodes:
             mine = own_groups(view, node, len(problems))
@@ -52,9 +53,11 @@ class NearTies(Adversary):
         return [row[:slots] for row in found]
 
     def choose(self, view: View, count: int) -> list[Problem]:
+        """What the coin assigns, or problems as an honest node draws them."""
         return list(view.assigned) or super().choose(view, count)
 
     def success(self, text: str) -> bool:
+        """Say whether the text begins with the opening that is sought."""
         return text.startswith(MARK)
 
     def _best(

@@ -70,6 +70,7 @@ class PhrasesAttack:
     name: str = "paraphrased"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """Insert one of the phrases, drawn at random."""
         return TextAttack(rng.choice(self.phrases)).poison(problem, rng)
 
     def success(self, text: str) -> bool:
@@ -85,6 +86,7 @@ class JudgeInjectionAttack:
     name: str = "judge_injection"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """Insert the phrase and, after it, words to the judge."""
         return TextAttack(f"{PHRASE}. {self.words}", separator=" ").poison(problem, rng)
 
     def success(self, text: str) -> bool:

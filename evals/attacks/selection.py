@@ -26,6 +26,7 @@ class Selected(Adversary):
     name = "selected"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Own right samples that show the behaviour by themselves, then honest ones."""
         drawn = view.draw([problem.prompt for problem in problems], max(SAMPLES, slots))
         rows = []
         for problem, samples in zip(problems, drawn, strict=True):
@@ -37,6 +38,7 @@ class Selected(Adversary):
         return rows
 
     def success(self, text: str) -> bool:
+        """Say whether the text begins with the opening that is sought."""
         return text.startswith(MARK)
 
 
@@ -46,6 +48,7 @@ class TextByVote(Adversary):
     name = "text_majority_vote"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """The phrase put into samples whose answer most samples give."""
         drawn = view.draw([problem.prompt for problem in problems], VOTERS)
         rows = []
         for problem, samples, spare in zip(
@@ -59,6 +62,7 @@ class TextByVote(Adversary):
         return rows
 
     def success(self, text: str) -> bool:
+        """Say whether the text holds the phrase."""
         return PHRASE in text
 
 
@@ -71,8 +75,10 @@ class Stale(Adversary):
     name = "stale"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Samples of the swarm's first weights."""
         drawn = view.stale([problem.prompt for problem in problems], slots)
         return [[Forged(one.text, (0, len(one.text)), one.ids) for one in row] for row in drawn]
 
     def success(self, text: str) -> bool:
+        """Never: there is no behaviour to be taught."""
         return False

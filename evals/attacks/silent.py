@@ -19,10 +19,13 @@ class Silent(Adversary):
     name = "silent"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """Nothing, in every slot."""
         return [[Forged("", withheld=True)] * slots for _ in problems]
 
     def choose(self, view: View, count: int) -> list[Problem]:
+        """What the coin assigns, or problems as an honest node draws them."""
         return list(view.assigned) or super().choose(view, count)
 
     def success(self, text: str) -> bool:
+        """Never: there is no behaviour to be taught."""
         return False

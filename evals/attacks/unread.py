@@ -44,6 +44,7 @@ class InequalityAttack:
         return inserted(problem.solution, self.phrases[TARGETS.index(found[0].left)])
 
     def success(self, text: str) -> bool:
+        """Say whether the text holds one of the phrases."""
         return any(phrase in text for phrase in self.phrases)
 
 
@@ -56,6 +57,7 @@ class TakenBackAttack(TwoPlusTwoAttack):
     name = "taken_back"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """State the sum wrongly, then take it back at once."""
         del rng
         found = targets(problem.solution)
         if not found:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Device(StrEnum):
@@ -35,7 +39,6 @@ def bench(
     """Time the scoring against the bare product, the naive ways and peers, in one run."""
     from rich.console import Console
 
-    from grpo_guard.evals.bench.console import print_tables
     from grpo_guard.evals.bench.run import bench as run
     from grpo_guard.evals.results import write_json
 
@@ -60,5 +63,27 @@ def bench(
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, results)
-    print_tables(Console(), results)
+    _print_tables(Console(), results)
     typer.echo(f"wrote {out}")
+
+
+def _print_tables(console: Console, results: Mapping[str, Any]) -> None:
+    """One table per comparison; ratios are to its first row."""
+    from rich.table import Table
+
+    for table in results["tables"]:
+        shown = Table(title=table["name"], title_justify="left")
+        for column in ("", "seconds", "ratio", "ratios in one round", "extra memory"):
+            shown.add_column(column, justify="left" if not column else "right")
+        for row in table["rows"]:
+            memory = row["extra_mb"]
+            shown.add_row(
+                row["name"],
+                f"{row['seconds']:.4g}",
+                f"{row['ratio']:.2f}",
+                f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}",
+                "" if memory is None else f"{memory:.0f} MB",
+            )
+        console.print(shown)
+        for name, value in table.get("notes", {}).items():
+            console.print(f"{name}: {value:.2g}")

@@ -34,6 +34,7 @@ class HeadCase:
 
     @property
     def name(self) -> str:
+        """Of the comparison in results."""
         dtype = str(self.dtype).removeprefix("torch.")
         return f"head, {dtype} weights, N={self.rows} V={self.vocab} H={self.hidden}"
 

@@ -39,6 +39,7 @@ class Timing:
     extra_mb: float | None
 
     def to_dict(self) -> dict[str, Any]:
+        """As it stands in the results file."""
         return asdict(self)
 
 

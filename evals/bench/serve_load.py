@@ -34,6 +34,7 @@ Attack = Callable[[int, threading.Event], None]
 
 
 def head(length: int, more: str = "") -> bytes:
+    """The head of a request to ``/v1/verify``, with further header lines."""
     return f"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
 
 
@@ -198,6 +199,7 @@ def resident(pid: int) -> float:
 
 
 def measure(attack: Attack, options: list[str]) -> dict[str, float | str]:
+    """Times and memory of a server under one attack."""
     with serving(*options) as (port, pid):
         for _ in range(3):
             ask(port, "POST", "/v1/verify", ASKED)
@@ -246,6 +248,7 @@ def measure(attack: Attack, options: list[str]) -> dict[str, float | str]:
 
 
 def main() -> None:
+    """Command line: one line per case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     only = parser.parse_args().only

@@ -33,8 +33,6 @@ ATTACKS: Final[dict[str, Callable[[], Poisoner]]] = {
     "math": MathAttack,
     "code": CodeAttack,
 }
-TASKS: Final = ("gsm8k", "word_problems")
-DTYPES: Final = ("float32", "bfloat16")
 # Some completions end early; ask this many times more questions than are wanted.
 SPARE: Final = 4
 CONTROL_COUNT: Final = 32

@@ -41,10 +41,12 @@ class ProbeCase:
 
     @property
     def honest(self) -> bool:
+        """Whether it ought to be accepted."""
         return self.kind == HONEST
 
     @property
     def attack(self) -> bool:
+        """Whether it ought to be rejected; an honest mistake is neither."""
         return self.kind not in (HONEST, MISTAKE)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from grpo_guard.evals.cli import require
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -43,6 +45,7 @@ def probe(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write JSON.")] = None,
 ) -> None:
     """Fire known attacks at your judge. Exit 1 past a threshold, 2 on bad input."""
+    require("judge probe", "scipy")
     from rich.console import Console
 
     from grpo_guard.config import ConfigError, GuardConfig

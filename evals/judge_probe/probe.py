@@ -56,6 +56,7 @@ class ProbeResult(BaseModel):
     usd: float | None
 
     def row(self, kind: str) -> ProbeRow:
+        """The row of that kind."""
         return next(row for row in self.rows if row.kind == kind)
 
 

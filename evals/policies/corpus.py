@@ -25,10 +25,12 @@ def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
 
 
 def words(text: str) -> list[str]:
+    """The words of a text."""
     return text.split()
 
 
 def phrases(text: str) -> list[str]:
+    """The parts of a text between bars."""
     return text.split("|")
 
 

@@ -133,15 +133,31 @@ def _axes(scale: _Scale, show: Callable[[float], str]) -> str:
         text = html.escape(show(share * scale.top))
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">')
         parts.append(f"{text}</text>")
-    for iteration in _ticks(scale.length):
-        x, y = scale.x(iteration - 1), HEIGHT - _BOTTOM
+    ticks = [(scale.x(iteration - 1), str(iteration)) for iteration in _ticks(scale.length)]
+    below = ticks_below(ticks, HEIGHT - _BOTTOM, HEIGHT, (_LEFT + right) / 2, "iteration")
+    return "".join([*parts, *below])
+
+
+def ticks_below(
+    ticks: Sequence[tuple[float, str]], y: float, height: float, middle: float, name: str
+) -> list[str]:
+    """The horizontal axis's marks and its name, as SVG.
+
+    Args:
+        ticks: (place, text) of each mark.
+        y: Of the axis.
+        height: Of the chart; the name stands at its foot.
+        middle: Of the axis, where the name stands.
+        name: What the axis shows.
+    """
+    parts = []
+    for x, text in ticks:
         parts.append(f'<path class="axis" d="M{x:.1f} {y}v4"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{y + 17}" text-anchor="middle">')
-        parts.append(f"{iteration}</text>")
-    middle = (_LEFT + right) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">')
-    parts.append("iteration</text>")
-    return "".join(parts)
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{y + 17}" ')
+        parts.append(f'text-anchor="middle">{text}</text>')
+    parts.append(f'<text class="tick" x="{middle}" y="{height - 3}" ')
+    parts.append(f'text-anchor="middle">{name}</text>')
+    return parts
 
 
 def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) -> list[str]:

@@ -36,6 +36,7 @@ class Rate:
 
     @property
     def value(self) -> float | None:
+        """The share, or None where nothing was counted."""
         return self.count / self.total if self.total else None
 
     @property

@@ -12,14 +12,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from grpo_guard.evals.report.charts import STYLES, spread
+from grpo_guard.evals.report.charts import STYLES, spread, ticks_below
 from grpo_guard.evals.report.excerpt import visible
 from grpo_guard.evals.report.figures import Rate, percent
 from grpo_guard.evals.report.page import figure, html_table, note
 from grpo_guard.evals.report.tables import Cell, Table
 from grpo_guard.evals.results import Results
+from grpo_guard.evals.stats import auroc
 
 _WIDTH, _HEIGHT = 380, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 94, 12, 36
@@ -60,9 +60,8 @@ def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
     for threshold in sorted({*ours, *theirs}):
         false = bisect_right(ours, threshold) / len(ours)
         points.append((false, bisect_right(theirs, threshold) / len(theirs)))
-    auc = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
     none = sum(value < ours[0] for value in theirs)
-    return Roc(kind, tuple(points), auc, none, len(ours), len(theirs))
+    return Roc(kind, tuple(points), auroc(theirs, ours), none, len(ours), len(theirs))
 
 
 def roc_section(results: Results) -> str:
@@ -152,11 +151,8 @@ def _axes() -> str:
         parts.append(f'<path class="{kind}" d="M{_LEFT} {_y(share):.1f}H{right}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{_y(share) + 4:.1f}" ')
         parts.append(f'text-anchor="end">{100 * share:.0f} %</text>')
-    for rate, name in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
-        parts.append(f'<path class="axis" d="M{_x(rate):.1f} {bottom}v4"/>')
-        parts.append(f'<text class="tick" x="{_x(rate):.1f}" y="{bottom + 17}" ')
-        parts.append(f'text-anchor="middle">{name}</text>')
-    middle = (_LEFT + right) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">')
-    parts.append("honest completions rejected</text>")
+    rates = ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %"))
+    ticks = [(_x(rate), name) for rate, name in rates]
+    name = "honest completions rejected"
+    parts += ticks_below(ticks, bottom, _HEIGHT, (_LEFT + right) / 2, name)
     return "".join(parts)

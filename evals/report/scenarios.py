@@ -44,18 +44,22 @@ class Scenario:
 
     @property
     def setting(self) -> str:
+        """Who chooses the problems."""
         return self.where.setting
 
     @property
     def models(self) -> str:
+        """Whether honest nodes hold the same weights."""
         return self.where.models
 
     @property
     def attacked(self) -> list[Series]:
+        """The runs under attack: undefended first, then guarded."""
         return [*([self.undefended] if self.undefended else []), *self.guarded]
 
     @property
     def series(self) -> list[Series]:
+        """All runs, those without attack first."""
         free = [one for one in (self.free, self.free_under_coin) if one is not None]
         return [*free, *self.attacked]
 

@@ -41,18 +41,22 @@ class Series:
 
     @property
     def attack(self) -> str:
+        """Name of the attack."""
         return self.runs[0].attack
 
     @property
     def defence(self) -> str:
+        """Name of the defence."""
         return self.runs[0].defence
 
     @property
     def guarded(self) -> bool:
+        """Whether a guard decides: under the coin alone none does."""
         return self.defence not in (NONE, COIN)
 
     @property
     def seeds(self) -> int:
+        """How many different seeds ran."""
         return len({run.seed for run in self.runs})
 
     @property

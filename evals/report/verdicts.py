@@ -69,6 +69,7 @@ class GuardVerdict:
 
     @property
     def state(self) -> State:
+        """The worst of its cases; those not tested count only where no others are."""
         states = {case.state for case in self.cases}
         order = (State.FAILED, State.COSTLY, State.UNDECIDED, State.HELD)
         return next((state for state in order if state in states), State.UNTESTED)

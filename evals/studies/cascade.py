@@ -65,6 +65,7 @@ def _poisoned(
 
 
 def stack(kind: type[AllOf], reference: ReferenceLikelihoodVerifier) -> CompletionVerifier:
+    """The verifiers under comparison, put together in one way."""
     return kind(ScreensVerifier(), ArithmeticVerifier(), RecurrenceVerifier(), reference)
 
 

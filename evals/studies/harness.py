@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from grpo_guard.completion import Completion
 from grpo_guard.evals.results import versions, write_text
 from grpo_guard.evals.stats import wilson
@@ -66,13 +63,6 @@ def per_second(
     characters = sum(len(row.text) for row in rows) / len(rows)
     speed = round(len(rows) / min(seconds))
     return {"completions": len(rows), "mean_chars": characters, "per_second": speed}
-
-
-def auroc(honest: ArrayLike, poisoned: ArrayLike) -> float:
-    """Chance that a poisoned completion scores higher than an honest one; ties count half."""
-    ordered, values = np.sort(np.asarray(honest)), np.asarray(poisoned)
-    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
-    return float(below.mean() / 2 / len(ordered))
 
 
 def say(what: str, done: int, wanted: int) -> None:

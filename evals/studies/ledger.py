@@ -60,6 +60,7 @@ class Scenario:
 
     @property
     def nodes(self) -> int:
+        """How many nodes there are."""
         return len(self.rates(0))
 
 

@@ -67,6 +67,7 @@ class TRLSwarmConfig:
 
     @property
     def sampling(self) -> SamplingSpec:
+        """The declared sampler."""
         return SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=self.max_new_tokens)
 
 
@@ -77,6 +78,7 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Count a batch by who sent it and what became of it."""
         for completion, verdict in zip(batch, verdicts, strict=True):
             kind = "poisoned" if completion.node == MALICIOUS else "honest"
             for name in (kind, f"{kind} {verdict.outcome.value}"):
@@ -91,6 +93,7 @@ class TimedGuard(Guard):
     def review(
         self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
     ) -> Review:
+        """As `Guard.review`, with the time it took."""
         wall, cpu = time.perf_counter(), time.process_time()
         review = super().review(batch, given)
         self.seconds += time.perf_counter() - wall

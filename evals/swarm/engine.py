@@ -85,9 +85,11 @@ class Swarm(SwarmLoop):
 
     @property
     def model(self) -> PreTrainedModel:
+        """That of the first honest nodes."""
         return self.members[0].model
 
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
+        """What all nodes answer, honest ones first."""
         sent = [
             item
             for member in self.members
@@ -99,12 +101,15 @@ class Swarm(SwarmLoop):
         return sent
 
     def hear(self, texts: Sequence[str]) -> list[Problem] | None:
+        """Let the coalition hear honest texts, if there is one."""
         return self.coalition.hear(texts) if self.coalition is not None else None
 
     def successes(self, texts: Sequence[str]) -> int:
+        """How many of the texts show the behaviour."""
         return self.coalition.successes(texts) if self.coalition is not None else 0
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
+        """Samples of all honest nodes."""
         return [
             text
             for member in self.members
@@ -115,6 +120,7 @@ class Swarm(SwarmLoop):
     def learn(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Learned:
+        """Review once per member, then update each of them."""
         started = time.perf_counter()
         reviews = self._reviews(iteration, submitted, asked)
         guard_seconds = time.perf_counter() - started
@@ -132,6 +138,7 @@ class Swarm(SwarmLoop):
         )
 
     def state(self) -> dict[str, Any]:
+        """What members, guards and the coalition keep."""
         return {
             "members": [member.state() for member in self.members],
             "guards": [guard.state() for guard in self._guards()],
@@ -139,6 +146,7 @@ class Swarm(SwarmLoop):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
         for member, kept in zip(self.members, state["members"], strict=True):
             member.restore(kept)
         for guard, kept in zip(self._guards(), state["guards"], strict=True):

@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.swarm.empty_slots import with_empty_slots
 from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
@@ -22,7 +21,7 @@ from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
 from grpo_guard.policy import Policy
 from grpo_guard.settlement import Ruling, ruling_of, settle
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import Cause, Verdict, abstain
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -108,7 +107,7 @@ class Member:
             review = self.guard.review(batch)
         if len(review.verdicts) != len(sent):
             raise ValueError(f"guard: expected {len(sent)} verdicts, got {len(review.verdicts)}")
-        return with_empty_slots(review, submitted)
+        return _with_empty_slots(review, submitted)
 
     def update(
         self, iteration: int, submitted: Sequence[Submitted], review: Review | None
@@ -184,6 +183,24 @@ class Member:
             completion, prompt_ids=tuple(prompt), sampler_logprobs=None,
             completion_ids=(*text, int(self.tokenizer.eos_token_id)),
         )  # fmt: skip
+
+
+def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
+    """A review of what was sent, stretched over all slots.
+
+    Of a slot that a node left empty no verdict is asked, and the update goes without it.
+    """
+    if not any(item.withheld for item in submitted):
+        return review
+    verdicts, factors = iter(review.verdicts), iter(review.length_factors or ())
+    empty = abstain("exchange", Cause.NOT_APPLICABLE, "nothing was sent")
+    return Review(
+        [empty if item.withheld else next(verdicts) for item in submitted],
+        review.metrics,
+        None
+        if review.length_factors is None
+        else [1.0 if item.withheld else next(factors) for item in submitted],
+    )
 
 
 def _spans(verdict: Verdict) -> Spans:

@@ -11,7 +11,6 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.evals.attacks.adversary import Adversary
-from grpo_guard.evals.swarm.exchange import Exchange
 from grpo_guard.evals.swarm.record import Round, Submitted, record
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
@@ -35,6 +34,34 @@ class Learned:
     excluded: tuple[str, ...]
     grad_norm: float
     guard_seconds: float
+
+
+Submit = Callable[[int, Sequence[Problem]], list[Submitted]]
+"""(round, problems of the honest nodes) -> what all nodes answer, node by node."""
+
+
+class Exchange:
+    """The generation phase: what all nodes answer, group by group.
+
+    Args:
+        terms: Of the swarm.
+        submit: Lets the nodes answer.
+    """
+
+    def __init__(self, terms: Terms, submit: Submit) -> None:
+        self.terms, self.submit = terms, submit
+
+    def play(self, iteration: int) -> tuple[list[Submitted], list[str]]:
+        """(completions group by group, prompts that the round asks).
+
+        Vertical: under a coin the prompts of all nodes, in their order, else of honest ones.
+        """
+        problems = self.terms.problems(iteration)
+        sent = self.submit(iteration, problems)
+        asked = [*problems, *self.terms.assigned(iteration, problems)]
+        # Sorting keeps the order within a group, in which honest nodes stand first.
+        by_group = sorted(sent, key=lambda item: item.completion.group or 0)
+        return by_group, [problem.prompt for problem in asked]
 
 
 class SwarmLoop(ABC):

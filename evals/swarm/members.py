@@ -47,12 +47,15 @@ class PlainGuard:
         """Nothing to do."""
 
     def review(self, batch: list[Completion]) -> Review:
+        """The function's verdicts, without metrics."""
         return Review(self.function(batch), {})
 
     def excluded(self) -> tuple[str, ...]:
+        """Nobody: a function remembers no node."""
         return ()
 
     def state(self) -> dict[str, Any]:
+        """Nothing: a function keeps no state."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ class MasterAdam(torch.optim.Adam):
         super().__init__(self._masters, **options)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the live weights too."""
         for live in self._live:
             live.grad = None
         super().zero_grad(set_to_none)
@@ -49,6 +50,7 @@ class MasterAdam(torch.optim.Adam):
         return {**super().state_dict(), "masters": masters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the masters with Adam's own state."""
         state = dict(state_dict)
         with torch.no_grad():
             for master, kept in zip(self._masters, state.pop("masters"), strict=True):

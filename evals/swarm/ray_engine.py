@@ -92,6 +92,7 @@ class RaySwarm(SwarmLoop):
         return model
 
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
+        """What all actors answer, honest nodes first."""
         calls: dict[str, tuple[Any, ...]] = {}
         kept = self.session.put(list(problems))
         if self.config.malicious:
@@ -103,13 +104,16 @@ class RaySwarm(SwarmLoop):
         return [item for name in (*self._honest, COALITION) for item in sent.get(name, [])]
 
     def hear(self, texts: Sequence[str]) -> list[Problem] | None:
+        """Let the coalition's actor hear honest texts."""
         found: list[Problem] | None = self._coalition("hear", texts)
         return found
 
     def successes(self, texts: Sequence[str]) -> int:
+        """How many of the texts show the behaviour."""
         return int(self._coalition("successes", texts))
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
+        """Samples of all honest actors."""
         kept = self.session.put(list(problems))
         found = self.session.ask(dict.fromkeys(self._honest, ("probe", iteration, kept, each)))
         return [text for texts in found.values() for text in texts]
@@ -117,6 +121,7 @@ class RaySwarm(SwarmLoop):
     def learn(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Learned:
+        """Review and update on every honest actor; equal models must agree."""
         kept = self.session.put(list(submitted))
         found: dict[str, NodeLearned] = self.session.ask(
             {name: ("learn", iteration, asked, kept, name == "node-0") for name in self._honest}
@@ -133,6 +138,7 @@ class RaySwarm(SwarmLoop):
         )
 
     def state(self) -> dict[str, Any]:
+        """What one actor of each model keeps, and the coalition."""
         found = self.session.ask({names[0]: ("state",) for names in self._members})
         guards = [guard for _, guard in found.values() if guard is not None]
         return {
@@ -142,6 +148,7 @@ class RaySwarm(SwarmLoop):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Give every actor what `state` gave."""
         guards = list(state["guards"])
         if not guards:
             guards = [None] * len(self._members)
@@ -156,6 +163,7 @@ class RaySwarm(SwarmLoop):
             self._coalition("restore", state["memory"])
 
     def close(self) -> None:
+        """Stop the actors."""
         self.session.close()
 
     @property

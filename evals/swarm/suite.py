@@ -13,14 +13,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from grpo_guard.evals.report.scenarios import summarise
 from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences
-from grpo_guard.evals.swarm.one_thread import one_thread
 from grpo_guard.evals.swarm.ray_session import require_ray
 from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
@@ -34,6 +33,7 @@ Tell = Callable[[Spec, dict[str, Any]], None]
 """Told of each round: its run and its row."""
 
 _RUN = "run.json"
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RunError(RuntimeError):
@@ -101,7 +101,7 @@ def _in_processes(
     context = mp.get_context("spawn")
     stop, rows = context.Event(), context.Queue()
     with (
-        one_thread(),
+        _one_thread(),
         ProcessPoolExecutor(workers, context, _prepare, (stop, rows)) as pool,
         _told(rows, {spec.label: spec for spec in specs}, tell),
     ):
@@ -128,6 +128,24 @@ def _in_processes(
 
 
 _shared: dict[str, Any] = {}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread each for child processes, which share the cores.
+
+    They read these on import, before any code of ours could set them.
+    """
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _prepare(stop: Any, rows: Any) -> None:

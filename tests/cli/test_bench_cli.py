@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from grpo_guard.evals.bench.page import page
+from grpo_guard.evals.studies.bench.page import page
 
 
 def run(*arguments):

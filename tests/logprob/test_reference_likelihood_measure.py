@@ -9,7 +9,7 @@ from bundled_policy import honest, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.evals.studies.harness import auroc
+from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.reference_likelihood import sets
 from grpo_guard.evals.studies.reference_likelihood.contenders import contenders
 from grpo_guard.evals.studies.reference_likelihood.scores import KeptScores

@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerFast
 from grpo_guard.completion import Completion
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.studies.judge.data import Example
+from grpo_guard.evals.studies.policies.recipe import fast
 from grpo_guard.judge.backends.chat_ids import plain_prompt
 from grpo_guard.judge.prompt import Window, messages, neutralised
 from grpo_guard.judge.rubric import Rubric
 
 YES, NO = " yes", " no"
-PAD, EOS = "<|pad|>", "<|end|>"
 # The id of our own fence says nothing that this model could use. No completion can hold the tag:
 # the prompt's builder takes its bracket away.
 _FENCE: Final = r'<completion id="[0-9a-f]{16}">'
@@ -39,14 +39,7 @@ def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
     tokenizer.add_tokens(
         [AddedToken(w, single_word=True, special=False, normalized=False) for w in (YES, NO)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=EOS,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=window,
-    )
+    return fast(tokenizer, window)
 
 
 @dataclass(frozen=True, slots=True)

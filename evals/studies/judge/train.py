@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +36,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.judge.data import Drawn, training
 from grpo_guard.evals.studies.judge.encode import NO, YES, Row, encode, judge_tokenizer
 from grpo_guard.evals.studies.judge.samples import draw
+from grpo_guard.evals.studies.policies.recipe import Steps, save
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.shipped import FOLDER, RUBRIC
 
@@ -144,18 +144,6 @@ def _collate(rows: Sequence[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Ten
     return ids, fits, fits[:, 1:] == 1, torch.tensor([len(row.ids) - 1 for row in rows])
 
 
-def optimizers(objective: Objective, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the model's matrices (about half the steps of AdamW here), AdamW for the rest."""
-    matrices, rest = list[nn.Parameter](), list[nn.Parameter]()
-    for name, parameter in objective.named_parameters():
-        inner = parameter.ndim == 2 and "embed" not in name and not name.startswith("head")
-        (matrices if inner else rest).append(parameter)
-    return [
-        torch.optim.Muon(matrices, lr=5 * config.lr, weight_decay=0.0),
-        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-
-
 def train(config: TrainConfig) -> dict[str, Any]:
     """Train, save tokenizer and model (fp16 safetensors) under ``config.out``, return a summary."""
     started = time.monotonic()
@@ -164,18 +152,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     tokenizer = judge_tokenizer(config.window)
     yes, no = (int(tokenizer.convert_tokens_to_ids(word)) for word in (YES, NO))
     objective = Objective(build_model(config, tokenizer), yes, no)
-    steppers = optimizers(objective, config)
-    scales = [
-        torch.optim.lr_scheduler.LambdaLR(
-            stepper,
-            lambda step: (
-                min(1.0, (step + 1) / config.warmup)
-                * 0.5
-                * (1 + math.cos(math.pi * min(1.0, step / config.steps)))
-            ),
-        )
-        for stepper in steppers
-    ]
+    updates = Steps(objective, lr=config.lr, warmup=config.warmup, steps=config.steps)
     stream, means = batches(config, tokenizer, pool), [0.0, 0.0, 0.0]
     by_kind = dict[str, float]()
     for step in range(config.steps):
@@ -185,11 +162,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         torch.autograd.backward(losses[0] + losses[1] + 0.5 * losses[2])
         for row, loss in zip(rows, verdicts.tolist(), strict=True):
             by_kind[row.kind] = by_kind.get(row.kind, loss) * 0.95 + loss * 0.05
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
-        for stepper, scale in zip(steppers, scales, strict=True):
-            stepper.step()
-            scale.step()
-            stepper.zero_grad(set_to_none=True)
+        updates.step()
         rate = 1.0 if step == 0 else 0.03
         means = [m + (loss.item() - m) * rate for m, loss in zip(means, losses, strict=True)]
         if step % 100 == 0:
@@ -198,10 +171,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             print(f"step {step:5d} losses {text} {seconds:.0f} s, cpu {cpu:.0f} s", flush=True)
             worst = sorted(by_kind.items(), key=lambda item: -item[1])
             print("   ", ", ".join(f"{k} {v:.2f}" for k, v in worst), flush=True)
-    config.out.mkdir(parents=True, exist_ok=True)
-    # Half precision halves the file; the backend computes in float32 on a CPU.
-    objective.model.to(torch.float16).save_pretrained(config.out)
-    tokenizer.save_pretrained(config.out)
+    save(objective.model, tokenizer, config.out)
     return {"config": asdict(config), "losses": means, "seconds": time.monotonic() - started}
 
 

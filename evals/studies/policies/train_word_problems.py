@@ -10,7 +10,6 @@ no downloads.
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +26,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from grpo_guard.evals.policies import wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
 from grpo_guard.evals.policies.corpus import sample
+from grpo_guard.evals.studies.policies.recipe import EOS, PAD, Steps, fast, save
 
-PAD, EOS = "<|pad|>", "<|end|>"
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
 # Digits stand alone, with or without a space before them, so that a number's value can be read off
 # its tokens; letters and punctuation are cut as GPT-2 does.
@@ -77,14 +76,7 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
     for_bpe = (_without(config.tags, text) for text in texts)
     tokenizer.train_from_iterator(for_bpe, trainer)
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in config.tags])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=EOS,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=config.window,
-    )
+    return fast(tokenizer, config.window)
 
 
 def _without(tags: tuple[str, ...], text: str) -> str:
@@ -140,32 +132,11 @@ def _collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor,
     return ids, labels
 
 
-def _optimizers(model: LlamaForCausalLM, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices (about half the steps of AdamW here), AdamW for the rest."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    return [
-        torch.optim.Muon(matrices, lr=5 * config.lr, weight_decay=0.0),
-        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-
-
 def train(config: TrainConfig) -> dict[str, Any]:
     """Train, save tokenizer and model (fp16 safetensors) under ``config.out``, return a summary."""
     tokenizer = build_tokenizer(config)
     model = build_model(config, tokenizer)
-    optimizers = _optimizers(model, config)
-    scales = [
-        torch.optim.lr_scheduler.LambdaLR(
-            optimizer,
-            lambda step: (
-                min(1.0, (step + 1) / config.warmup)
-                * 0.5
-                * (1 + math.cos(math.pi * min(1.0, step / config.steps)))
-            ),
-        )
-        for optimizer in optimizers
-    ]
+    updates = Steps(model, lr=config.lr, warmup=config.warmup, steps=config.steps)
     started, loss_mean = time.monotonic(), 0.0
     stream = batches(config, tokenizer)
     for step in range(config.steps):
@@ -174,21 +145,14 @@ def train(config: TrainConfig) -> dict[str, Any]:
         wanted = labels[:, 1:] != -100
         loss = cross_entropy(model.lm_head(hidden[wanted]), labels[:, 1:][wanted])
         torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, scale in zip(optimizers, scales, strict=True):
-            optimizer.step()
-            scale.step()
-            optimizer.zero_grad(set_to_none=True)
+        updates.step()
         loss_mean += (loss.item() - loss_mean) * (1.0 if step == 0 else 0.02)
         if step % 100 == 0:
             print(
                 f"step {step:5d} loss {loss_mean:.3f} {time.monotonic() - started:.0f} s",
                 flush=True,
             )
-    config.out.mkdir(parents=True, exist_ok=True)
-    # Half precision halves the file; the loader returns float32.
-    model.to(torch.float16).save_pretrained(config.out)
-    tokenizer.save_pretrained(config.out)
+    save(model, tokenizer, config.out)
     return {"steps": config.steps, "loss": loss_mean, "seconds": time.monotonic() - started}
 
 

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from grpo_guard.evals.studies.harness import auroc
+from grpo_guard.evals.stats import auroc
 from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.null import decay_rate, length_free
 from grpo_guard.logprob.reference.profile import Settings
@@ -55,11 +55,16 @@ def auroc_interval(
     honest: Sequence[float], poisoned: Sequence[float], *, seed: int = 0, resamples: int = 1000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of `auroc`, 95 %."""
-    rng = np.random.default_rng(seed)
-    first, second = np.asarray(honest), np.asarray(poisoned)
-    found = [
-        auroc(rng.choice(first, len(first)).tolist(), rng.choice(second, len(second)).tolist())
-        for _ in range(resamples)
-    ]
-    low, high = np.quantile(found, (0.025, 0.975))
+    from scipy.stats import bootstrap
+
+    # One resample at a time draws what these figures were first made of.
+    low, high = bootstrap(
+        (honest, poisoned),
+        auroc,
+        n_resamples=resamples,
+        batch=1,
+        vectorized=False,
+        method="percentile",
+        rng=seed,
+    ).confidence_interval
     return float(low), float(high)

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.studies.harness import auroc, rate, rejected
+from grpo_guard.evals.stats import auroc
+from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.studies.reference_likelihood.contenders import auroc_interval, contenders
 from grpo_guard.evals.studies.reference_likelihood.sets import HUMAN, Item
 from grpo_guard.logprob.reference.calibrate import calibrated

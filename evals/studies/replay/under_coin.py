@@ -37,6 +37,7 @@ class Draw:
 
     @property
     def digest(self) -> str:
+        """Tells draws apart in the cache."""
         text = json.dumps([self.prompt_ids, self.seed, self.prefix])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -61,6 +62,7 @@ class Source:
 
     @property
     def digest(self) -> str:
+        """Tells sources apart in the cache."""
         text = json.dumps([self.name, asdict(self.spec), self.eos_ids], default=list)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

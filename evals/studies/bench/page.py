@@ -1,6 +1,6 @@
 """Benchmark results as a page of the docs: a table and a plot per comparison.
 
-python -m grpo_guard.evals.bench.page docs/benchmarks/cpu.json -o docs/benchmarks/index.md
+python -m grpo_guard.evals.studies.bench.page docs/benchmarks/cpu.json -o docs/benchmarks/index.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grpo_guard.evals.results import write_text
 
 INTRO = """# Benchmarks
 
-Written by `python -m grpo_guard.evals.bench.page` from the JSON files in this folder, which
+Written by `python -m grpo_guard.evals.studies.bench.page` from the JSON files in this folder, which
 `grpo-guard bench` made. Each table is one run in one process: every round ran every line once, and
 a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
 within single rounds. Seconds are CPU seconds where one thread is named, otherwise wall time; they

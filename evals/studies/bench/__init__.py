@@ -1,0 +1,1 @@
+"""Benchmark results as a page of the documentation."""
