@@ -50,7 +50,7 @@ def test_two_verifiers_share_what_they_see(tmp_path):
     """Workers of one trainer that see every other round each, as one that sees all."""
     workers = [RecurrenceVerifier(store=NodeStore(tmp_path)) for _ in range(2)]
     whole, apart = RecurrenceVerifier(), RecurrenceVerifier()
-    found = {name: None for name in ("shared", "whole", "apart")}
+    found = dict.fromkeys(("shared", "whole", "apart"))
     for number in range(16):
         seen = {"shared": rejected(workers[number % 2], number), "whole": rejected(whole, number)}
         if number % 2:
