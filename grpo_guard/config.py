@@ -30,7 +30,6 @@ from pydantic import Field, model_validator
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.guard import Guard
-from grpo_guard.nodes.frequent import FrequentFindings
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing_verifier import StandingVerifier
@@ -62,12 +61,10 @@ if TYPE_CHECKING:
 else:
     PolicyConfig = options_of("PolicyConfig", Policy)
     LedgerConfig = options_of("LedgerConfig", EvidenceLedger, fields={"exclude": (bool, True)})
-_FREQUENT = options_of("FrequentConfig", EvidenceLedger, FrequentFindings)
 _ONLY = options_of("OnlyConfig", only)
 WRAPPERS: dict[str, Any] = {
     "only": (_ONLY | None, None),
     "calibration": (str | None, None),
-    "frequent": (_FREQUENT | None, None),
 }
 """What a leaf may say beside its verifier's own options, as (type, default)."""
 # What `**options` of a preset are.
@@ -89,8 +86,7 @@ class GuardConfig(Options):
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
             ``cascade``, ``rejects`` of ``vote``. NAME is registered, or ``package.module:Class``.
             In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
-            p-values of `Calibrated`, ``frequent: {path: FILE, kinds: [...]}`` the memory of
-            `FrequentFindings`.
+            p-values of `Calibrated`, ``severity: {KIND: count}`` says what findings do.
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
             ``exclude: false`` it only keeps the books, and what comes from nodes that it has
             convicted is not rejected. None = none is kept.
@@ -204,7 +200,6 @@ class GuardConfig(Options):
 
     def _of_tree(self) -> Guard:
         policy = self.whole_policy()
-        self._require_own_files()
         verifier, ledger = build_verifier(self.verifier, self.alpha), None
         if self.ledger is not None:
             try:
@@ -219,14 +214,6 @@ class GuardConfig(Options):
             return Guard(verifier, policy=policy, ledger=ledger)
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
-
-    def _require_own_files(self) -> None:
-        """In a file that two of them shared, evidence of one kind would pass for the other's."""
-        paths = list(_evidence_files(self.verifier))
-        paths += [self.ledger.path] if self.ledger is not None else []
-        for path in paths:
-            if paths.count(path) > 1:
-                raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
 
 
 def _choose(known: list[str], name: str, where: str) -> str:
@@ -280,19 +267,6 @@ def _yaml_loader() -> Any:
     return Loader
 
 
-def _evidence_files(node: Any) -> Iterator[str]:
-    """Paths under ``frequent`` anywhere in the tree."""
-    if isinstance(node, dict):
-        frequent = node.get("frequent")
-        if isinstance(frequent, dict) and isinstance(frequent.get("path"), str):
-            yield frequent["path"]
-        for inner in node.values():
-            yield from _evidence_files(inner)
-    elif isinstance(node, list):
-        for inner in node:
-            yield from _evidence_files(inner)
-
-
 def build_verifier(node: Any, alpha: float, where: str = "verifier") -> CompletionVerifier:
     """The verifier that one node of the tree describes.
 
@@ -341,6 +315,11 @@ def _build_leaf(data: dict[str, Any], alpha: float, where: str) -> CompletionVer
     name = data.pop("type")
     if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
         raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
+    if "frequent" in data:
+        raise ConfigError(
+            f"{where}.frequent: expected severity: {{KIND: count}} in its place; counts lie in the "
+            "guard's state: FOLDER"
+        )
     try:
         kind = load(VERIFIERS, str(name))
         model = verifier_options(kind)
@@ -367,12 +346,6 @@ def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
         raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
     if options.calibration is not None:
         verifier = Calibrated(verifier, options.calibration)
-    if (frequent := options.frequent) is not None:
-        own = {"kinds", "batch_alpha"}
-        ledger = EvidenceLedger(**frequent.said(without=own))
-        verifier = FrequentFindings(
-            verifier, ledger, **frequent.said(without=frequent.said().keys() - own)
-        )
     return verifier if options.only is None else only(verifier, **options.only.said())
 
 

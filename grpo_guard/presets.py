@@ -27,6 +27,7 @@ from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Verdict, accept
@@ -44,9 +45,6 @@ POLICIES: Final[Mapping[str, Policy]] = {
 }
 """The policy of each preset. Where a place has several rules, the first that the trainer can carry
 out holds."""
-
-FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual", "wrong_inequality")
-"""Findings of arithmetic that honest work has too, now and then: counted per node."""
 
 
 def same_weights(
@@ -154,19 +152,18 @@ def different_weights(
     from grpo_guard.content.length.verifier import LengthVerifier
     from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
-    from grpo_guard.nodes.frequent import FrequentFindings
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     folder = _folder(state)
-    sums, answers = _ledger(folder, "sums"), _ledger(folder, "answers")
+    store = NodeStore(folder)
     return _guard(
         "different_weights",
         folder,
         policy,
         *beside,
         ScreensVerifier(),
-        FrequentFindings(ArithmeticVerifier(), sums, kinds=FORGIVEN_ONCE),
-        FrequentFindings(AnswerWordsVerifier(), answers, kinds=["answer_words"]),
+        ArithmeticVerifier(store=store),
+        AnswerWordsVerifier(store=store),
         CodeVerifier(),
         RecurrenceVerifier(),
         *([LengthVerifier()] if length else []),

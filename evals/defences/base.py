@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.ensemble import Ensemble
 from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
@@ -18,7 +19,6 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.nodes.frequent import FrequentFindings
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
@@ -96,7 +96,8 @@ class VerifierGuard:
         self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
         self.own_prompts = own_prompts
         self._parts = list(_flat(guard.verifier))
-        self._memories = [p.ledger for p in self._parts if isinstance(p, FrequentFindings)]
+        counts = [p.counts() for p in self._parts if isinstance(p, RuleVerifier)]
+        self._counts = [ledger for ledger in counts if ledger is not None]
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
@@ -124,7 +125,7 @@ class VerifierGuard:
         return {
             "recurrence": counts,
             "ledger": _copy(self.ledger),
-            "frequent": [_copy(ledger) for ledger in self._memories],
+            "counts": self._copied_counts(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -133,8 +134,16 @@ class VerifierGuard:
             part.load_state_dict(json.loads(counts))
         if self.ledger is not None and state["ledger"] is not None:
             _replace(self.ledger, state["ledger"])
-        for ledger, data in zip(self._memories, state["frequent"], strict=True):
+        for ledger in self._counts:
+            ledger.close()  # several may be books of one file
+        of_path = {ledger.path: ledger for ledger in self._counts}
+        for ledger, data in zip(of_path.values(), state["counts"], strict=True):
             _replace(ledger, data)
+
+    def _copied_counts(self) -> list[str | None]:
+        for ledger in self._counts:
+            ledger.close()
+        return [_copy(ledger) for ledger in {one.path: one for one in self._counts}.values()]
 
 
 def emptied(folder: Path) -> Path:

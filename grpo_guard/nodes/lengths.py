@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-
 BETS = (0.15, 0.4, 0.8)
 # Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
 # Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
