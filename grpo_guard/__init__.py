@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             raise with_remedy(error) from None
     if name in _GONE:
-        raise AttributeError(_GONE[name])
+        raise ImportError(_GONE[name])  # of an AttributeError `from` would hide the words
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -190,7 +190,7 @@ def _given(kinds: Collection[str], severity: object) -> dict[str, Severity]:
         except UnknownNameError as error:
             raise ValueError(f"severity: {error}") from None
         try:
-            given[kind] = Severity(choose([*Severity], str(said)))
+            given[kind] = Severity(choose([one.value for one in Severity], str(said)))
         except UnknownNameError as error:
             raise ValueError(f"severity.{kind}: {error}") from None
     return given
