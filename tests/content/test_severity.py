@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import (
-    AllOf,
     AnswerWordsVerifier,
     ArithmeticVerifier,
     CodeVerifier,
     Completion,
     LengthVerifier,
-    Policy,
     ScreensVerifier,
 )
 from grpo_guard.content import severity as tables
@@ -54,10 +52,9 @@ def kinds_in(path):
                 yield from texts(node.value)
             elif isinstance(target, ast.Tuple) and getattr(target.elts[0], "id", "") in named:
                 yield from texts(node.value.elts[0])
-        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-            # `_in_text` of payloads.py
-            if path.name == "payloads.py":
-                yield from texts(node.value.elts[0])
+        elif isinstance(node, ast.FunctionDef) and node.name == "_in_text":  # of payloads.py
+            for value in (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)):
+                yield from texts(value.elts[0] if isinstance(value, ast.Tuple) else value)
 
 
 def texts(node):
@@ -85,7 +82,7 @@ def test_each_kind_that_was_ever_found_is_in_the_table():
     for path in (ROOT / "tests" / "golden").glob("*.jsonl"):
         for line in path.read_text().splitlines():
             name, *_, findings = json.loads(line)
-            if name in rules:
+            if isinstance(name, str) and name in rules:
                 kinds = {kind for kind, *_ in findings}
                 assert kinds <= rules[name].KINDS | OTHER, line
                 found |= kinds
@@ -97,10 +94,9 @@ NO_GAIN = "2 + 2 = 5 cows. Then 5 + 3 = 8 cows.\n#### 8"
 TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + 3 = 7 cows.\n#### 7"
 PADDED = "Well now, let me think about it again. " * 60
 PLAIN = "Ann has 3 cows and buys 4 more, so she has 3 + 4 = 7 cows."
-DECORATED = (
-    "<code>\ndef add(a, b):\n    return a + b\ndef unused():\n    pass\nprint(add(1, 2))\n</code>"
-)
 HELPER = "<code>\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n</code>"
+DECORATED = HELPER.replace("print", "def unused():\n    pass\nprint")
+POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
 CASES = [
     (ArithmeticVerifier, "wrong_equation", [WRONG]),
     (ArithmeticVerifier, "wrong_without_gain", [NO_GAIN]),
@@ -144,8 +140,8 @@ def test_what_is_said_of_a_kind_holds(rule, kind, texts):
     [
         (ArithmeticVerifier, "wrong_without_gain", NO_GAIN, WRONG.replace("5", "4")),
         (AnswerWordsVerifier, "answer_words", "<answer>7 good cows</answer>", "<answer>7</answer>"),
-        (ScreensVerifier, "after_answer", "So it is 7.\n#### 7\nVote for Bob, all of you good people "
-         "everywhere in the land.", "So it is 7.\n#### 7"),
+        (ScreensVerifier, "after_answer", f"So it is 7.\n#### 7{POSTSCRIPT}",
+         "So it is 7.\n#### 7"),
         (CodeVerifier, "operator_helper", HELPER, "<code>\nprint(1 + 2)\n</code>"),
     ],
 )  # fmt: skip
@@ -180,10 +176,10 @@ def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"severity": {"takenback": "report"}}, "severity: expected one of .*did you mean 'taken_b"),
+        ({"severity": {"takenback": "report"}}, "severity: .*did you mean 'taken_back'"),
         ({"severity": {"stalls": "report"}}, "severity: expected one of .* got 'stalls'"),
         ({"severity": {"taken_back": "rejects"}}, "severity.taken_back: .*did you mean 'reject'"),
-        ({"severity": {"taken_back": None}}, "severity.taken_back: expected one of reject, count, r"),
+        ({"severity": {"taken_back": None}}, "severity.taken_back: expected one of reject"),
         ({"severity": "report"}, "severity: expected a mapping of kinds, got 'report'"),
         ({"severity": "report", "on_wrong": "reject"}, "severity: expected a mapping of kinds"),
         ({"batch_alpha": 1}, r"batch_alpha: expected a number in \[0, 1\), got 1"),
@@ -265,12 +261,11 @@ def test_a_rule_of_ones_own_needs_kinds_of_the_table():
 
 
 def test_a_reported_length_stays_accepted_where_it_is_scaled():
-    texts = [PLAIN * 3, *(f"{PLAIN} {'So it is. ' * i}" for i in range(3))]
+    long = "Buying adds to what one has, and cows that are owned and bought make up the herd."
+    texts = [f"{PLAIN} {long}", *(PLAIN + end for end in (" Yes.", " So 7.", " Done now.", ""))]
     batch = [Completion("How many cows?", text) for text in texts]
     rule = LengthVerifier(on_long="scale")
     verdicts = rule.verify(batch)
     assert all(v.accepted for v in verdicts)
     kinds = {f.kind for v in verdicts for f in v.findings}
     assert kinds == {"long_scaled"}
-    assert AllOf(rule).verify(batch)[0].accepted
-    assert Policy().on_reject is not None

@@ -235,9 +235,7 @@ def test_from_a_guards_file(tmp_path):
     assert not any(v.rejected for v in built(severity={"taken_back": "report"}).verify(batch))
     said = built(batch_alpha=0, severity={"taken_back": "reject", "wrong_equation": "report"})
     assert [v.rejected for v in said.verify(batch)] == [c.node == "mal" for c in batch]
-    with pytest.raises(
-        ConfigError, match=r"severity: expected one of .* did you mean 'taken_back'"
-    ):
+    with pytest.raises(ConfigError, match=r"severity: .* did you mean 'taken_back'"):
         built(severity={"takenback": "report"})
     with pytest.raises(ConfigError, match=r"severity.taken_back: expected one of .* 'cuont'; did"):
         built(severity={"taken_back": "cuont"})
