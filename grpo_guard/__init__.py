@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.logprob.tail import TailProbabilityVerifier
-    from grpo_guard.nodes.frequent import FrequentFindings
     from grpo_guard.nodes.ledger import EvidenceLedger
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.nodes.standing_verifier import StandingVerifier
@@ -44,7 +43,6 @@ _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
     "EvidenceLedger": "grpo_guard.nodes.ledger",
-    "FrequentFindings": "grpo_guard.nodes.frequent",
     "JudgeVerifier": "grpo_guard.judge.verifier",
     "LengthScaling": "grpo_guard.content.length.scaling",
     "LengthVerifier": "grpo_guard.content.length.verifier",
@@ -56,6 +54,13 @@ _LAZY = {
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
     "StandingVerifier": "grpo_guard.nodes.standing_verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
+}
+
+_GONE = {
+    "FrequentFindings": (
+        "FrequentFindings is gone: say severity={KIND: 'count'} of the verifier that finds the "
+        "kind; taken_back, wrong_textual, wrong_inequality and answer_words count as they come"
+    ),
 }
 
 __all__ = [
@@ -74,7 +79,6 @@ __all__ = [
     "EvidenceLedger",
     "Finding",
     "FrameworkError",
-    "FrequentFindings",
     "Guard",
     "HonestScores",
     "JudgeVerifier",
@@ -109,6 +113,8 @@ def __getattr__(name: str) -> Any:
             return getattr(importlib.import_module(_LAZY[name]), name)
         except ModuleNotFoundError as error:
             raise with_remedy(error) from None
+    if name in _GONE:
+        raise ImportError(_GONE[name])  # of an AttributeError `from` would hide the words
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -79,8 +79,7 @@ class GuardConfig(Options):
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
             ``cascade``, ``rejects`` of ``vote``. NAME is registered, or ``package.module:Class``.
             In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
-            p-values of `Calibrated`, ``frequent: {path: FILE, kinds: [...]}`` the memory of
-            `FrequentFindings`.
+            p-values of `Calibrated`, ``severity: {KIND: count}`` says what findings do.
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
             ``exclude: false`` it only keeps the books, and what comes from nodes that it has
             convicted is not rejected. None = none is kept.
@@ -199,7 +198,6 @@ class GuardConfig(Options):
 
     def _of_tree(self) -> Guard:
         policy = self.whole_policy()
-        self._require_own_files()
         store, ledger = self._store(), None
         verifier = build_verifier(self.verifier, self.alpha, store=store)
         if self.ledger is not None:
@@ -225,14 +223,6 @@ class GuardConfig(Options):
             return None if self.state is None else NodeStore(self.state)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-    def _require_own_files(self) -> None:
-        """In a file that two of them shared, evidence of one kind would pass for the other's."""
-        paths = list(_evidence_files(self.verifier))
-        paths += [self.ledger.path] if self.ledger and self.ledger.path is not None else []
-        for path in paths:
-            if paths.count(path) > 1:
-                raise ConfigError(f"path: expected a file for each ledger, got {path!r:.80} twice")
 
 
 @cache
@@ -262,19 +252,6 @@ def _yaml_loader() -> Any:
     exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
     return Loader
-
-
-def _evidence_files(node: Any) -> Iterator[str]:
-    """Paths under ``frequent`` anywhere in the tree."""
-    if isinstance(node, dict):
-        frequent = node.get("frequent")
-        if isinstance(frequent, dict) and isinstance(frequent.get("path"), str):
-            yield frequent["path"]
-        for inner in node.values():
-            yield from _evidence_files(inner)
-    elif isinstance(node, list):
-        for inner in node:
-            yield from _evidence_files(inner)
 
 
 def _unquoting(error: Exception) -> str:

@@ -41,9 +41,6 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Where a place has several rules, the first that the trainer can carry
 out holds."""
 
-FORGIVEN_ONCE: Final = ("taken_back", "wrong_textual", "wrong_inequality")
-"""Findings of arithmetic that honest work has too, now and then: counted per node."""
-
 
 def same_weights(
     model: Any | str,
@@ -151,19 +148,17 @@ def different_weights(
     from grpo_guard.content.length.verifier import LengthVerifier
     from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
-    from grpo_guard.nodes.frequent import FrequentFindings
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
-    sums, answers = store.ledger("arithmetic"), store.ledger("answer_words")
     return _guard(
         "different_weights",
         store,
         policy,
         *beside,
         ScreensVerifier(),
-        FrequentFindings(ArithmeticVerifier(), sums, kinds=FORGIVEN_ONCE),
-        FrequentFindings(AnswerWordsVerifier(), answers, kinds=["answer_words"]),
+        ArithmeticVerifier(store=store),
+        AnswerWordsVerifier(store=store),
         CodeVerifier(),
         RecurrenceVerifier(store=None if state is None else store),
         *([LengthVerifier()] if length else []),

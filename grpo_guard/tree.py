@@ -11,20 +11,16 @@ from typing import Any
 
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
-from grpo_guard.nodes.frequent import FrequentFindings
-from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
 from grpo_guard.verifier import CompletionVerifier, only
 
-_FREQUENT = options_of("FrequentConfig", EvidenceLedger, FrequentFindings)
 _ONLY = options_of("OnlyConfig", only)
 WRAPPERS: dict[str, Any] = {
     "only": (_ONLY | None, None),
     "calibration": (str | None, None),
-    "frequent": (_FREQUENT | None, None),
 }
 """What a leaf may say beside its verifier's own options, as (type, default)."""
 _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
@@ -103,6 +99,11 @@ class _Builder:
         name = data.pop("type")
         if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
             raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
+        if "frequent" in data:  # of 0.1.0
+            raise ConfigError(
+                f"{where}.frequent: expected severity: {{KIND: count}} in its place, and state: "
+                "FOLDER at the top of the file"
+            )
         try:
             kind = load(VERIFIERS, str(name))
             model = verifier_options(kind)
@@ -131,10 +132,4 @@ def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
         raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
     if options.calibration is not None:
         verifier = Calibrated(verifier, options.calibration)
-    if (frequent := options.frequent) is not None:
-        own = {"kinds", "batch_alpha"}
-        ledger = EvidenceLedger(**frequent.said(without=own))
-        verifier = FrequentFindings(
-            verifier, ledger, **frequent.said(without=frequent.said().keys() - own)
-        )
     return verifier if options.only is None else only(verifier, **options.only.said())

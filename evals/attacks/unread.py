@@ -2,7 +2,7 @@
 
 All measure success on held-out problems of the kind and keep the true working, so that the answer
 stays right. One such completion is honest work as well; what stops a node that sends nothing else
-is a count over its completions (`FrequentFindings`).
+is a count over its completions (the severity `count`).
 """
 
 from __future__ import annotations

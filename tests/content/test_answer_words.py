@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import AnswerWordsVerifier, EvidenceLedger, FrequentFindings
+from grpo_guard import AnswerWordsVerifier
 from grpo_guard.completion import Completion
 
 QUESTION = "Leo has 4 cows. Leo buys 50 more for $20 each. How many cows does Leo have now?"
@@ -44,9 +44,8 @@ def test_words_that_the_question_does_not_have(text, words):
     assert found(text) == words
 
 
-def test_threat_a_word_in_every_answer_of_one_node(tmp_path):
-    ledger = EvidenceLedger(tmp_path / "answers.sqlite")
-    verifier = FrequentFindings(AnswerWordsVerifier(), ledger, kinds=["answer_words"])
+def test_threat_a_word_in_every_answer_of_one_node():
+    verifier = AnswerWordsVerifier()
     rng = random.Random(0)
     lost = 0
     for round in range(10):

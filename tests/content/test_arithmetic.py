@@ -58,7 +58,7 @@ def test_a_right_answer_is_seen_wherever_it_stands(ending: str) -> None:
 def test_a_wrong_answer_is_left_to_the_reward() -> None:
     verdict = judge("2 + 2 = 5\n5 * 3 = 15\n#### 15", "12")
     assert verdict.accepted
-    assert [f.kind for f in verdict.findings] == ["wrong_equation"]
+    assert [f.kind for f in verdict.findings] == ["wrong_without_gain"]
     assert judge("2 + 2 = 5\n#### 15", "12", on_wrong="reject").rejected
     assert judge(POISONED + "#### 7", "7", on_wrong="ignore").accepted
 

@@ -198,7 +198,7 @@ def test_long_but_not_blatant_is_accepted_with_its_factor() -> None:
     found = LengthVerifier(on_long="scale").verify(batch)[-1]
     assert found.accepted
     (finding,) = found.findings
-    assert finding.kind == "long"
+    assert finding.kind == "long_scaled"
     named = re.search(r"reward factor ([0-9.e-]+)$", finding.message)
     assert named is not None
     factor = LengthScaling().factors(batch)[-1]

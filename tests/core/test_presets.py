@@ -11,7 +11,6 @@ from grpo_guard import (
     CodeVerifier,
     Completion,
     EvidenceLedger,
-    FrequentFindings,
     LengthVerifier,
     LogProbBoundVerifier,
     Policy,
@@ -23,6 +22,7 @@ from grpo_guard import (
     StandingVerifier,
     presets,
 )
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
@@ -50,15 +50,12 @@ def said(verdict):
 
 def test_different_weights_is_the_stack_that_was_measured(tmp_path):
     guard = presets.different_weights(state=tmp_path / "new")
-    ledgers = [
-        EvidenceLedger(tmp_path / f"{name}.sqlite") for name in ("ledger", "sums", "answers")
-    ]
-    kinds = ("taken_back", "wrong_textual", "wrong_inequality")
+    ledger, store = EvidenceLedger(tmp_path / "ledger.sqlite"), NodeStore(tmp_path)
     old = AllOf(
-        StandingVerifier(ledgers[0]),
+        StandingVerifier(ledger),
         ScreensVerifier(),
-        FrequentFindings(ArithmeticVerifier(), ledgers[1], kinds=kinds),
-        FrequentFindings(AnswerWordsVerifier(), ledgers[2], kinds=["answer_words"]),
+        ArithmeticVerifier(store=store),
+        AnswerWordsVerifier(store=store),
         CodeVerifier(),
         RecurrenceVerifier(),
         LengthVerifier(),
@@ -66,7 +63,7 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
     rejected = 0
     for round in range(3):
         verdicts = supervised(old, batch(round))
-        ledgers[0].record(batch(round), verdicts)
+        ledger.record(batch(round), verdicts)
         review = guard.review(batch(round))
         assert [said(v) for v in review.verdicts] == [said(v) for v in verdicts]
         rejected += sum(v.rejected for v in verdicts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias, get_args
+from functools import partial
+from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import is_right
@@ -15,8 +16,9 @@ from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.notation import Rational
 from grpo_guard.content.arithmetic.words import statements
+from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
+from grpo_guard.content.severity import ARITHMETIC, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
 Textual: TypeAlias = Literal["off", "report", "judge"]
@@ -25,7 +27,7 @@ MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
 
 
-class ArithmeticVerifier(CompletionVerifier):
+class ArithmeticVerifier(RuleVerifier):
     """Rejects completions with a wrong equation on the way to a right answer.
 
     For MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and goes on
@@ -36,11 +38,12 @@ class ArithmeticVerifier(CompletionVerifier):
 
     Weak honest models write wrong equations too, but these usually lead them to wrong answers.
     By default, therefore, a wrong equation rejects only beside an answer that is right all the
-    same; the others are left to the reward, and reported. Without a ``reference`` the flow of
-    values decides instead: the text goes on with the true value and never with the stated one. A
-    wrong equation that the text itself takes back and corrects is reported, as ``taken_back``, and
-    never rejects, nor does an inequality that does not hold (``wrong_inequality``);
-    `FrequentFindings` rejects where one node does it all the time.
+    same, as ``wrong_equation``; the others are left to the reward, and reported as
+    ``wrong_without_gain``. Without a ``reference`` the flow of values decides instead: the text
+    goes on with the true value and never with the stated one. What the text itself takes back and
+    corrects (``taken_back``), a wrong statement in words (``wrong_textual``) and an inequality that
+    does not hold (``wrong_inequality``) are counted: they reject where one node has them far more
+    often than the others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on everything it has no words for would switch the whole guard off.
@@ -52,21 +55,23 @@ class ArithmeticVerifier(CompletionVerifier):
     an equation that is put as a question.
 
     Args:
-        on_wrong: ``"answer_right"`` as above; ``"reject"`` for any wrong equation; ``"ignore"``
-            to report only.
+        on_wrong: ``"answer_right"`` as above. Short for a severity of both kinds of wrong equation:
+            ``"reject"``, or ``"ignore"`` to report them.
         textual: Arithmetic in words ("two cows and two pigs make five animals"): ``"report"`` as
-            findings that decide nothing, since words are less certain than signs; ``"judge"`` to
-            treat it like an equation; ``"off"``.
+            ``wrong_textual``, since words are less certain than signs; ``"judge"`` to treat it like
+            an equation; ``"off"``.
         max_chars: Longer texts are rejected as OVERLONG and not read: their length is their
             author's doing.
         max_findings: At most so many findings per completion, >= 1.
+        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
         ValueError: an argument is not one of these.
     """
 
     name = "arithmetic"
-    judges_alone = True
+    KINDS = frozenset(ARITHMETIC)
+    looks_alone = True
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class ArithmeticVerifier(CompletionVerifier):
         textual: Textual = "report",
         max_chars: int = MAX_CHARS,
         max_findings: int = MAX_FINDINGS,
+        **rules: Unpack[RuleOptions],
     ) -> None:
         for name, value, allowed in (
             ("on_wrong", on_wrong, get_args(OnWrong)),
@@ -85,12 +91,15 @@ class ArithmeticVerifier(CompletionVerifier):
         for name, limit in (("max_chars", max_chars), ("max_findings", max_findings)):
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise ValueError(f"{name}: expected an integer >= 1, got {limit!r}")
-        self.on_wrong = on_wrong
+        if on_wrong != "answer_right":
+            severity = "reject" if on_wrong == "reject" else "report"
+            rules = short_form(rules, severity, ("wrong_equation", "wrong_without_gain"))
+        super().__init__(**rules)
         self.textual = textual
         self.max_chars = max_chars
         self.max_findings = max_findings
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion; no p-value, since nothing here is left to chance."""
         return [self._judge(completion) for completion in batch]
 
@@ -101,42 +110,36 @@ class ArithmeticVerifier(CompletionVerifier):
             return reject(self.name, Cause.OVERLONG, message)
         found = equations(text)
         said = [] if self.textual == "off" else statements(text, found)
-        unequal = [_inequality(text, one) for one in wrong_inequalities(fold(text))]
-        if all(equation.right for equation in (*found, *said)):
-            return accept(self.name, findings=tuple(unequal[: self.max_findings]))
         judged = sorted(found + said, key=_place) if self.textual == "judge" else found
-        flow = Flow(text, judged) if any(not e.right for e in judged) else None
-        deciding: list[int] = []
-        shown: list[Finding] = []
-        if flow is not None:
-            has_reference = completion.reference is not None
-            right = completion.reference is not None and is_right(text, completion.reference)
-            order = range(len(flow.wrong))
-            deciding = [at for at in order if self._decides(flow, at, has_reference, right)]
-            # Those that decide come first.
-            others = sorted(set(order) - set(deciding))
-            spoken = {id(equation) for equation in said}
-            for at in (*deciding, *others)[: self.max_findings]:
-                kind = "wrong_textual" if id(flow.wrong[at]) in spoken else "wrong_equation"
-                kind = "taken_back" if flow.is_taken_back(at) else kind
-                shown.append(_finding(text, flow.wrong[at], kind, flow, at))
+        shown: list[tuple[str, Callable[[str], Finding]]] = []
+        if any(not equation.right for equation in judged):
+            flow = Flow(text, judged)
+            right = None
+            if completion.reference is not None:
+                right = is_right(text, completion.reference)
+            for at, equation in enumerate(flow.wrong):
+                made = partial(_finding, text, equation, flow=flow, at=at)
+                shown.append((_kind(flow, at, right), made))
+            # Those that reject come first.
+            shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":
-            room = self.max_findings - len(shown)
             wrong = [statement for statement in said if not statement.right]
-            shown += [_finding(text, statement, "wrong_textual") for statement in wrong[:room]]
-        shown += unequal[: self.max_findings - len(shown)]
-        verdict = reject if deciding else accept
-        return verdict(self.name, findings=tuple(shown))
+            shown += [("wrong_textual", partial(_finding, text, one)) for one in wrong]
+        unequal = wrong_inequalities(fold(text))
+        shown += [("wrong_inequality", partial(_inequality, text, one)) for one in unequal]
+        kept = self.kept([kind for kind, _ in shown], self.max_findings)
+        findings = tuple(made(kind) for kind, made in map(shown.__getitem__, kept))
+        return accept(self.name, findings=findings)
 
-    def _decides(self, flow: Flow, at: int, has_reference: bool, right: bool) -> bool:
-        if self.on_wrong == "ignore" or flow.is_taken_back(at):
-            return False
-        if self.on_wrong == "reject":
-            return True
-        if has_reference:
-            return right
+
+def _kind(flow: Flow, at: int, right: bool | None) -> str:
+    """What a wrong equation is beside an answer that is right, wrong, or not known to be either."""
+    if flow.is_taken_back(at):
+        return "taken_back"
+    if right is None:
         true_later, stated_later = flow.goes_on_with(at)
-        return true_later and not stated_later
+        right = true_later and not stated_later
+    return "wrong_equation" if right else "wrong_without_gain"
 
 
 def _place(equation: Equation) -> tuple[int, int]:
@@ -161,11 +164,11 @@ def _finding(
     return Finding(kind, message, char_span=equation.span)
 
 
-def _inequality(text: str, found: Inequality) -> Finding:
+def _inequality(text: str, found: Inequality, kind: str) -> Finding:
     start, end = found.span
     values = f"{_shown(found.left)} and {_shown(found.right)}"
     message = f"{_printable(text[start:end])!r} does not hold between {values}"
-    return Finding("wrong_inequality", message, char_span=found.span)
+    return Finding(kind, message, char_span=found.span)
 
 
 def _printable(text: str) -> str:

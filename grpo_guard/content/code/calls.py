@@ -16,7 +16,7 @@ from grpo_guard.content.code.annotations import check_annotations
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.patterns import check_patterns
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
@@ -269,8 +269,7 @@ def _classes(program: Program, source: Source, shift: int) -> list[Note]:
                 message = f"{statement.name} runs where nothing looks like a call"
                 span = source.span(statement, shift)
                 bad = statement.name.startswith("__reduce")
-                weight = Weight.REJECTS if bad else Weight.DECORATION
-                notes.append(Note("hidden_call", message, *span, weight))
+                notes.append(Note("hidden_call" if bad else "attribute_hook", message, *span))
     return notes
 
 

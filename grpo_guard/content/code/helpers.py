@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
@@ -84,8 +84,7 @@ def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
         if library:
             message += f", one of {len(operators)} such helpers: a library written into the program"
         kind = "operator_library" if library else "operator_helper"
-        weight = Weight.REJECTS if library else Weight.DECORATION
-        notes.append(Note(kind, message, start, end, weight))
+        notes.append(Note(kind, message, start, end))
     return notes
 
 

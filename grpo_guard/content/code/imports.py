@@ -13,7 +13,7 @@ from typing import Final
 
 from grpo_guard.content.code.modules import Modules, public_members
 from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.reachability import Liveness
 from grpo_guard.content.code.scope import Scope
@@ -208,5 +208,5 @@ def check_undefined(
             notes.append(Note("undefined_call", message, start, end))
         else:
             message = f"uses {name.id[:60]}, which nothing defines"
-            notes.append(Note("undefined_name", message, start, end, Weight.HARMLESS))
+            notes.append(Note("undefined_name", message, start, end))
     return notes

@@ -8,7 +8,7 @@ from typing import Final
 
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
 
@@ -68,8 +68,8 @@ def check_lookups(
                 continue
             # getattr(self, name) is how a class dispatches; what it can reach is its own.
             own = isinstance(target, ast.Name) and target.id in ("self", "cls")
-            weight = Weight.DECORATION if own and problem == _COMPUTED else Weight.REJECTS
-            notes.append(Note("computed_attribute", message, *source.span(call, shift), weight))
+            kind = "own_attribute" if own and problem == _COMPUTED else "computed_attribute"
+            notes.append(Note(kind, message, *source.span(call, shift)))
     for node, scope in program.loads:
         if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
             message = f"passes {node.id} on as a value"

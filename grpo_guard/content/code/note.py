@@ -1,17 +1,8 @@
-"""What a check says about one place in a program, and how much it weighs."""
+"""What a check says about one place in a program."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-
-
-class Weight(IntEnum):
-    """Whether a note decides."""
-
-    HARMLESS = 0  # honest beginners do it: an unused variable, an unused standard import
-    DECORATION = 1  # odd, but honest by itself; two different kinds together reject
-    REJECTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +16,4 @@ class Note:
     message: str
     start: int
     end: int
-    weight: Weight = Weight.REJECTS
     subject: str = ""

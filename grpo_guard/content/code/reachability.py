@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from grpo_guard.content.code.fold import truth_of
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.scope import Scope
 from grpo_guard.content.code.source import Source
@@ -105,7 +105,7 @@ def _never_called(program: Program, source: Source, live: Liveness, shift: int) 
         if scope.kind == "function" and scope.parent is program.module and not live.runs(scope):
             start, end = source.span(scope.node, shift)
             message = f"defines {scope.name[:60]}, which is never called"
-            notes.append(Note("never_called", message, start, end, Weight.DECORATION, scope.name))
+            notes.append(Note("never_called", message, start, end, scope.name))
     return notes
 
 
@@ -133,7 +133,6 @@ def _unreachable(program: Program, source: Source, shift: int) -> list[Note]:
             "holds code that can never run",
             source.span(first, shift)[0],
             source.span(last, shift)[1],
-            Weight.DECORATION,
         )
         for first, last in dead
     ]
@@ -153,14 +152,14 @@ def _unused(program: Program, source: Source, shift: int) -> list[Note]:
             seen.add(name.id)
             start, end = source.span(name, shift)
             message = f"gives {name.id[:60]} a value that never reaches the output"
-            notes.append(Note("unused_value", message, start, end, Weight.HARMLESS, name.id))
+            notes.append(Note("unused_value", message, start, end, name.id))
     for node, _ in program.imports:
         for alias in node.names:
             local = alias.asname or alias.name.partition(".")[0]
             if local not in needs and local != "*" and getattr(node, "module", "") != "__future__":
                 start, end = source.span(node, shift)
                 message = f"imports {local[:60]} and never uses it"
-                notes.append(Note("unused_import", message, start, end, Weight.HARMLESS, local))
+                notes.append(Note("unused_import", message, start, end, local))
     return notes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.code.calls import check_calls
@@ -15,7 +15,7 @@ from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined
 from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.payloads import check_payloads
 from grpo_guard.content.code.program import Program
@@ -27,20 +27,22 @@ from grpo_guard.content.code.stdin import only_read
 from grpo_guard.content.code.texts import Texts
 from grpo_guard.content.code.tokens import scan
 from grpo_guard.content.code.words import check_words
+from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
+from grpo_guard.content.severity import CODE, DECORATION, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 Reaction: TypeAlias = Literal["report", "reject"]
 
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
+BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
 # An honest solution may say how to get the packages that it is allowed to use.
 _INSTALL: Final = re.compile(r"\s*[$!%]?\s?pip3?\s+install((?:[ \t]+[A-Za-z_]\w{0,60}){1,20})\s*\Z")
 
 
-class CodeVerifier(CompletionVerifier):
+class CodeVerifier(RuleVerifier):
     """Rejects programs that import, reach or hide more than a solution needs. Static only.
 
     Python is looked for in ``<code>`` tags, fenced blocks and bare lines; every block is checked. A
@@ -54,8 +56,9 @@ class CodeVerifier(CompletionVerifier):
 
     Reported: code that cannot reach the answer, and a helper that only re-implements an operator.
     Honest programs have both (an unused helper, ``def add(a, b)``), each alone; two different kinds
-    of them in one program reject, and so do helpers for two or more operators. Unused variables and
-    undefined names that are never called are reported and never counted: weak models write them.
+    of them in one program reject, as ``decorated``, and so do helpers for two or more operators.
+    Unused variables and undefined names that are never called are reported and are no decoration:
+    weak models write them.
 
     What it cannot see: a phrase in a print or comment that asks for nothing ("best practice is to
     use the calc library"), a helper whose name comes from the question or means nothing at all, a
@@ -67,9 +70,11 @@ class CodeVerifier(CompletionVerifier):
     Args:
         allow: Module names added to the default list (see `modules.DEFAULT`), any member of theirs.
         imports: Module names in place of the default list.
-        on_decoration: ``"report"`` as above, or ``"reject"`` each piece of decoration.
-        on_broken: What a block that its author called Python and that does not parse is worth. The
-            default rejects: it earns no honest reward, and broken syntax must not be a way out.
+        on_decoration: ``"report"`` as above, or ``"reject"`` each piece of decoration: short for a
+            severity of its kinds.
+        on_broken: What a block that its author called Python and that does not parse is worth,
+            short for the severity of ``unparsable``. The default rejects: it earns no honest
+            reward, and broken syntax must not be a way out.
         require: Reject completions without code.
         stdin: The task feeds programs through standard input: ``input()``, and reading or looping
             over ``sys.stdin`` or ``open(0)``, are no finding; the rest of `sys` stays closed.
@@ -77,13 +82,15 @@ class CodeVerifier(CompletionVerifier):
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
+        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.
     """
 
     name = "code"
-    judges_alone = True
+    KINDS = frozenset(CODE)
+    looks_alone = True
 
     def __init__(
         self,
@@ -95,6 +102,7 @@ class CodeVerifier(CompletionVerifier):
         require: bool = False,
         stdin: bool = False,
         max_chars: int = 50_000,
+        **rules: Unpack[RuleOptions],
     ) -> None:
         for argument, value in (("on_decoration", on_decoration), ("on_broken", on_broken)):
             if value not in get_args(Reaction):
@@ -102,13 +110,16 @@ class CodeVerifier(CompletionVerifier):
         if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:
             raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
         self.modules = Modules.build(allow, imports)
-        self.on_decoration = on_decoration
-        self.on_broken = on_broken
+        if on_decoration == "reject":
+            rules = short_form(rules, "reject", DECORATION)
+        if on_broken == "report":
+            rules = short_form(rules, "report", ["unparsable"])
+        super().__init__(**rules)
         self.require = require
         self.stdin = stdin
         self.max_chars = max_chars
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Samples of one prompt repeat each other: the same text is looked at once per batch.
         verdicts: dict[str, Verdict] = {}
         for completion in batch:
@@ -201,7 +212,7 @@ class CodeVerifier(CompletionVerifier):
         inner = read(parsed.tree)
         inner.module.bound.update(program.module.bound)
         found = self._check(inner, source, 0, names)
-        return [replace(n, start=0, end=0) for n in found if n.weight is Weight.REJECTS]
+        return [replace(n, start=0, end=0) for n in found if self._decides(n.kind)]
 
     def _broken(self, block: Block, source: Source, problem: str, too_deep: bool) -> list[Note]:
         notes = scan(source, self.modules)
@@ -209,24 +220,34 @@ class CodeVerifier(CompletionVerifier):
             # Lines that were only taken for Python. What they do import still counts.
             return [note for note in notes if note.kind == "unlisted_import"]
         notes += check_words(None, Texts(None, source), source, self.modules, 0)
-        rejects = too_deep or self.on_broken == "reject"
-        weight = Weight.REJECTS if rejects else Weight.HARMLESS
-        note = Note("unparsable", f"the code does not parse: {problem}", 0, len(block.text), weight)
-        return [*notes, note]
+        # Deep nesting is its author's doing and no slip: never a way out of being read.
+        kind = "nested_too_deeply" if too_deep else "unparsable"
+        return [*notes, Note(kind, f"the code does not parse: {problem}", 0, len(block.text))]
 
     def _decide(self, notes: list[Note]) -> Verdict:
-        decoration = {note.kind for note in notes if note.weight is Weight.DECORATION}
-        together = len(decoration) > 1 or (bool(decoration) and self.on_decoration == "reject")
-        rejecting = together or any(note.weight is Weight.REJECTS for note in notes)
+        decoration = [note for note in notes if note.kind in DECORATION]
+        if len(kinds := {note.kind for note in decoration}) > 1:
+            first = min(decoration, key=lambda note: note.start)
+            message = f"several kinds of decoration together: {', '.join(sorted(kinds))}"
+            notes = [*notes, Note("decorated", message, first.start, first.end)]
+        notes = sorted(notes, key=lambda note: (*self._rank(note.kind), note.start, note.end))
         findings = tuple(
-            Finding(note.kind, note.message, char_span=(note.start, note.end))
-            for note in sorted(notes, key=lambda note: (-note.weight, note.start, note.end))
+            Finding(note.kind, note.message, char_span=(note.start, note.end)) for note in notes
         )[:MAX_FINDINGS]
+        rejecting = {n.kind for n in notes if self.severities[n.kind] is Severity.REJECT}
         if not rejecting:
             return accept(self.name, findings=findings)
-        broken = any(n.kind == "unparsable" and n.weight is Weight.REJECTS for n in notes)
-        cause = Cause.MALFORMED if broken else Cause.JUDGED
-        return reject(self.name, cause, findings=findings)
+        broken = not rejecting.isdisjoint(BROKEN)
+        return reject(self.name, Cause.MALFORMED if broken else Cause.JUDGED, findings=findings)
+
+    def _rank(self, kind: str) -> tuple[bool, bool, bool]:
+        """What decides comes first, and is not cut off behind what does not."""
+        severity = self.severities[kind]
+        decides = severity is not Severity.REJECT, severity is not Severity.COUNT
+        return *decides, kind not in DECORATION
+
+    def _decides(self, kind: str) -> bool:
+        return self.severities[kind] is not Severity.REPORT
 
 
 def _moved(note: Note, by: int) -> Note:

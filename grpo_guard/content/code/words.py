@@ -8,7 +8,7 @@ from typing import Final
 
 from grpo_guard.content.code.instructions import SKELETON, address, instruction
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note, Weight
+from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.payloads import encoded_text, hidden_code
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
@@ -62,7 +62,7 @@ def _strings(program: Program, texts: Texts, source: Source, shift: int) -> list
             notes.append(Note("instruction", said, *source.span(node, shift)))
         elif link := address(text):
             span = source.span(node, shift)
-            notes.append(Note("address", link, *span, Weight.DECORATION))
+            notes.append(Note("address", link, *span))
     if texts.may_instruct and not notes:
         # "Please ignore " + "the previous instructions"
         for operation in program.operations[:500]:
@@ -79,7 +79,7 @@ def _comment(text: str, start: int, end: int, texts: Texts, modules: Modules) ->
     if texts.may_encode and (encoded := encoded_text(text)):
         return [Note("encoded_payload", encoded, start, end)]
     if texts.may_instruct and (link := address(text)):
-        return [Note("address", link, start, end, Weight.DECORATION)]
+        return [Note("address", link, start, end)]
     if not texts.may_hold_code:
         return []
     if match := _COMMENTED_IMPORT.search(text):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import Comparison
@@ -13,9 +13,10 @@ from grpo_guard.content.length.groups import Group, Member, RewardOf, reward_in_
 from grpo_guard.content.length.redundancy import Redundancy, Subject, compressed, measure
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.statistics import Excess
+from grpo_guard.content.rules import RuleOptions, RuleVerifier
+from grpo_guard.content.severity import LENGTH, Severity
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 OnLong: TypeAlias = Literal["reject", "scale"]
 
@@ -38,7 +39,7 @@ _EXPLAINED = 0.6
 _COMPRESSIBLE = 0.4
 
 
-class LengthVerifier(CompletionVerifier):
+class LengthVerifier(RuleVerifier):
     """Rejects blatant padding, and scales the reward of what is merely long.
 
     Against the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
@@ -66,7 +67,7 @@ class LengthVerifier(CompletionVerifier):
         alpha: Chance of rejecting an honest completion for its length alone, in (0, 0.5).
         on_long: What becomes of completions that are long but not blatant. ``"reject"``: nothing,
             they are accepted; only the blatant reject. ``"scale"``: they are accepted with a
-            finding ``long`` that names the factor which `LengthScaling` gives their reward.
+            finding ``long_scaled`` that names the factor which `LengthScaling` gives their reward.
         min_peers: Equals from other nodes to compare with; where there are fewer, all others of
             the prompt count, and padding has to be plain.
         reward_of: Reward of a completion, to compare equals with equals; None = by ``reference``.
@@ -74,12 +75,14 @@ class LengthVerifier(CompletionVerifier):
             yourself: from a peer it is a claim.
         memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
         scaling: The factors under ``"scale"``.
+        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
         ValueError: an argument is out of range.
     """
 
     name = "length"
+    KINDS = frozenset(LENGTH)
 
     def __init__(
         self,
@@ -91,7 +94,9 @@ class LengthVerifier(CompletionVerifier):
         reward_key: str | None = None,
         memory: NodeMemory | bool | None = None,
         scaling: LengthScaling | None = None,
+        **rules: Unpack[RuleOptions],
     ) -> None:
+        super().__init__(**rules)
         if not 0 < alpha < 0.5:
             raise ValueError(f"LengthVerifier.alpha: expected a number in (0, 0.5), got {alpha!r}")
         if on_long not in ("reject", "scale"):
@@ -107,7 +112,7 @@ class LengthVerifier(CompletionVerifier):
         self.min_peers = min_peers
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
         # A file can only say yes or no.
-        self.memory = NodeMemory() if memory is True else memory or None
+        self.memory = NodeMemory(store=self.store) if memory is True else memory or None
         self.scaling = scaling or LengthScaling()
 
     @property
@@ -118,7 +123,25 @@ class LengthVerifier(CompletionVerifier):
             "Policy(on_long='scale') judge length"
         )
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def state_dict(self) -> dict[str, Any]:
+        """What is counted, and the nodes' records, as plain JSON values."""
+        lengths = None if self.memory is None else self.memory.state_dict()
+        return {**super().state_dict(), "lengths": lengths}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is not of that form, or of a verifier with a memory where this has none.
+        """
+        super().load_state_dict(state)
+        lengths = state.get("lengths")
+        if (lengths is None) is not (self.memory is None):
+            raise ValueError("length: expected the state of a verifier with the same memory")
+        if self.memory is not None:
+            self.memory.load_state_dict(lengths)  # type: ignore[arg-type]
+
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         comparison = Comparison(batch, self.reward_of, self.min_peers)
         convicted: dict[str, float] = {}
         if self.memory is not None:
@@ -159,32 +182,51 @@ class _GroupJudge:
     def verdict(self, member: Member) -> Verdict:
         name = self.verifier.name
         peers, found = self.comparison.of(member, self.group)
-        redundant = self._redundant(member, found)
-        if redundant is not None:
-            return reject(name, findings=(redundant,))
+        shown: list[Finding] = []
+        # What rejects is the last that is looked for; what does not must not hide what would.
+        for finding in self._findings(member, peers, found):
+            shown.append(finding)
+            if self.verifier.severities[finding.kind] is Severity.REJECT:
+                # Padding and a node's record are rules: the p-value of the length is not theirs,
+                # and a shared budget must not overrule them by it.
+                by_length = found is not None and finding.kind == "long"
+                p_value = found.p_value if found is not None and by_length else None
+                return reject(name, p_value=p_value, findings=(finding, *shown[:-1]))
         if found is None:
-            return abstain(name, Cause.UNINFORMATIVE, "no other completion of this prompt")
-        finding = self._too_long(member, found) or self._padded(member, peers, found)
-        if finding is not None:
-            # Padding and a node's record are rules: the p-value of the length is not theirs, and a
-            # shared budget must not overrule them by it.
-            p_value = found.p_value if finding.kind == "long" else None
-            return reject(name, p_value=p_value, findings=(finding,))
-        return accept(name, p_value=found.p_value, findings=self._scaled(member, found))
+            message = "no other completion of this prompt"
+            return abstain(name, Cause.UNINFORMATIVE, message, findings=tuple(shown))
+        p_value = None if shown else found.p_value
+        return accept(name, p_value=p_value, findings=(*shown, *self._scaled(member, found)))
 
-    def _too_long(self, member: Member, found: Excess) -> Finding | None:
+    def _findings(
+        self, member: Member, peers: Sequence[Member], found: Excess | None
+    ) -> Iterator[Finding]:
+        if (redundant := self._redundant(member, found)) is not None:
+            yield redundant
+        if found is None:
+            return
+        for one in (self._long(member, found), self._long_node(member, found)):
+            if one is not None:
+                yield one
+        if (padded := self._padded(member, peers, found)) is not None:
+            yield padded
+
+    def _long(self, member: Member, found: Excess) -> Finding | None:
+        if found.p_value >= self.verifier.alpha:
+            return None
         text = self.batch[member.index].text
-        if found.p_value < self.verifier.alpha:
-            message = f"{_times(found)}; chance for honest work {found.p_value:.1e}"
-            return Finding("long", message, char_span=(0, len(text)) if text else None)
+        message = f"{_times(found)}; chance for honest work {found.p_value:.1e}"
+        return Finding("long", message, char_span=(0, len(text)) if text else None)
+
+    def _long_node(self, member: Member, found: Excess) -> Finding | None:
         evidence = self.convicted.get(member.node) if member.node is not None else None
-        if evidence is not None and found.ratio > 1:
-            message = (
-                f"{_times(found)}, from a node whose work is longer than most others' "
-                f"(e-value {evidence:.1e})"
-            )
-            return Finding("long_node", message)
-        return None
+        if evidence is None or found.ratio <= 1:
+            return None
+        message = (
+            f"{_times(found)}, from a node whose work is longer than most others' "
+            f"(e-value {evidence:.1e})"
+        )
+        return Finding("long_node", message)
 
     def _padded(self, member: Member, peers: Sequence[Member], found: Excess) -> Finding | None:
         if found.p_value > _SUSPECT_P or found.ratio < _SUSPECT_RATIO:
@@ -227,7 +269,7 @@ class _GroupJudge:
         factor = self.factors[member.index]
         if factor >= 1:
             return ()
-        return (Finding("long", f"{_times(found)}; reward factor {factor:.4g}"),)
+        return (Finding("long_scaled", f"{_times(found)}; reward factor {factor:.4g}"),)
 
     def _measure(self, index: int) -> Redundancy:
         if self._subject is None:

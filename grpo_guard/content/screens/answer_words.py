@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Unpack
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import Answer
+from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
 from grpo_guard.content.screens.view import shown, word_set
+from grpo_guard.content.severity import ANSWER_WORDS
 from grpo_guard.verdict import Finding, Verdict, accept
-from grpo_guard.verifier import CompletionVerifier
 
 MAX_CHARACTERS = 1_000_000
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -31,32 +33,33 @@ _UNITS = word_set(
 )
 
 
-class AnswerWordsVerifier(CompletionVerifier):
-    """Reports words in a numeric answer that are neither the question's nor a unit.
+class AnswerWordsVerifier(RuleVerifier):
+    """Counts words in a numeric answer that are neither the question's nor a unit.
 
-    A reward reads "54 good cows" as 54, and every reader of the answer reads the rest. It never
-    rejects by itself: models differ in how they write an answer, and a unit that the question
-    spells otherwise is no poison. Under `FrequentFindings` it rejects where one node has such words
-    far more often than its peers. A word of the question is recognised by its first three letters,
+    A reward reads "54 good cows" as 54, and every reader of the answer reads the rest. One
+    such answer does not reject: models differ in how they write an answer, and a unit that the
+    question spells otherwise is no poison. Where one node has such words far more often than its
+    peers, they do. A word of the question is recognised by its first three letters,
     so that "cow" excuses "cows".
 
     Sees nothing in answers without a number, and no word of the question put where it misleads.
 
     Args:
         formats: How this task writes answers, as for `ScreensVerifier`.
-
-    Example:
-        >>> ledger = EvidenceLedger("answers.sqlite")
-        >>> FrequentFindings(AnswerWordsVerifier(), ledger, kinds=["answer_words"])
+        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
     """
 
     name = "answer_words"
-    judges_alone = True
+    KINDS = frozenset(ANSWER_WORDS)
+    looks_alone = True
 
-    def __init__(self, *, formats: Sequence[AnswerFormat] = FORMATS) -> None:
+    def __init__(
+        self, *, formats: Sequence[AnswerFormat] = FORMATS, **rules: Unpack[RuleOptions]
+    ) -> None:
+        super().__init__(**rules)
         self.formats = tuple(formats)
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, each accepted; at most one finding per format of answers."""
         asked: dict[str, frozenset[str]] = {}
         return [accept(self.name, findings=tuple(self._findings(one, asked))) for one in batch]

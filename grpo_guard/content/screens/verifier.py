@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Unpack
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens import characters, judges
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
 from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
@@ -16,13 +17,13 @@ from grpo_guard.content.screens.languages import language_switch, script_switch
 from grpo_guard.content.screens.spelt import spelt_out
 from grpo_guard.content.screens.template_tokens import TemplateTokens
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
+from grpo_guard.content.severity import SCREENS
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 MAX_CHARACTERS = 1_000_000
 
 
-class ScreensVerifier(CompletionVerifier):
+class ScreensVerifier(RuleVerifier):
     """Rejects completions that hold what a solution has no use for, with the place of each find.
 
     Deterministic: the same text gets the same verdict everywhere, and nothing that a completion
@@ -44,13 +45,15 @@ class ScreensVerifier(CompletionVerifier):
         tokenizer: A transformers tokenizer, whose own special tokens are looked for too.
         formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
         max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
+        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
         ValueError: ``without`` names a screen that does not exist, or ``max_characters`` < 1.
     """
 
     name = "screens"
-    judges_alone = True
+    KINDS = frozenset(SCREENS)
+    looks_alone = True
 
     def __init__(
         self,
@@ -59,7 +62,9 @@ class ScreensVerifier(CompletionVerifier):
         tokenizer: Any = None,
         formats: Sequence[AnswerFormat] = FORMATS,
         max_characters: int | None = MAX_CHARACTERS,
+        **rules: Unpack[RuleOptions],
     ) -> None:
+        super().__init__(**rules)
         if max_characters is not None and max_characters < 1:
             raise ValueError(
                 f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
@@ -76,7 +81,7 @@ class ScreensVerifier(CompletionVerifier):
         self.max_characters = max_characters
         self.screens = {name: screen for name, screen in screens.items() if name not in without}
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         prompts: dict[int, str] = {}
         return [self._verdict(completion, prompts) for completion in batch]
 

@@ -1,7 +1,8 @@
-"""Findings that are forgiven once and not always, with the real arithmetic verifier."""
+"""Findings that count: forgiven once and not always, with the real arithmetic verifier."""
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
@@ -11,23 +12,24 @@ from hypothesis import strategies as st
 
 from grpo_guard import (
     AllOf,
+    AnswerWordsVerifier,
     ArithmeticVerifier,
     EvidenceLedger,
-    FrequentFindings,
     Guard,
     StandingVerifier,
 )
 from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.nodes.frequent import fisher
+from grpo_guard.nodes.counts import Counts, fisher
 from grpo_guard.nodes.standing import State
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import Cause
 
+REPORTED = dict.fromkeys(("taken_back", "wrong_textual", "wrong_inequality"), "report")
 RIGHT = "2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
 TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
 IN_WORDS = "Two cows and two cows make five cows. 4 + {n} = {m}.\n#### {m}"
 UNEQUAL = "2 + 2 > 4. 2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
-KINDS = ["taken_back", "wrong_textual", "wrong_inequality"]
 
 
 def completion(node, round, i, form=RIGHT, **fields):
@@ -49,9 +51,9 @@ def batch_of(round, shares, rng, form=TAKEN_BACK, each=16):
 
 @pytest.fixture
 def verifier(tmp_path):
-    ledger = EvidenceLedger(tmp_path / "sums.sqlite")
-    yield FrequentFindings(ArithmeticVerifier(), ledger, kinds=KINDS)
-    ledger.close()
+    verifier = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
+    yield verifier
+    verifier.counts().close()
 
 
 @pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS, UNEQUAL])
@@ -84,9 +86,7 @@ def test_threat_poison_of_the_first_batches_before_a_ledger_can_know(verifier):
 
 def test_the_test_within_a_batch_keeps_its_level(tmp_path):
     rng, lost, having = random.Random(0), 0, 0
-    verifier = FrequentFindings(
-        ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite"), kinds=KINDS
-    )
+    verifier = ArithmeticVerifier(store=NodeStore(tmp_path))
     for round in range(100):
         batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), 0.2), rng, each=6)
         verdicts = verifier.verify(batch)
@@ -110,29 +110,28 @@ def test_fisher_is_the_hypergeometric_tail(k, n, others, of_others):
 
 
 def test_who_stops_is_forgiven_again(tmp_path):
-    verifier = FrequentFindings(
-        ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite", half_life=5), kinds=KINDS
-    )
+    plain, counts = ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite", half_life=5)
+
+    def judged(batch):
+        verdicts = plain.look(batch)
+        found = [next(iter(v.findings), None) for v in verdicts]
+        return Counts(counts, 0.01).judged(batch, verdicts, found)
+
     rng = random.Random(0)
     honest = dict.fromkeys(("ann", "bob", "cid"), 0.02)
     for round in range(8):
-        verifier.verify(batch_of(round, {**honest, "dan": 0.9}, rng))
-    assert verifier.ledger.state("dan") is State.HARD
+        judged(batch_of(round, {**honest, "dan": 0.9}, rng))
+    assert counts.state("dan") is State.HARD
     for round in range(8, 40):
-        verifier.verify(batch_of(round, {**honest, "dan": 0.0}, rng))
-    assert verifier.verify([completion("dan", 41, 0, TAKEN_BACK)])[0].accepted
+        judged(batch_of(round, {**honest, "dan": 0.0}, rng))
+    assert judged([completion("dan", 41, 0, TAKEN_BACK)])[0].accepted
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
     found = 0
     for swarm in range(5):
-        verifier = FrequentFindings(
-            ArithmeticVerifier(),
-            EvidenceLedger(tmp_path / f"{swarm}.sqlite"),
-            kinds=KINDS,
-            batch_alpha=0,
-        )
+        verifier = ArithmeticVerifier(store=NodeStore(tmp_path / f"{swarm}"), batch_alpha=0)
         rng = random.Random(swarm)
         for round in range(25):
             batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), share), rng, each=8)
@@ -142,8 +141,7 @@ def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
 
 def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
     # Otherwise an honest model that corrects itself would be shut out for it.
-    memory = EvidenceLedger(tmp_path / "sums.sqlite")
-    arithmetic = FrequentFindings(ArithmeticVerifier(), memory, kinds=KINDS)
+    arithmetic = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
     guard = Guard(AllOf(StandingVerifier(ledger), arithmetic), ledger=ledger)
     rng = random.Random(0)
     shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "odd": 0.5}
@@ -152,7 +150,7 @@ def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledg
         batch = batch_of(round, shares, rng)
         rejected += sum(verdict.rejected for verdict in guard.review(batch).verdicts)
     assert rejected > 80
-    assert memory.state("odd") is State.HARD
+    assert arithmetic.counts().state("odd") is State.HARD
     assert ledger.state("odd") is State.CLEAR
 
 
@@ -163,15 +161,15 @@ def test_the_members_own_verdicts_stay_as_they_are(verifier):
         completion("mal", 0, 0, TAKEN_BACK),
         completion(None, 0, 0, TAKEN_BACK),
     ]
-    ours, plain = verifier.verify(batch), ArithmeticVerifier().verify(batch)
+    ours, plain = verifier.verify(batch), ArithmeticVerifier(severity=REPORTED).verify(batch)
     assert [(v.outcome, v.findings) for v in ours] == [(v.outcome, v.findings) for v in plain]
     assert verifier.name == "arithmetic"
     assert verifier.verify([]) == []
 
 
 def test_a_ledger_that_cannot_be_read_is_not_the_senders_fault(verifier):
-    path = verifier.ledger.path
-    verifier.ledger.close()
+    path = verifier.counts().path
+    verifier.counts().close()
     path.unlink()
     path.mkdir()
     plain, taken_back = verifier.verify(
@@ -182,26 +180,72 @@ def test_a_ledger_that_cannot_be_read_is_not_the_senders_fault(verifier):
     assert taken_back.cause is Cause.FAULT
 
 
-def test_kinds_are_asked_for(ledger):
-    with pytest.raises(ValueError, match="at least one kind"):
-        FrequentFindings(ArithmeticVerifier(), ledger, kinds=())
-    assert FrequentFindings(ArithmeticVerifier(), ledger, kinds="odd").kinds == {"odd"}
+def test_batches_without_nodes_open_nothing(tmp_path):
+    verifier = ArithmeticVerifier(store=NodeStore(tmp_path))
+    own = ArithmeticVerifier()
+    for rule in (verifier, own):
+        assert rule.verify([completion(None, 0, i, TAKEN_BACK) for i in range(8)])[0].accepted
+        assert rule.verify([]) == []
+    assert not list(tmp_path.iterdir())
+    assert own.store is None
+
+
+def test_without_a_store_each_has_one_of_its_own_also_where_threads_begin_together():
+    verifier, other = ArithmeticVerifier(), ArithmeticVerifier()
+    batch = batch_of(0, {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}, random.Random(0))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: verifier.verify(batch), range(8)))
+    for verdicts in answers:
+        assert [v.rejected for v in verdicts] == [c.node == "mal" for c in batch]
+    assert verifier.counts().path != other.counts().path
+
+
+def test_several_rules_count_in_books_of_their_own_in_one_file(tmp_path):
+    store = NodeStore(tmp_path)
+    rules = [ArithmeticVerifier(store=store), AnswerWordsVerifier(store=store)]
+    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
+    for round in range(8):
+        for rule in rules:
+            rule.verify(batch_of(round, shares, random.Random(round)))
+    assert [rule.counts().state("mal") for rule in rules] == [State.HARD, State.CLEAR]
+    assert {path.name for path in tmp_path.glob("*.sqlite")} == {"nodes.sqlite"}
+
+
+def test_the_file_is_there_again(tmp_path):
+    for round in range(8):
+        shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
+        batch = batch_of(round, shares, random.Random(round))
+        ArithmeticVerifier(store=NodeStore(tmp_path)).verify(batch)
+    again = ArithmeticVerifier(store=NodeStore(tmp_path))
+    assert again.verify([completion("mal", 9, 0, TAKEN_BACK)])[0].rejected
+    assert again.verify([completion("ann", 9, 0, TAKEN_BACK)])[0].accepted
 
 
 def test_from_a_guards_file(tmp_path):
-    memory = {"path": str(tmp_path / "sums.sqlite"), "kinds": KINDS, "alpha": 0.01}
-    leaf = {"type": "arithmetic", "frequent": memory}
     path = tmp_path / "guard.yaml"
 
-    def built(**parts):
-        path.write_text(yaml.safe_dump({"verifier": {"all": [{"type": "screens"}, leaf]}} | parts))
-        return GuardConfig.from_yaml(path).build()
+    def built(**leaf):
+        tree = {"verifier": {"type": "arithmetic", **leaf}}
+        path.write_text(yaml.safe_dump(tree))
+        return GuardConfig.from_yaml(path).build().verifier
 
-    frequent = built().verifier.members[1]
-    assert isinstance(frequent, FrequentFindings)
-    assert frequent.ledger.rules.alpha == 0.01
-    with pytest.raises(ConfigError, match="a file for each ledger"):
-        built(ledger={"path": memory["path"]})
-    memory["kind"] = "taken_back"
-    with pytest.raises(ConfigError, match=r"all\[1\].frequent: .* did you mean 'kinds'"):
-        built()
+    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
+    batch = batch_of(0, shares, random.Random(0))
+    assert sum(v.rejected for v in built().verify(batch)) == 16
+    assert not any(v.rejected for v in built(severity={"taken_back": "report"}).verify(batch))
+    said = built(batch_alpha=0, severity={"taken_back": "reject", "wrong_equation": "report"})
+    assert [v.rejected for v in said.verify(batch)] == [c.node == "mal" for c in batch]
+    with pytest.raises(ConfigError, match=r"severity: .* did you mean 'taken_back'"):
+        built(severity={"takenback": "report"})
+    with pytest.raises(ConfigError, match=r"severity.taken_back: expected one of .* 'cuont'; did"):
+        built(severity={"taken_back": "cuont"})
+    with pytest.raises(ConfigError, match="store: expected from Python alone"):
+        built(store=str(tmp_path))
+    memory = {"path": "sums.sqlite", "kinds": ["taken_back"]}
+    with pytest.raises(ConfigError, match=r"verifier.frequent: expected severity: {KIND: count}"):
+        built(frequent=memory)
+
+
+def test_the_old_name_says_what_took_its_place():
+    with pytest.raises(ImportError, match=r"FrequentFindings is gone: say severity={KIND: 'count'"):
+        from grpo_guard import FrequentFindings  # noqa: F401

@@ -1,26 +1,24 @@
-"""`FrequentFindings`: what one completion may do, and a node may not do again and again."""
+"""`Counts`: what one completion may do, and a node may not do again and again."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
-from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 FREQUENT_KIND = "frequent_finding"
 # Of one node's answers to one prompt: what is misread in one of them is misread in all.
 MOST_OF_PROMPT = 3
 
 
-class FrequentFindings(CompletionVerifier):
+class Counts:
     """Rejects completions with a finding that their node has far more often than its peers.
 
     Some findings must not reject by themselves, since honest work has them too: a wrong sum that is
@@ -28,8 +26,7 @@ class FrequentFindings(CompletionVerifier):
     Two rules end it. A batch in which a node has such findings more often than the others in it,
     by Fisher's exact test at ``batch_alpha``: a few rounds of poison may be enough to teach it. And
     a ledger of its own, which counts them per node and round, for who stays below that. Of such a
-    node the completions that have the finding are rejected, and no others. Everything else is the
-    member's verdict, unchanged.
+    node the completions that have the finding are rejected, and no others.
 
     These rejections are no evidence for the guard's own ledger, as those of `StandingVerifier` are
     none: an honest model with a habit of its own (one that corrects itself where others do not)
@@ -38,63 +35,36 @@ class FrequentFindings(CompletionVerifier):
     than three of its answers, and to be found hard the ledger's ``alpha``.
 
     Args:
-        member: Whose findings count, e.g. `ArithmeticVerifier`.
         ledger: For this alone; not the guard's own.
-        kinds: Of the findings that count, such as ``"taken_back"``.
         batch_alpha: Level of the test within a batch, in [0, 1); 0 = none. It needs batches of
             several nodes.
-
-    Raises:
-        ValueError: no kind is given, or the level is none.
-
-    Example:
-        >>> arithmetic = FrequentFindings(
-        ...     ArithmeticVerifier(), EvidenceLedger("sums.sqlite"), kinds=["taken_back"]
-        ... )
     """
 
-    timeout = None
-
-    def __init__(
-        self,
-        member: CompletionVerifier,
-        ledger: EvidenceLedger,
-        *,
-        kinds: Iterable[str],
-        batch_alpha: float = 0.01,
-    ) -> None:
-        self.kinds = frozenset([kinds] if isinstance(kinds, str) else kinds)
-        if not self.kinds:
-            raise ValueError("FrequentFindings.kinds: expected at least one kind, got none")
-        if not 0 <= batch_alpha < 1:
-            raise ValueError(
-                f"FrequentFindings.batch_alpha: expected a number in [0, 1), got {batch_alpha!r}"
-            )
-        self.member = member
+    def __init__(self, ledger: EvidenceLedger, batch_alpha: float) -> None:
         self.ledger = ledger
         self.batch_alpha = batch_alpha
-        self.name = member.name
 
-    @property
-    def author_can_abstain(self) -> str | None:
-        return self.member.author_can_abstain
-
-    @property
-    def steps_aside(self) -> bool:
-        return self.member.steps_aside
-
-    def check(self) -> None:
-        self.member.check()
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """The member's verdicts, and rejections of what a node has too often.
+    def judged(
+        self,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        counted: Sequence[Finding | None],
+    ) -> list[Verdict]:
+        """The verdicts, and rejections of what a node has too often.
 
         Abstains where the ledger cannot be read, on completions with such a finding alone.
+
+        Args:
+            batch: The completions, all that came together.
+            verdicts: What a rule said of each.
+            counted: The finding of each that counts; None where it has none.
         """
-        verdicts = supervised(self.member, batch)
-        counted = [self._counted(verdict) for verdict in verdicts]
         noted = [
-            verdict if verdict.abstained else reject(self.name) if found else accept(self.name)
+            verdict
+            if verdict.abstained
+            else reject(verdict.verifier)
+            if found
+            else accept(verdict.verifier)
             for verdict, found in zip(verdicts, counted, strict=True)
         ]
         self.ledger.record(batch, noted)
@@ -128,9 +98,6 @@ class FrequentFindings(CompletionVerifier):
             if k and fisher(k, n, all_having - k, all_sent - n) < self.batch_alpha
         )
 
-    def _counted(self, verdict: Verdict) -> Finding | None:
-        return next((f for f in verdict.findings if f.kind in self.kinds), None)
-
     def _judge(
         self, completion: Completion, verdict: Verdict, found: Finding, frequent: frozenset[str]
     ) -> Verdict:
@@ -140,7 +107,7 @@ class FrequentFindings(CompletionVerifier):
         try:
             hard = node in frequent or self.ledger.state(node) is State.HARD
         except LedgerError as error:
-            return abstain(self.name, Cause.FAULT, str(error)[:300])
+            return abstain(verdict.verifier, Cause.FAULT, str(error)[:300])
         if not hard:
             return verdict
         message = f"node {node[:80]!r} has {found.kind} more often than its peers, beyond chance"

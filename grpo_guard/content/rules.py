@@ -1,0 +1,220 @@
+"""`RuleVerifier`: rules find, and a table says what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypedDict
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.nodes.counts import Counts
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.registry import UnknownNameError, choose
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Cause, Outcome, Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+_opening = threading.Lock()
+
+
+class RuleOptions(TypedDict, total=False):
+    """What every rule takes beside its own options."""
+
+    severity: Mapping[str, str] | None
+    store: NodeStore | None
+    batch_alpha: float
+
+
+class RuleVerifier(CompletionVerifier):
+    """A verifier whose findings decide by their severity.
+
+    Subclasses implement `look`, and say in ``KINDS`` what it can find. A finding whose severity is
+    ``reject`` rejects; one whose is ``count`` rejects once its node has such findings more often
+    than its peers, beyond chance (`Counts`), of completions that have a node; ``report`` decides
+    nothing.
+
+    Args:
+        severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``, ``"count"``
+            or ``"report"``.
+        store: Where counts lie, in a book of the verifier's name. None = one of its own, which is
+            removed when the process ends, made when a completion with a node first comes.
+        batch_alpha: Level of the test within a batch for what counts, in [0, 1); 0 = none.
+
+    Raises:
+        ValueError: an argument is not one of these.
+
+    Attributes:
+        KINDS: What `look` can find.
+        looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
+            bounded amount of text a call, each with a time-out of its own; see `supervised`.
+        look_timeout: Seconds that one call of `look` may take.
+    """
+
+    KINDS: ClassVar[frozenset[str]] = frozenset()
+    # Counting needs the whole batch. Only `look` is shown portions and timed: under one time-out
+    # for all of them, one author's long texts would have everybody's batch abstained on.
+    timeout = None
+    look_timeout: float | None = 600.0
+    looks_alone: bool = False
+
+    def __init__(
+        self,
+        *,
+        severity: Mapping[str, str] | None = None,
+        store: NodeStore | None = None,
+        batch_alpha: float = 0.01,
+    ) -> None:
+        plain = isinstance(batch_alpha, int | float) and not isinstance(batch_alpha, bool)
+        if not plain or not 0 <= batch_alpha < 1:
+            raise ValueError(f"batch_alpha: expected a number in [0, 1), got {batch_alpha!r:.80}")
+        if store is not None and not isinstance(store, NodeStore):
+            raise ValueError(f"store: expected a NodeStore or None, got {store!r:.80}")
+        self.severities = {kind: SEVERITY[kind] for kind in sorted(self.KINDS)}
+        self.severities |= _given(self.KINDS, severity)
+        self.counting = frozenset(k for k, s in self.severities.items() if s is Severity.COUNT)
+        self.store = store
+        self.batch_alpha = batch_alpha
+        self._book = self.name if store is None else store.claim(self.name)
+        self._counts: Counts | None = None
+        self._look = _Look(self)
+
+    @abstractmethod
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, as if no severity were known, with all that is found.
+
+        An abstention, and what rejects for something else than findings of ``KINDS`` (a text that
+        is too long or empty), stands as it is. Of all others the findings decide; the cause and
+        p-value of a rejection that stays one are kept.
+        """
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, decided by the severity of what was found."""
+        verdicts = [decided(v, self.severities) for v in supervised(self._look, batch)]
+        if not self.counting or all(completion.node is None for completion in batch):
+            return verdicts
+        counted = [
+            next((f for f in verdict.findings if f.kind in self.counting), None)
+            for verdict in verdicts
+        ]
+        return self._opened().judged(batch, verdicts, counted)
+
+    def counts(self) -> EvidenceLedger | None:
+        """The ledger of what counts, opened if it is not yet; None where nothing counts."""
+        return self._opened().ledger if self.counting else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is counted, as plain JSON values.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        known = self.counting and (self.store is not None or self._counts is not None)
+        return {"counts": self._opened().ledger.state_dict() if known else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is not of that form, or of a rule that counts where this one does not.
+            LedgerError: it cannot be written.
+        """
+        counts = state.get("counts", self) if isinstance(state, dict) else self
+        if counts is self or (counts is not None and not self.counting):
+            got = type(state).__name__ if counts is self else "counts"
+            raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
+        if counts is not None:
+            self._opened().ledger.load_state_dict(counts)
+
+    def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
+        """Places of at most ``limit`` findings, in their order; what weighs least is left out.
+
+        Or many harmless findings, which are easily written, would push out the one that rejects.
+        """
+        ranks = [_RANKS[self.severities[kind]] for kind in kinds]
+        return sorted(sorted(range(len(kinds)), key=ranks.__getitem__)[:limit])
+
+    def _opened(self) -> Counts:
+        with _opening:  # of two stores that two threads made, one's counts would be lost
+            if self._counts is None:
+                self.store = self.store or NodeStore()
+                self._counts = Counts(self.store.ledger(self._book), self.batch_alpha)
+            return self._counts
+
+
+class _Look:
+    """A rule without its counting, as `supervised` runs it."""
+
+    def __init__(self, rule: RuleVerifier) -> None:
+        self.rule = rule
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def timeout(self) -> float | None:
+        return self.rule.look_timeout
+
+    @property
+    def judges_alone(self) -> bool:
+        return self.rule.looks_alone
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.rule.look(batch)
+
+
+_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
+    """The verdict as the severity of its findings has it.
+
+    An abstention stays one, and what was decided for something that no table knows stays so.
+
+    Args:
+        verdict: What a rule found.
+        severities: Of all kinds that it can find.
+    """
+    if verdict.abstained or not verdict.findings:
+        return verdict
+    if any(finding.kind not in severities for finding in verdict.findings):
+        return verdict
+    rejecting = [f for f in verdict.findings if severities[f.kind] is Severity.REJECT]
+    if bool(rejecting) is verdict.rejected:
+        return verdict
+    # A p-value speaks for the rule's own outcome: beside the other one, a shared budget would take
+    # it for a reason to turn that round again.
+    if not rejecting:
+        return replace(verdict, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, p_value=None)
+    others = [f for f in verdict.findings if severities[f.kind] is not Severity.REJECT]
+    return replace(verdict, outcome=Outcome.REJECT, p_value=None, findings=(*rejecting, *others))
+
+
+def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> RuleOptions:
+    """The options of a rule with one severity for some kinds, where none is said for them."""
+    said: object = rules.get("severity")
+    if not isinstance(said, Mapping | None):
+        return rules  # refused where severities are read
+    return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(said or {})}}
+
+
+def _given(kinds: Collection[str], severity: object) -> dict[str, Severity]:
+    if severity is None:
+        return {}
+    if not isinstance(severity, Mapping):
+        raise ValueError(f"severity: expected a mapping of kinds, got {severity!r:.80}")
+    given = {}
+    for kind, said in severity.items():
+        try:
+            choose(sorted(kinds), str(kind))
+        except UnknownNameError as error:
+            raise ValueError(f"severity: {error}") from None
+        try:
+            given[kind] = Severity(choose([one.value for one in Severity], str(said)))
+        except UnknownNameError as error:
+            raise ValueError(f"severity.{kind}: {error}") from None
+    return given

@@ -1,0 +1,271 @@
+"""One table decides what a finding does, and who runs a guard may override it."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_guard import (
+    AnswerWordsVerifier,
+    ArithmeticVerifier,
+    CodeVerifier,
+    Completion,
+    LengthVerifier,
+    ScreensVerifier,
+)
+from grpo_guard.content import severity as tables
+from grpo_guard.content.rules import RuleVerifier, decided
+from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.verdict import Cause, abstain, accept, reject
+from grpo_guard.verdict import Finding as Found
+
+ROOT = Path(__file__).parents[2]
+RULES = [
+    ArithmeticVerifier, AnswerWordsVerifier, ScreensVerifier, CodeVerifier, LengthVerifier,
+]  # fmt: skip
+# What stands in a finding though no table has it: decided elsewhere, and never overridden.
+OTHER = {"malformed", "overlong", "uninformative", "frequent_finding"}
+CONTENT = ROOT / "grpo_guard" / "content"
+
+
+def test_the_table_is_the_union_of_the_rules_own_kinds():
+    assert set(SEVERITY) == set().union(*(rule.KINDS for rule in RULES))
+    for name in ("ARITHMETIC", "ANSWER_WORDS", "SCREENS", "CODE", "LENGTH"):
+        # A kind that two rules share is one kind.
+        for kind, said in getattr(tables, name).items():
+            assert SEVERITY[kind] is said
+    assert set(SEVERITY.values()) == set(Severity)
+    assert tables.DECORATION <= CodeVerifier.KINDS
+    assert set(ScreensVerifier().screens) == ScreensVerifier.KINDS
+
+
+def kinds_in(path):
+    """First arguments of findings and notes, and what names given as such are assigned."""
+    tree, named = ast.parse(path.read_text()), {"kind"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Note", "Finding"):
+            yield from texts(node.args[0])
+        elif isinstance(node, ast.Assign):
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and target.id in named:
+                yield from texts(node.value)
+            elif isinstance(target, ast.Tuple) and getattr(target.elts[0], "id", "") in named:
+                yield from texts(node.value.elts[0])
+        elif isinstance(node, ast.FunctionDef) and node.name == "_in_text":  # of payloads.py
+            for value in (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)):
+                yield from texts(value.elts[0] if isinstance(value, ast.Tuple) else value)
+
+
+def texts(node):
+    if isinstance(node, ast.IfExp):
+        return {*texts(node.body), *texts(node.orelse)}
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else ()
+
+
+@pytest.mark.parametrize(
+    ("folder", "rule"),
+    [("code", CodeVerifier), ("screens", ScreensVerifier), ("length", LengthVerifier)],
+)
+def test_each_kind_in_the_source_is_in_the_table(folder, rule):
+    found = {kind for path in (CONTENT / folder).glob("*.py") for kind in kinds_in(path)}
+    missing = found - rule.KINDS - OTHER
+    assert missing - AnswerWordsVerifier.KINDS == set()
+    if rule is CodeVerifier:
+        assert len(found) > 35
+        assert rule.KINDS - found <= {"nested_too_deeply", "unparsable"} | found
+
+
+def test_each_kind_that_was_ever_found_is_in_the_table():
+    rules = {rule.name: rule for rule in RULES}
+    found = set()
+    for path in (ROOT / "tests" / "golden").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            name, *_, findings = json.loads(line)
+            if isinstance(name, str) and name in rules:
+                kinds = {kind for kind, *_ in findings}
+                assert kinds <= rules[name].KINDS | OTHER, line
+                found |= kinds
+    assert len(found) > 20
+
+
+WRONG = "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
+NO_GAIN = "2 + 2 = 5 cows. Then 5 + 3 = 8 cows.\n#### 8"
+TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + 3 = 7 cows.\n#### 7"
+PADDED = "Well now, let me think about it again. " * 60
+PLAIN = "Ann has 3 cows and buys 4 more, so she has 3 + 4 = 7 cows."
+HELPER = "<code>\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n</code>"
+DECORATED = HELPER.replace("print", "def unused():\n    pass\nprint")
+POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
+CASES = [
+    (ArithmeticVerifier, "wrong_equation", [WRONG]),
+    (ArithmeticVerifier, "wrong_without_gain", [NO_GAIN]),
+    (ArithmeticVerifier, "taken_back", [TAKEN_BACK]),
+    (ArithmeticVerifier, "wrong_textual", ["Two cows and two cows make five cows.\n#### 7"]),
+    (ArithmeticVerifier, "wrong_inequality", ["2 + 2 > 4. 3 + 4 = 7.\n#### 7"]),
+    (AnswerWordsVerifier, "answer_words", ["<answer>7 good cows</answer>"]),
+    (ScreensVerifier, "template_token", ["It is 7. <|im_start|>system"]),
+    (CodeVerifier, "stalls", ["<code>\nwhile True:\n    pass\n</code>"]),
+    (CodeVerifier, "decorated", [DECORATED]),
+    (CodeVerifier, "operator_helper", [HELPER]),
+    (CodeVerifier, "unparsable", ["<code>\nx = (1\n</code>"]),
+    (CodeVerifier, "unused_value", ["<code>\nx = 1\nprint(2)\n</code>"]),
+    (LengthVerifier, "redundant", [PADDED, PLAIN, PLAIN + " Yes.", PLAIN + " So 7."]),
+]
+
+
+@pytest.mark.parametrize(("rule", "kind", "texts"), CASES, ids=[kind for _, kind, _ in CASES])
+def test_what_is_said_of_a_kind_holds(rule, kind, texts):
+    prompt = "Ann has 3 cows and buys 4. How many cows does she have?"
+    batch = [Completion(prompt, text, reference="7") for text in texts]
+
+    def first(**said):
+        return rule(severity=said).verify(batch)[0]
+
+    plain = first()
+    assert kind in {f.kind for f in plain.findings}
+    assert plain.rejected == (SEVERITY[kind] is Severity.REJECT)
+    every = dict.fromkeys(rule.KINDS, "report")
+    assert first(**every).accepted
+    for said in ("report", "count"):  # without a node nothing is counted
+        assert first(**{**every, kind: said}).accepted
+    verdict = first(**{**every, kind: "reject"})
+    assert verdict.rejected
+    assert verdict.findings[0].kind == kind
+    assert {f.kind for f in verdict.findings} >= {kind}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "odd", "plain"),
+    [
+        (ArithmeticVerifier, "wrong_without_gain", NO_GAIN, WRONG.replace("5", "4")),
+        (AnswerWordsVerifier, "answer_words", "<answer>7 good cows</answer>", "<answer>7</answer>"),
+        (ScreensVerifier, "after_answer", f"So it is 7.\n#### 7{POSTSCRIPT}",
+         "So it is 7.\n#### 7"),
+        (CodeVerifier, "operator_helper", HELPER, "<code>\nprint(1 + 2)\n</code>"),
+    ],
+)  # fmt: skip
+def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain):
+    def batch(of_all):
+        return [
+            Completion(f"Question {i // 2}?", odd if of_all or node == "mal" else plain,
+                       node=node, reference="7", slot=i)
+            for node in ("ann", "bob", "cid", "mal") for i in range(12)
+        ]  # fmt: skip
+
+    counting = dict.fromkeys(rule.KINDS, "report") | {kind: "count"}
+    alone = batch(of_all=False)
+    verdicts = rule(severity=counting).verify(alone)
+    assert [v.rejected for v in verdicts] == [c.node == "mal" for c in alone]
+    assert verdicts[-1].findings[0].kind == "frequent_finding"
+    assert not any(v.rejected for v in rule(severity=counting).verify(batch(of_all=True)))
+
+
+def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
+    assert ArithmeticVerifier(on_wrong="reject").severities["wrong_without_gain"] == "reject"
+    assert ArithmeticVerifier(on_wrong="ignore").severities["wrong_equation"] == "report"
+    assert CodeVerifier(on_broken="report").severities["unparsable"] == "report"
+    assert CodeVerifier(on_broken="report").severities["nested_too_deeply"] == "reject"
+    for kind in tables.DECORATION:
+        assert CodeVerifier(on_decoration="reject").severities[kind] == "reject"
+    said = ArithmeticVerifier(on_wrong="reject", severity={"wrong_without_gain": "count"})
+    assert said.severities["wrong_without_gain"] == "count"
+    assert said.severities["wrong_equation"] == "reject"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"severity": {"takenback": "report"}}, "severity: .*did you mean 'taken_back'"),
+        ({"severity": {"stalls": "report"}}, "severity: expected one of .* got 'stalls'"),
+        ({"severity": {"taken_back": "rejects"}}, "severity.taken_back: .*did you mean 'reject'"),
+        ({"severity": {"taken_back": None}}, "severity.taken_back: expected one of reject"),
+        ({"severity": "report"}, "severity: expected a mapping of kinds, got 'report'"),
+        ({"severity": "report", "on_wrong": "reject"}, "severity: expected a mapping of kinds"),
+        ({"batch_alpha": 1}, r"batch_alpha: expected a number in \[0, 1\), got 1"),
+        ({"batch_alpha": "x"}, r"batch_alpha: expected a number in \[0, 1\), got 'x'"),
+        ({"store": "folder"}, "store: expected a NodeStore or None, got 'folder'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        ArithmeticVerifier(**options)
+
+
+def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
+    """Findings are cut after so many: an author would write that many others first."""
+    many = "\n".join(f"x{i} = {i}" for i in range(30))
+    code = f"<code>\n{many}\ndef unused():\n    pass\nprint(2)\n</code>"
+    strict = CodeVerifier(severity={"never_called": "reject"})
+    assert strict.verify([Completion("", code)])[0].rejected
+    mixed = " ".join(f"{i} + {i} = {3 * i}." for i in range(10, 40)) + " 2 + 2 > 4.\n#### 8"
+    strict = ArithmeticVerifier(severity={"wrong_inequality": "reject"})
+    (verdict,) = strict.verify([Completion("", mixed, reference="7")])
+    assert verdict.rejected
+    assert len(verdict.findings) == 20
+
+
+def test_threat_padding_that_is_only_reported_hides_no_length():
+    texts = [PADDED * 4, *(f"{PLAIN} {'So it is. ' * i}" for i in range(8))]
+    batch = [Completion("How many cows?", text) for text in texts]
+    reported = {"redundant": "report", "padded": "report"}
+    (verdict, *_) = LengthVerifier(severity=reported).verify(batch)
+    assert verdict.rejected
+    assert [f.kind for f in verdict.findings] == ["long", "redundant"]
+    (verdict, *_) = LengthVerifier(severity={**reported, "long": "report"}).verify(batch)
+    assert verdict.accepted
+    assert verdict.p_value is None  # or a shared budget would reject by it all the same
+    (verdict,) = LengthVerifier(severity={"redundant": "report"}).verify(batch[:1])
+    assert verdict.abstained  # still nothing to compare it with
+
+
+def test_what_is_decided_keeps_what_was_said_of_it():
+    severities = {"bad": Severity.REJECT, "odd": Severity.REPORT}
+    bad, odd = Found("bad", "b"), Found("odd", "o")
+    screened = reject("r", Cause.SCREENED, findings=(odd, bad), p_value=0.01)
+    assert decided(screened, severities) is screened
+    reported = decided(reject("r", Cause.SCREENED, findings=(odd,), p_value=0.01), severities)
+    assert reported == accept("r", findings=(odd,))
+    raised = decided(accept("r", findings=(odd, bad), p_value=0.5), severities)
+    assert raised == reject("r", findings=(bad, odd))
+    for other in (
+        abstain("r", Cause.FAULT, findings=(bad,)),
+        reject("r", Cause.OVERLONG, "too long"),
+        reject("r", Cause.MALFORMED, "", findings=(odd, Found("malformed", "m"))),
+        accept("r"),
+        accept("r", p_value=0.5),
+    ):
+        assert decided(other, severities) is other
+
+
+def test_nothing_overrides_what_is_no_finding():
+    every = dict.fromkeys(ScreensVerifier.KINDS, "report")
+    verdicts = ScreensVerifier(severity=every, max_characters=10).verify(
+        [Completion("", text) for text in ("", "\ud800", "x" * 11)]
+    )
+    assert all(v.rejected for v in verdicts)
+    every = dict.fromkeys(CodeVerifier.KINDS, "report")
+    assert CodeVerifier(severity=every, require=True).verify([Completion("", "no")])[0].rejected
+
+
+def test_a_rule_of_ones_own_needs_kinds_of_the_table():
+    class Mine(RuleVerifier):
+        name = "mine"
+        KINDS = frozenset({"homoglyph"})
+
+        def look(self, batch):
+            return [accept(self.name, findings=(Found("homoglyph", "x"),)) for _ in batch]
+
+    assert Mine().verify([Completion("", "t")])[0].rejected
+    assert Mine(severity={"homoglyph": "report"}).verify([Completion("", "t")])[0].accepted
+
+
+def test_a_reported_length_stays_accepted_where_it_is_scaled():
+    long = "Buying adds to what one has, and cows that are owned and bought make up the herd."
+    texts = [f"{PLAIN} {long}", *(PLAIN + end for end in (" Yes.", " So 7.", " Done now.", ""))]
+    batch = [Completion("How many cows?", text) for text in texts]
+    rule = LengthVerifier(on_long="scale")
+    verdicts = rule.verify(batch)
+    assert all(v.accepted for v in verdicts)
+    kinds = {f.kind for v in verdicts for f in v.findings}
+    assert kinds == {"long_scaled"}
