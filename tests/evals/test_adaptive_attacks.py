@@ -71,7 +71,10 @@ def test_poison_stands_where_its_span_says_and_keeps_the_reward(name: str) -> No
 def test_it_passes_the_checks_that_it_says_it_passes(name: str) -> None:
     """One of four nodes sends it in every slot; TEXT and MATH are caught by the same checks."""
     task, attack, rng = task_of(name), attack_of(name), random.Random(0)
-    verifier = AllOf(ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier())
+    # Without counting: these attacks are what `count` is for.
+    severity = dict.fromkeys(("taken_back", "wrong_inequality", "wrong_textual"), "report")
+    arithmetic = ArithmeticVerifier(severity=severity)
+    verifier = AllOf(ScreensVerifier(), arithmetic, CodeVerifier(), RecurrenceVerifier())
     rejected = sent = honest_rejected = 0
     for iteration in range(ROUNDS):
         batch, poison = [], []
