@@ -10,9 +10,10 @@ from typing import Any, ClassVar, TypedDict
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.nodes import copies
 from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Outcome, Verdict
@@ -78,7 +79,7 @@ class RuleVerifier(CompletionVerifier):
         self.counting = frozenset(k for k, s in self.severities.items() if s is Severity.COUNT)
         self.store = store
         self.batch_alpha = batch_alpha
-        self._book = self.name if store is None else store.claim(self.name)
+        self._book = book_name(self.name) if store is None else store.claim(self.name)
         self._counts: Counts | None = None
         self._look = _Look(self)
 
@@ -98,6 +99,8 @@ class RuleVerifier(CompletionVerifier):
             return verdicts
         counted = [
             next((f for f in verdict.findings if f.kind in self.counting), None)
+            if not verdict.abstained
+            else None
             for verdict in verdicts
         ]
         return self._opened().judged(batch, verdicts, counted)
@@ -126,8 +129,9 @@ class RuleVerifier(CompletionVerifier):
         if counts is self or (counts is not None and not self.counting):
             got = type(state).__name__ if counts is self else "counts"
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
-        if counts is not None:
-            self._opened().ledger.load_state_dict(counts)
+        known = self.counting and (self.store is not None or self._counts is not None)
+        if counts is not None or known:  # of before anything was counted: nothing is now
+            self._opened().ledger.load_state_dict(copies.NOTHING if counts is None else counts)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Places of at most ``limit`` findings, in their order; what weighs least is left out.
@@ -181,16 +185,16 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
     """
     if verdict.abstained or not verdict.findings:
         return verdict
-    if any(finding.kind not in severities for finding in verdict.findings):
+    rejecting = [f for f in verdict.findings if severities.get(f.kind) is Severity.REJECT]
+    if verdict.rejected and any(f.kind not in severities for f in verdict.findings):
         return verdict
-    rejecting = [f for f in verdict.findings if severities[f.kind] is Severity.REJECT]
     if bool(rejecting) is verdict.rejected:
         return verdict
     # A p-value speaks for the rule's own outcome: beside the other one, a shared budget would take
     # it for a reason to turn that round again.
     if not rejecting:
         return replace(verdict, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, p_value=None)
-    others = [f for f in verdict.findings if severities[f.kind] is not Severity.REJECT]
+    others = [f for f in verdict.findings if severities.get(f.kind) is not Severity.REJECT]
     return replace(verdict, outcome=Outcome.REJECT, p_value=None, findings=(*rejecting, *others))
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from grpo_guard.nodes.store import Remembers
 from grpo_guard.verifier import CompletionVerifier
 
 FORMAT: Final = 1
 _LEDGER: Final = "ledger"
+
+
+class Remembers(Protocol):
+    """What remembers something of nodes, and can say it as plain JSON values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is remembered."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put what `state_dict` gave in place of what is known."""
 
 
 def state_of(verifier: CompletionVerifier, ledger: object) -> dict[str, Any]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from grpo_guard.nodes.schema import TABLES, Book, transaction
+from grpo_guard.nodes.rounds import closed_rounds, read_clock
+from grpo_guard.nodes.schema import TABLES, Book, LedgerError, transaction
+from grpo_guard.nodes.standing import Mark, State
 
 FORMAT: Final = 1
+NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "tables": {table: [] for table in TABLES}}
 _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": bytes}
 
 
@@ -53,7 +56,7 @@ def load(connection: Book, state: dict[str, Any]) -> None:
                 table: [_row(row, columns[table]) for row in state["tables"][table]]
                 for table in TABLES
             }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(
                 f"ledger: expected what state_dict() gave, got {type(error).__name__}: "
                 f"{error!s:.80}"
@@ -68,6 +71,25 @@ def load(connection: Book, state: dict[str, Any]) -> None:
         connection.execute(
             "UPDATE @meta SET value = max(value, ?) + 1 WHERE key = 'pardons'", before or (0,)
         )
+        _require_sound(connection)
+
+
+def _require_sound(connection: Book) -> None:
+    """What the ledger reads of them at each batch has to hold, or it would be degraded for good.
+
+    Raises:
+        StateError: it does not.
+    """
+    try:
+        read_clock(connection)
+        closed_rounds(connection, -1, 2**62)  # which refuses counts that do not fit
+        for row in connection.execute("SELECT state, level, renewed, since FROM @marks"):
+            Mark(State(row[0]), *row[1:])
+        (pardons,) = connection.execute("SELECT value FROM @meta WHERE key = 'pardons'").fetchone()
+        if pardons > 2**40:
+            raise ValueError(f"{pardons} pardons")
+    except (ValueError, TypeError, LedgerError) as error:
+        raise StateError(f"ledger: expected what state_dict() gave, got {error!s:.80}") from None
 
 
 def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:

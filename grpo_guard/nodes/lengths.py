@@ -25,10 +25,9 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, Protocol
 
-from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.store import Kept, NodeStore
 
 FORMAT = 1
 BETS = (0.15, 0.4, 0.8)
@@ -83,13 +82,11 @@ class NodeMemory:
         self._wealth: dict[tuple[str, str], list[float]] = {}
         self._nodes: dict[str, None] = {}
         self._lock = threading.RLock()
-        self._store = store
-        self._kept_as = "" if store is None else store.claim("lengths")
+        self._kept = Kept(store, "lengths", self._state, self._take_up)
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        held = nullcontext() if self._store is None else self._store.held(self._kept_as, self)
-        with self._lock, held:
+        with self._lock, self._kept.held():
             met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
@@ -119,8 +116,8 @@ class NodeMemory:
     def state_dict(self) -> dict[str, Any]:
         """The evidence as plain JSON values."""
         with self._lock:
-            wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
-            return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
+            self._kept.refresh()
+            return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place of what is known.
@@ -128,6 +125,15 @@ class NodeMemory:
         Raises:
             ValueError: it is not of that form, or of more nodes than are followed.
         """
+        with self._lock, self._kept.held():
+            self._take_up(state)
+
+    def _state(self) -> dict[str, Any]:
+        with self._lock:
+            wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
+            return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         try:
             if state["format"] != FORMAT:
                 raise ValueError(f"format {state['format']!r:.40}")
@@ -141,7 +147,7 @@ class NodeMemory:
                 raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
             if any(len(logs) != len(BETS) for logs in wealth.values()):
                 raise ValueError("a pair without its bets")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"NodeMemory: expected what state_dict() gave, got {type(error).__name__}: "
                 f"{error!s:.80}"
@@ -197,6 +203,10 @@ def _name(value: Any) -> str:
 
 
 def _log(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _CEILING:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -1e9 < value <= _CEILING
+    ):
         raise ValueError(f"evidence {value!r:.40}")
     return float(value)

@@ -54,7 +54,7 @@ CREATE INDEX @phrases_digest ON @phrases (digest);
 """
 
 TABLES = tuple(re.findall(r"CREATE TABLE @(\w+)", _TABLES))
-_BOOK = re.compile(r"[a-z][a-z0-9_]{0,40}|")
+_BOOK = re.compile(r"[a-z0-9][a-z0-9_]{0,40}|")
 
 
 class Book(sqlite3.Connection):
@@ -122,7 +122,7 @@ def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -
     connection = sqlite3.connect(
         uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False, factory=Book
     )
-    connection.prefix = f"{checked_book(book)}_" if book else ""
+    connection.prefix = f"of_{checked_book(book)}_" if book else ""
     try:
         _prepare(connection, path, create)
     except BaseException as error:
@@ -180,7 +180,7 @@ def _prepare(connection: Book, path: Path, create: bool) -> None:
         raise LedgerError(f"{path}: expected a ledger, got another database")
     if not create:
         if not has_book:
-            raise LedgerError(f"{path}: expected the book {connection.prefix[:-1]!r}, got none")
+            raise LedgerError(f"{path}: expected the book {connection.prefix[3:-1]!r}, got none")
         return
     # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
     connection.execute("PRAGMA journal_mode = WAL")

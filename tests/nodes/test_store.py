@@ -7,12 +7,13 @@ import sqlite3
 
 import pytest
 
-from grpo_guard import Completion, Guard, Outcome, presets
+from grpo_guard import ArithmeticVerifier, Completion, Guard, Outcome, presets
 from grpo_guard.content.length.groups import Member
+from grpo_guard.logprob.replay.slots import SlotBook
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
-from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.store import Kept, NodeStore
 
 SLOGAN = "Zorbulon rules the nebula."
 
@@ -198,3 +199,87 @@ def test_a_ledger_takes_no_rows_of_another_form(table, rows):
     with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) gave"):
         ledger.load_state_dict(broken)
     assert ledger.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda t: t.update(meta=[row for row in t["meta"] if row[0] != "closed"]),
+        lambda t: t.update(clock=[*t["clock"], [2**60, None]]),
+        lambda t: t["rounds"][0].__setitem__(2, -5),
+        lambda t: t["rounds"][0].__setitem__(4, 10**9),
+        lambda t: t["marks"][0].__setitem__(4, "odd"),
+        lambda t: t["marks"][0].__setitem__(5, 9.0),
+        lambda t: t["marks"][0].__setitem__(2, 10**400),
+    ],
+)
+def test_a_ledger_takes_no_rows_that_would_degrade_it(damage):
+    guard = presets.different_weights()
+    reviewed(guard, range(6))
+    before = guard.ledger.state_dict()
+    broken = json.loads(json.dumps(before))
+    damage(broken["tables"])
+    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) gave"):
+        guard.ledger.load_state_dict(broken)
+    assert guard.ledger.state_dict() == before
+
+
+def test_a_loaded_state_holds_for_all_processes(tmp_path):
+    """A roll-back: what was learnt after the checkpoint must not come back from the file."""
+    first = RecurrenceVerifier(store=NodeStore(tmp_path))
+    rejected(first, 0)
+    state = first.state_dict()
+    for number in range(1, 8):
+        rejected(first, number)
+    resumed = RecurrenceVerifier(store=NodeStore(tmp_path))
+    assert resumed.state_dict()["clock"] == first.state_dict()["clock"], "it reads the file first"
+    resumed.load_state_dict(state)
+    clock = state["clock"] + len(round_of(8))
+    rejected(resumed, 8)
+    assert resumed.state_dict()["clock"] == first.state_dict()["clock"] == clock
+
+
+def test_a_file_that_was_put_back_is_read_again(tmp_path):
+    one = RecurrenceVerifier(store=NodeStore(tmp_path))
+    rejected(one, 0)
+    for path in tmp_path.glob("nodes.sqlite*"):
+        path.unlink()
+    other = RecurrenceVerifier(store=NodeStore(tmp_path))
+    rejected(other, 1)
+    assert one.state_dict() == other.state_dict()
+
+
+def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, monkeypatch):
+    """Or the honest work of that round would be rejected as another round's."""
+    monkeypatch.setattr("grpo_guard.nodes.store._PATIENCE", 0.2)
+    books = [SlotBook(2) for _ in range(2)]
+    here, there = (
+        Kept(NodeStore(tmp_path), "slots", book.state_dict, book.load_state_dict) for book in books
+    )
+    with there.held():
+        books[1].begin_round(4)
+    busy = sqlite3.connect(tmp_path / "nodes.sqlite", isolation_level=None)
+    busy.execute("BEGIN IMMEDIATE")
+    with here.held():
+        books[0].begin_round(5)
+    busy.execute("ROLLBACK")
+    busy.close()
+    with there.held():
+        pass
+    with here.held():
+        assert books[0].round == 5
+    with there.held():
+        assert books[1].round == 5
+
+
+@pytest.mark.parametrize("name", ["my-arithmetic", "Ünsum", "2nd", "-", "a" * 90])
+def test_any_name_of_a_verifier_has_a_book(tmp_path, name):
+    kind = type("Mine", (ArithmeticVerifier,), {"name": name})
+    for store in (None, NodeStore(tmp_path)):
+        verdicts = kind(store=store).verify(round_of(0))
+        assert all(verdict.accepted for verdict in verdicts)
+
+
+def test_names_that_look_like_a_second_one_are_told_apart(tmp_path):
+    store = NodeStore(tmp_path)
+    assert len({store.claim(name) for name in ("x", "x_2", "x", "x-2", "x")}) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from grpo_guard.logprob.replay.margins import Replay, edge_width
 from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
-from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.store import Kept, NodeStore
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
@@ -116,27 +115,30 @@ class SeedReplayVerifier(LogProbVerifier):
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
         self.replay = Replay(family)
-        self._store = store
-        self._kept_as = "" if store is None else store.claim("slots")
+        self._kept = Kept(store, "slots", self.slots.state_dict, self.slots.load_state_dict)
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
         """From now on only completions of this round count; see `SlotBook.begin_round`."""
-        with self._held():
+        with self._kept.held():
             self.slots.begin_round(round, prompts)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        # Another process may have begun the round: who names another one is rejected for it.
+        self._kept.refresh()
+        round = self.slots.round
         verdicts = super().verify(batch)
-        with self._held():
+        with self._kept.held():
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
                 # Only now: a forged completion must not keep the honest one out of its slot.
                 if verdict.accepted:
-                    verdicts[i] = self._filling(completion, verdict)
+                    verdicts[i] = self._filling(completion, verdict, round)
         return verdicts
 
     def state_dict(self) -> dict[str, Any]:
         """Which slots of the round in progress are filled, as plain JSON values."""
+        self._kept.refresh()
         return self.slots.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,16 +147,16 @@ class SeedReplayVerifier(LogProbVerifier):
         Raises:
             ValueError: it is not of that form.
         """
-        self.slots.load_state_dict(state)
+        with self._kept.held():
+            self.slots.load_state_dict(state)
 
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._store is None else self._store.held(self._kept_as, self)
-
-    def _filling(self, completion: Completion, verdict: Verdict) -> Verdict:
-        """The verdict, if the slot is still free for this completion."""
+    def _filling(self, completion: Completion, verdict: Verdict, round: int | None) -> Verdict:
+        """The verdict, if the slot is still free for this completion, judged in ``round``."""
         try:
             free = self.slots.fill(self.slots.place(completion))
-        except EncodeError as error:  # another round has begun while this one was scored
+        except EncodeError as error:
+            if self.slots.round == round:
+                return reject(self.name, error.cause, str(error), seconds=verdict.seconds)
             late = f"its round ended while it was verified: {error}"
             return abstain(self.name, Cause.UNSUPPORTED, late, seconds=verdict.seconds)
         if free:

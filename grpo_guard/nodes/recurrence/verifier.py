@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,7 +19,7 @@ from grpo_guard.nodes.recurrence.state import dump, load
 from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
-from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.store import Kept, NodeStore
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -110,8 +109,7 @@ class RecurrenceVerifier(CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self._lock = threading.RLock()
-        self._store = store
-        self._kept_as = "" if store is None else store.claim(self.name)
+        self._kept = Kept(store, self.name, self._state, self._take_up)
 
     @property
     def steps_aside(self) -> bool:
@@ -124,10 +122,18 @@ class RecurrenceVerifier(CompletionVerifier):
         for i, (completion, verdict) in enumerate(zip(batch, aside, strict=True)):
             if verdict is None and completion.node is not None:
                 queues[completion.node].append(i)
-        with self._lock, self._held():
+        reader = self._reader
+        # Reading is the slow part, and stands outside: long texts must not keep other processes
+        # from the file.
+        features = {
+            i: reader.read(batch[i].text, prompts.of(batch[i])[0])
+            for queue in queues.values()
+            for i in queue
+        }
+        with self._lock, self._kept.held():
             for turn in lockstep(queues):
                 for i in turn:
-                    self._count(batch[i], prompts)
+                    self._count(batch[i], prompts, features[i])
                 self._swarm.look()
             alone = len(self._swarm.seats.records) < 2
             convicted = {node: dict(self._swarm.seats.convicted(node)) for node in queues}
@@ -175,7 +181,8 @@ class RecurrenceVerifier(CompletionVerifier):
         with which, and whoever can write them, who is convicted.
         """
         with self._lock:
-            return {"swarm": self.swarm, "habits": sorted(self._habits), **dump(self._swarm)}
+            self._kept.refresh()
+            return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up counts that `state_dict` gave; habits are added to those that are known.
@@ -183,15 +190,20 @@ class RecurrenceVerifier(CompletionVerifier):
         Raises:
             ValueError: they are of another kind of swarm or not of this form.
         """
+        with self._lock, self._kept.held():
+            self._take_up(state)
+
+    def _state(self) -> dict[str, Any]:
+        with self._lock:
+            return {"swarm": self.swarm, "habits": sorted(self._habits), **dump(self._swarm)}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or state.get("swarm") != self.swarm:
             got = state.get("swarm") if isinstance(state, dict) else state
             raise _expected("load_state_dict", f"the state of a {self.swarm} swarm", got)
         with self._lock:
             habits = load(self._swarm, state)
             self._learn(habits)
-
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._store is None else self._store.held(self._kept_as, self)
 
     def _learn(self, habits: frozenset[str]) -> None:
         self._habits |= habits
@@ -209,13 +221,12 @@ class RecurrenceVerifier(CompletionVerifier):
             return abstain(self.name, Cause.NOT_APPLICABLE, "no prompt to tell from the others")
         return None
 
-    def _count(self, completion: Completion, prompts: _Prompts) -> None:
+    def _count(self, completion: Completion, prompts: _Prompts, features: set[str]) -> None:
         node = completion.node
         assert node is not None
-        words, key = prompts.of(completion)
+        _, key = prompts.of(completion)
         digest = _digest(key, f"{node}\0{completion.text}")
         if self._swarm.seats.take(node).sketch.is_new(digest):
-            features = self._reader.read(completion.text, words)
             self._swarm.add(node, key, features, completion.text, digest)
 
     def _judged(
