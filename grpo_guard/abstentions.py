@@ -15,8 +15,6 @@ from grpo_guard.verdict import Outcome, Verdict
 class AbstainWindow:
     """Counts abstentions over the last batches.
 
-    `add` raises AbstainError past the policy's ``max_abstain_rate``.
-
     Nodes are counted apart and the worst of them left out, so that no minority can end a run by
     abstentions that it causes, while an outage, which befalls all, still does.
     """
@@ -30,6 +28,11 @@ class AbstainWindow:
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Count one batch.
+
+        Raises:
+            AbstainError: more abstentions over the window than ``max_abstain_rate`` allows.
+        """
         if not verdicts:
             return
         found: dict[int | None, Counter[str]] = {}

@@ -202,11 +202,9 @@ class GuardConfig(Options):
         verifier = build_verifier(self.verifier, self.alpha, store=store)
         if self.ledger is not None:
             try:
-                options = self.ledger.said(without={"exclude", "path"})
-                if store is not None:
-                    ledger = store.ledger(**options)
-                else:
-                    ledger = EvidenceLedger(self.ledger.path or "", **options)
+                path = self.ledger.path if store is None else store.path
+                assert path is not None  # see _one_kind
+                ledger = EvidenceLedger(path, **self.ledger.said(without={"exclude", "path"}))
             except (ValueError, LedgerError) as error:
                 raise ConfigError(f"ledger: {error}") from None
             if self.ledger.exclude:

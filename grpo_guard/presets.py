@@ -77,8 +77,7 @@ def same_weights(
 
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
     store = _store(state)
-    kept = None if state is None else store
-    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=kept)
+    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
     return _guard("same_weights", store, policy, *beside, bound, phrases)
 
 
@@ -114,7 +113,7 @@ def shared_seed(
 
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     store = _store(state)
-    options |= {"coin": coin, "alpha": alpha, "store": None if state is None else store}
+    options |= {"coin": coin, "alpha": alpha, "store": store}
     replay = _on(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
     return _guard("shared_seed", store, policy, *beside, replay)
 
@@ -160,7 +159,7 @@ def different_weights(
         ArithmeticVerifier(store=store),
         AnswerWordsVerifier(store=store),
         CodeVerifier(),
-        RecurrenceVerifier(store=None if state is None else store),
+        RecurrenceVerifier(store=store),
         *([LengthVerifier()] if length else []),
         length_scaling=length_scaling,
     )

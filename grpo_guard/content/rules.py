@@ -115,8 +115,7 @@ class RuleVerifier(CompletionVerifier):
         Raises:
             LedgerError: it cannot be read.
         """
-        known = self.counting and (self.store is not None or self._counts is not None)
-        return {"counts": self._opened().ledger.state_dict() if known else None}
+        return {"counts": self._opened().ledger.state_dict() if self._has_counts else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave.
@@ -129,9 +128,12 @@ class RuleVerifier(CompletionVerifier):
         if counts is self or (counts is not None and not self.counting):
             got = type(state).__name__ if counts is self else "counts"
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
-        known = self.counting and (self.store is not None or self._counts is not None)
-        if counts is not None or known:  # of before anything was counted: nothing is now
+        if counts is not None or self._has_counts:  # of before anything was counted: nothing is now
             self._opened().ledger.load_state_dict(copies.NOTHING if counts is None else counts)
+
+    @property
+    def _has_counts(self) -> bool:
+        return bool(self.counting) and self.store is not None
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Places of at most ``limit`` findings, in their order; what weighs least is left out.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
+from grpo_guard.nodes.saved import reading, require_format
 from grpo_guard.verifier import CompletionVerifier
 
 FORMAT: Final = 1
@@ -39,9 +40,8 @@ def load_state(verifier: CompletionVerifier, ledger: object, state: dict[str, An
         ValueError: the places are not those of this guard, or a part has another form. Parts before
             it are taken up.
     """
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        got = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise ValueError(f"state: expected format {FORMAT}, got {got!r:.80}")
+    with reading("guard"):
+        require_format(state, FORMAT)
     states, memories = state.get("memories"), dict(_memories(verifier, ledger))
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__

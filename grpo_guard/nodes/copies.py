@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from grpo_guard.nodes.rounds import closed_rounds, read_clock
+from grpo_guard.nodes.release import PARDONS, pardons
+from grpo_guard.nodes.rounds import closed_rounds, read_clock, write_meta
+from grpo_guard.nodes.saved import reading, require_format
 from grpo_guard.nodes.schema import TABLES, Book, LedgerError, transaction
 from grpo_guard.nodes.standing import Mark, State
 
 FORMAT: Final = 1
 NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "tables": {table: [] for table in TABLES}}
+_MOST_PARDONS: Final = 2**40
 _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": bytes}
-
-
-class StateError(ValueError):
-    """What should be a saved state has another form."""
 
 
 def dump(connection: Book) -> dict[str, Any]:
@@ -46,32 +45,23 @@ def load(connection: Book, state: dict[str, Any]) -> None:
         StateError: ``state`` does not have the form that `dump` gives it.
         sqlite3.Error: it cannot be written.
     """
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        got = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise StateError(f"ledger: expected a state of format {FORMAT}, got {got!r:.80}")
     with transaction(connection):
         columns = {table: _columns(connection, table) for table in TABLES}
-        try:
+        with reading("ledger"):
+            require_format(state, FORMAT)
             rows = {
                 table: [_row(row, columns[table]) for row in state["tables"][table]]
                 for table in TABLES
             }
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise StateError(
-                f"ledger: expected what state_dict() gave, got {type(error).__name__}: "
-                f"{error!s:.80}"
-            ) from None
         # Other processes judge from rounds that they have read: a new number has them begin anew.
-        before = connection.execute("SELECT value FROM @meta WHERE key = 'pardons'").fetchone()
+        before = pardons(connection)
         for table in TABLES:
             connection.execute(f"DELETE FROM @{table}")
             marks = ", ".join("?" * len(columns[table]))
-            connection.executemany(f"INSERT INTO @{table} VALUES ({marks})", rows[table])
-        connection.execute("INSERT OR IGNORE INTO @meta VALUES ('pardons', 0)")
-        connection.execute(
-            "UPDATE @meta SET value = max(value, ?) + 1 WHERE key = 'pardons'", before or (0,)
-        )
+            with reading("ledger"):
+                connection.executemany(f"INSERT INTO @{table} VALUES ({marks})", rows[table])
         _require_sound(connection)
+        write_meta(connection, PARDONS, max(before, pardons(connection)) + 1)
 
 
 def _require_sound(connection: Book) -> None:
@@ -80,16 +70,16 @@ def _require_sound(connection: Book) -> None:
     Raises:
         StateError: it does not.
     """
-    try:
-        read_clock(connection)
-        closed_rounds(connection, -1, 2**62)  # which refuses counts that do not fit
+    with reading("ledger"):
+        try:
+            read_clock(connection)
+            closed_rounds(connection, -1, 2**62)  # which refuses counts that do not fit
+            if pardons(connection) > _MOST_PARDONS:
+                raise ValueError("more releases than there can be")
+        except LedgerError as error:
+            raise ValueError(str(error)) from None
         for row in connection.execute("SELECT state, level, renewed, since FROM @marks"):
             Mark(State(row[0]), *row[1:])
-        (pardons,) = connection.execute("SELECT value FROM @meta WHERE key = 'pardons'").fetchone()
-        if pardons > 2**40:
-            raise ValueError(f"{pardons} pardons")
-    except (ValueError, TypeError, LedgerError) as error:
-        raise StateError(f"ledger: expected what state_dict() gave, got {error!s:.80}") from None
 
 
 def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:

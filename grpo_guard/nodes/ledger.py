@@ -18,6 +18,7 @@ from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Rules
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import count_lost, write, write_meta, write_slots
+from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.schema import Book, LedgerError, checked_book, connect
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Verdict
@@ -194,8 +195,8 @@ class EvidenceLedger:
             LedgerError: the file cannot be written.
         """
         with self._lock:
-            self._waiting.clear()  # of the time that is taken back
             self._read(lambda connection: copies.load(connection, state))
+            self._waiting.clear()  # of the time that is taken back
 
     def close(self) -> None:
         """Write what waits, if possible, and let go of the file."""
@@ -276,7 +277,7 @@ class EvidenceLedger:
         with self._lock:
             try:
                 return query(self._open())
-            except (LedgerError, copies.StateError):
+            except (LedgerError, StateError):
                 raise
             except Exception as error:
                 said = f"{type(error).__name__}: {error!s:.200}"

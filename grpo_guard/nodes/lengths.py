@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from grpo_guard.nodes.saved import reading, require_format, text
 from grpo_guard.nodes.store import Kept, NodeStore
 
 FORMAT = 1
@@ -134,12 +135,11 @@ class NodeMemory:
             return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
 
     def _take_up(self, state: dict[str, Any]) -> None:
-        try:
-            if state["format"] != FORMAT:
-                raise ValueError(f"format {state['format']!r:.40}")
-            nodes = dict.fromkeys(map(_name, state["nodes"]))
+        with reading("NodeMemory"):
+            require_format(state, FORMAT)
+            nodes = dict.fromkeys(map(text, state["nodes"]))
             wealth = {
-                (_name(node), _name(other)): [_log(value) for value in logs]
+                (text(node), text(other)): [_log(value) for value in logs]
                 for node, other, *logs in state["wealth"]
             }
             known = all(pair[0] in nodes and pair[1] in nodes for pair in wealth)
@@ -147,11 +147,6 @@ class NodeMemory:
                 raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
             if any(len(logs) != len(BETS) for logs in wealth.values()):
                 raise ValueError("a pair without its bets")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ValueError(
-                f"NodeMemory: expected what state_dict() gave, got {type(error).__name__}: "
-                f"{error!s:.80}"
-            ) from None
         with self._lock:
             self._nodes, self._wealth = nodes, wealth
 
@@ -196,17 +191,8 @@ def _log_mean(logs: Sequence[float]) -> float:
     return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))
 
 
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"name {value!r:.40}")
-    return value
-
-
 def _log(value: Any) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -1e9 < value <= _CEILING
-    ):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not -1e9 < value <= _CEILING:
         raise ValueError(f"evidence {value!r:.40}")
     return float(value)

@@ -17,7 +17,8 @@ from grpo_guard.nodes.rounds import read_meta, write_meta
 from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
 
 _PATIENCE = 30.0
-_COUNT = "pardons"
+PARDONS = "pardons"
+"""Key of how many releases there were."""
 _UNTIL = "pardoned until, node "
 
 
@@ -55,7 +56,7 @@ def release(path: Path, node: str, *, book: str = "") -> None:
 
 def pardons(connection: sqlite3.Connection) -> int:
     """How many there were; another number than before means that all is to be judged anew."""
-    return read_meta(connection, _COUNT)
+    return read_meta(connection, PARDONS)
 
 
 def pardoned(
@@ -87,4 +88,4 @@ def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
     connection.execute("DELETE FROM @marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)
-    write_meta(connection, _COUNT, read_meta(connection, _COUNT) + 1)
+    write_meta(connection, PARDONS, read_meta(connection, PARDONS) + 1)

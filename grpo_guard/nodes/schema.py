@@ -63,9 +63,11 @@ class Book(sqlite3.Connection):
     prefix = ""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """As in `sqlite3.Connection`; "@" in parameters stays what it is."""
         return super().execute(sql.replace("@", self.prefix), parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        """The same for many rows."""
         return super().executemany(sql.replace("@", self.prefix), parameters)
 
 

@@ -51,6 +51,7 @@ class NodeStore:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.path = (_temporary() if folder is None else _made(Path(folder))) / FILE
+        self.lasting = folder is not None
         self._claimed = Counter[str]()
 
     def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
@@ -72,9 +73,6 @@ class NodeStore:
         count = self._claimed[first]
         return first if count == 1 else self.claim(f"{first}_{count}")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_claimed": self._claimed}
-
 
 def book_name(name: str) -> str:
     """A verifier's name as a book may be called."""
@@ -85,7 +83,8 @@ class Kept:
     """One memory and where it lies: in a store, or in its object alone.
 
     Args:
-        store: The store; None: the memory is its object's own.
+        store: The store; None, or one that does not last: the memory is its object's own, and no
+            time is spent on writing it.
         name: Of the memory, a second one of that name is told apart.
         save: Its state as plain JSON values.
         load: Puts a state that `save` gave in place of what is known; raises, and changes nothing,
@@ -99,7 +98,7 @@ class Kept:
         save: Callable[[], dict[str, Any]],
         load: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._path = None if store is None else store.path
+        self._path = store.path if store is not None and store.lasting else None
         self._name = name if store is None else store.claim(name)
         self._save, self._load = save, load
         self._version: int | None = None

@@ -169,7 +169,10 @@ def test_a_guard_that_remembers_in_itself_is_saved_too():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "state: expected format 1, got 2"),
+        (
+            {"format": 2},
+            "guard: expected what state_dict.. gave, got ValueError: format 2 where 1 is read",
+        ),
         ({"memories": {}}, "state: expected memories ledger, .*is it of a guard with other"),
         ({"memories": 3}, "state: expected memories"),
     ],
@@ -189,6 +192,7 @@ def test_a_state_of_another_guard_is_refused(change, message):
         ("meta", [["closed", 2**63]]),
         ("rounds", [[0, 1, 1, float("nan"), 0]]),
         ("cells", "abc"),
+        ("meta", [["closed", 0], ["closed", 1]]),
         ("phrases", None),
     ],
 )

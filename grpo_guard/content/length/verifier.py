@@ -134,12 +134,12 @@ class LengthVerifier(RuleVerifier):
         Raises:
             ValueError: it is not of that form, or of a verifier with a memory where this has none.
         """
-        super().load_state_dict(state)
-        lengths = state.get("lengths")
+        lengths = state.get("lengths") if isinstance(state, dict) else None
         if (lengths is None) is not (self.memory is None):
             raise ValueError("length: expected the state of a verifier with the same memory")
-        if self.memory is not None:
-            self.memory.load_state_dict(lengths)  # type: ignore[arg-type]
+        super().load_state_dict(state)
+        if self.memory is not None and lengths is not None:
+            self.memory.load_state_dict(lengths)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         comparison = Comparison(batch, self.reward_of, self.min_peers)

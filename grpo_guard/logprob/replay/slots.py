@@ -17,6 +17,7 @@ from typing import Any
 from grpo_guard.completion import Completion, Message
 from grpo_guard.logprob.coin import canonical
 from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.nodes.saved import reading, require_format, text, whole
 from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
@@ -194,22 +195,16 @@ class SlotBook:
         Raises:
             ValueError: it is not of that form.
         """
-        try:
-            if state["format"] != FORMAT:
-                raise ValueError(f"format {state['format']!r:.40}")
-            round = None if state["round"] is None else _whole(state["round"])
+        with reading("SlotBook"):
+            require_format(state, FORMAT)
+            round = None if state["round"] is None else whole(state["round"])
             prompts = state["prompts"]
             if prompts is not None:
                 prompts = [bytes.fromhex(prompt) for prompt in prompts]
             filled = {
-                Place(_whole(at), str(node), _whole(slot), bytes.fromhex(prompt)): None
+                Place(whole(at), text(node), whole(slot), bytes.fromhex(prompt)): None
                 for at, node, slot, prompt in state["filled"]
             }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"SlotBook: expected what state_dict() gave, got {type(error).__name__}: "
-                f"{error!s:.80}"
-            ) from None
         with self._lock:
             self.round, self._prompts, self._filled = round, prompts, filled
 
@@ -241,12 +236,6 @@ class SlotBook:
         if self._prompts is not None and prompt not in self._prompts:
             raise _refused("wrong_prompt", "this prompt is not asked in this round")
         return prompt
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"number {value!r:.40}")
-    return value
 
 
 def _digest(data: bytes) -> bytes:

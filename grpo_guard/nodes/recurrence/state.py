@@ -1,8 +1,4 @@
-"""The counts of a swarm as plain JSON values, and back.
-
-A state comes from a disk that others may write to. Each value is checked for its type and range,
-so that a broken file is one clear error at the start and not a wrong verdict in mid-run.
-"""
+"""The counts of a swarm as plain JSON values, and back."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from grpo_guard.nodes.recurrence.features import kind_of
 from grpo_guard.nodes.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.nodes.recurrence.sketch import MOST_ANSWERS, WINDOW, Sketch
 from grpo_guard.nodes.recurrence.swarm import Swarm
+from grpo_guard.nodes.saved import reading, require_format, text, whole
 
 FORMAT: Final = 3
 _NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
@@ -42,23 +39,18 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
         ValueError: ``state`` does not have the form that `dump` gives it, or holds more nodes than
             the swarm follows.
     """
-    if state.get("format") != FORMAT:
-        raise ValueError(f"state: expected format {FORMAT}, got {state.get('format')!r:.80}")
     seats = swarm.seats
-    try:
-        records = {_text(node): _restored(r) for node, r in state["nodes"].items()}
+    with reading("state"):
+        require_format(state, FORMAT)
+        records = {text(node): _restored(r) for node, r in state["nodes"].items()}
         if len(records) > seats.max_nodes:
             raise ValueError(f"{len(records)} nodes where max_nodes is {seats.max_nodes}")
-        pools = {_whole(number): _restored(r, shared=True) for number, r in state["pools"]}
+        pools = {whole(number): _restored(r, shared=True) for number, r in state["pools"]}
         newcomers = _restored(state["newcomers"], shared=True)
-        clock, salt = _whole(state["clock"]), bytes.fromhex(state["salt"])
-        habits = frozenset(map(_text, state["habits"]))
+        clock, salt = whole(state["clock"]), bytes.fromhex(state["salt"])
+        habits = frozenset(map(text, state["habits"]))
         if any(number >= seats.max_nodes for number in pools) or not 0 < len(salt) <= 64:
             raise ValueError("pools or salt of another verifier")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"state: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
-        ) from None
     seats.records, seats.pools, seats.newcomers = records, pools, newcomers
     seats.clock, seats.salt = clock, salt
     return habits
@@ -80,19 +72,19 @@ def _record(record: Record) -> dict[str, Any]:
 def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
     record, sketch = Record(shared=shared), Sketch()
     for name in _NUMBERS:
-        setattr(sketch, name, _whole(plain[name]))
+        setattr(sketch, name, whole(plain[name]))
     for name in _LOOKS:
-        setattr(record, name, _whole(plain[name]))
+        setattr(record, name, whole(plain[name]))
     for key, draws, features in plain["window"]:
         prompt = bytes.fromhex(key)
-        sketch.window[prompt] = {_text(f): _whole(draw) for f, draw in features.items()}
-        sketch.draws[prompt] = sorted({_whole(draw) for draw in draws})
+        sketch.window[prompt] = {text(f): whole(draw) for f, draw in features.items()}
+        sketch.draws[prompt] = sorted({whole(draw) for draw in draws})
         sketch.recent.update(features.keys())
         if not 0 < len(sketch.draws[prompt]) <= MOST_ANSWERS:
             raise ValueError("a prompt without answers, or with too many")
-    sketch.before_answers = sorted(map(_whole, plain["before_answers"]))
-    sketch.before = {_text(f): _whole(n) for f, n in plain["before"].items()}
-    sketch.past = Counter({_text(f): _whole(n) for f, n in plain["past"].items()})
+    sketch.before_answers = sorted(map(whole, plain["before_answers"]))
+    sketch.before = {text(f): whole(n) for f, n in plain["before"].items()}
+    sketch.past = Counter({text(f): whole(n) for f, n in plain["past"].items()})
     if max(len(sketch.window), sketch.before_prompts) > WINDOW:
         raise ValueError(f"more than {WINDOW} prompts in a window")
     if len(sketch.before_answers) != sketch.before_prompts or 0 in sketch.before_answers:
@@ -112,8 +104,8 @@ def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
 def _conviction(plain: dict[str, Any]) -> Conviction:
     if plain.keys() != _CONVICTION:
         raise ValueError(f"conviction with {sorted(plain)!r:.60}")
-    hits, total, other_hits, other_total = (_whole(plain[name]) for name in _COUNTS)
-    p_value, feature = plain["p_value"], _text(plain["feature"])
+    hits, total, other_hits, other_total = (whole(plain[name]) for name in _COUNTS)
+    p_value, feature = plain["p_value"], text(plain["feature"])
     if isinstance(p_value, bool) or not isinstance(p_value, int | float) or not 0 <= p_value <= 1:
         raise ValueError(f"p_value {p_value!r:.40}")
     if hits > total or other_hits > other_total or plain["kind"] != kind_of(feature):
@@ -121,21 +113,9 @@ def _conviction(plain: dict[str, Any]) -> Conviction:
     if not isinstance(plain["shared"], bool):
         raise ValueError(f"conviction for {feature!r:.40}")
     return Conviction(
-        feature, kind_of(feature), _text(plain["phrase"]), hits, total, other_hits, other_total,
+        feature, kind_of(feature), text(plain["phrase"]), hits, total, other_hits, other_total,
         float(p_value), plain["shared"],
     )  # fmt: skip
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"number {value!r:.40}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"text {value!r:.40}")
-    return value
 
 
 def _at_most(counts: dict[str, int], prompts: int) -> None:

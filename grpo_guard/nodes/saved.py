@@ -1,0 +1,57 @@
+"""Reading what was saved of nodes: from a checkpoint, or from a file that others may write to.
+
+Each value is checked for its type and range, so that a broken state is one clear error at the start
+and not a wrong verdict in mid-run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class StateError(ValueError):
+    """What should be a saved state has another form."""
+
+
+@contextmanager
+def reading(whose: str) -> Iterator[None]:
+    """Whatever goes wrong inside says that the state is not what ``state_dict()`` gave.
+
+    Args:
+        whose: Name of what reads it.
+
+    Raises:
+        StateError: in place of the error.
+    """
+    try:
+        yield
+    except (
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, sqlite3.IntegrityError,
+    ) as error:  # fmt: skip
+        raise StateError(
+            f"{whose}: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
+        ) from None
+
+
+def require_format(state: Any, number: int) -> None:
+    """Raise ValueError unless ``state`` is a mapping of this format."""
+    if not isinstance(state, dict) or state.get("format") != number:
+        got = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise ValueError(f"format {got!r:.40} where {number} is read")
+
+
+def whole(value: Any) -> int:
+    """An integer in [0, 2**63), or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"number {value!r:.40}")
+    return value
+
+
+def text(value: Any) -> str:
+    """A text, or TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"text {value!r:.40}")
+    return value
