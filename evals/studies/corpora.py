@@ -1,0 +1,44 @@
+"""Text corpora of the studies, each question on one side of a split that nobody chose by its text.
+
+Rules are tuned on the "tune" side and reported on the "held" side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from grpo_guard.completion import Completion
+from grpo_guard.jsonl import read_completions
+
+Split: TypeAlias = Literal["tune", "held", "all"]
+DATA: Final = Path(os.environ.get("GRPO_GUARD_DATA", "../shared/data"))
+MODERN: Final = ("math", "min", "oly")
+
+
+def side(prompt: str) -> Literal["tune", "held"]:
+    """The side of a question: the first bit of its SHA-256."""
+    return "tune" if hashlib.sha256(prompt.encode()).digest()[0] < 128 else "held"
+
+
+def rows(path: Path, split: Split = "all") -> list[Completion]:
+    """The completions of a JSONL file on one side of the split.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    return [
+        row for row in read_completions(path) if split == "all" or side(str(row.prompt)) == split
+    ]
+
+
+def modern(name: str, split: Split = "all") -> list[Completion]:
+    """Completions of current models, right and wrong: ``metadata["right"]`` is the grader's word.
+
+    Args:
+        name: One of `MODERN`.
+        split: Side of the split.
+    """
+    return rows(DATA / "modern" / f"{name}.jsonl", split)
