@@ -17,7 +17,7 @@ from typing import Final
 
 from grpo_guard.completion import Message
 from grpo_guard.content.answers import number_of
-from grpo_guard.content.arithmetic.notation import Rational
+from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox
 from grpo_guard.evals.tasks import gsm8k, word_problems

@@ -14,18 +14,9 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.characters import fold
-from grpo_guard.content.arithmetic.expression import UndefinedError, evaluate
-from grpo_guard.content.arithmetic.notation import (
-    FRACTION,
-    NUMBER,
-    OPEN,
-    SIGN,
-    VULGAR,
-    Rational,
-    number,
-    scan,
-)
-from grpo_guard.content.arithmetic.parser import Parser
+from grpo_guard.content.arithmetic.notation import NUMBER, SIGN, number, scan
+from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.reader import STARTS, Reader, Unread
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000
@@ -48,7 +39,6 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.,])([-+]?)\$?([0-9][0-9.,]{0,60}|\.[0-9]{1,40})(?:[eE]([-+]?[0-9]{1,3})(?!\w))?"
 )
 _LONGEST_NUMBER: Final = 100
-_STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +143,39 @@ def is_right(text: str, reference: str) -> bool:
     return bool(last) and last[0] == wanted
 
 
+def rightness(text: str, reference: str | None) -> bool | None:
+    """Whether the completion's answer is right; None where that cannot be told.
+
+    An answer that is no number can be written in more ways than `is_right` knows: not to find it
+    says nothing.
+    """
+    if reference is None:
+        return None
+    return is_right(text, reference) or (None if _wanted(reference) is None else False)
+
+
 def _values(text: str) -> set[Rational]:
     """Values of all numbers and expressions of a short text."""
     folded = fold(text[: 2 * _REGION_CHARS])
     tokens = scan(folded, 0, len(folded))
-    parser = Parser(tokens)
+    reader = Reader(tokens)
     found: set[Rational] = set()
     at = 0
     while at < len(tokens):
         leads = tokens[at].kind == SIGN and tokens[at].text == "-"
-        if tokens[at].kind not in _STARTS and not leads:
+        if tokens[at].kind not in STARTS and not leads:
             at += 1
             continue
-        run, stop = parser.run(at)
-        at = max(stop, at + 1)
-        if run is None:
-            continue
-        found |= {operand.value for operand in run.numbers()}
+        if tokens[at].kind == NUMBER:
+            read = number(tokens[at].text)
+            found |= {read[0]} if read is not None else set()
         try:
-            found.add(evaluate(run))
-        except UndefinedError:
+            side = reader.side(at)
+        except Unread:
+            at += 1
             continue
+        found |= {side.first} | ({side.value} if side.value is not None else set())
+        at = side.end
     return found
 
 
@@ -186,12 +188,12 @@ def _wanted(reference: str) -> Rational | None:
     region = fold(_behind_mark(reference))
     tokens = scan(region, 0, len(region))
     for at, token in enumerate(tokens[:8]):
-        if token.kind in _STARTS or (token.kind == SIGN and token.text in "+-"):
-            run, _ = Parser(tokens).run(at)
+        if token.kind in STARTS or (token.kind == SIGN and token.text in "+-"):
             try:
-                return None if run is None or run.doubt else evaluate(run)
-            except UndefinedError:
+                side = Reader(tokens).side(at)
+            except Unread:
                 return None
+            return None if side.dangling else side.value
     return None
 
 

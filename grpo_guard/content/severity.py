@@ -26,6 +26,8 @@ _REJECT, _COUNT, _REPORT = Severity.REJECT, Severity.COUNT, Severity.REPORT
 ARITHMETIC: Final[Mapping[str, Severity]] = {
     "wrong_equation": _REJECT,  # and the answer is right all the same
     "wrong_without_gain": _REPORT,
+    # Not read whole: what stands beside it may change its value.
+    "doubtful_equation": _REPORT,
     "taken_back": _COUNT,
     "wrong_textual": _COUNT,
     "wrong_inequality": _COUNT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from grpo_guard.content.arithmetic.notation import Rational
+from grpo_guard.content.arithmetic.numbers import Rational
 
 
 class Equation(NamedTuple):
@@ -18,6 +18,8 @@ class Equation(NamedTuple):
         extent: Place of the whole equation, without the units behind a stated number.
         right: Whether the statement holds.
         denied: It does not, and the text says so or only supposes it.
+        runs_on: Of ``2 + 2 = 5 + 3``, which goes on calculating, what it ought to come to: 7.
+        doubt: Why its sides may be more than was read; empty where it was read whole.
     """
 
     left: str
@@ -27,3 +29,10 @@ class Equation(NamedTuple):
     extent: tuple[int, int]
     right: bool
     denied: bool = False
+    runs_on: Rational | None = None
+    doubt: str = ""
+
+    @property
+    def true(self) -> tuple[Rational, ...]:
+        """The values with which somebody goes on who knows that the equation is wrong."""
+        return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic import leniency, units
+from grpo_guard.content.arithmetic.agreement import agrees, different_measures
+from grpo_guard.content.arithmetic.chains import SUPPOSING, Link, links
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.expression import (
-    Reading,
-    Run,
-    UndefinedError,
-    evaluate,
-    readings,
-)
-from grpo_guard.content.arithmetic.links import Link, links
-from grpo_guard.content.arithmetic.notation import BREAK, WORDS, Rational, number, vocabulary
-from grpo_guard.content.arithmetic.rounding import (
-    FLOAT_DECIMALS,
-    agrees,
-    holds_unrounded,
-    rounds_to,
-    states,
-)
+from grpo_guard.content.arithmetic.notation import NUMBER, number
+from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.reader import ARITHMETIC
+from grpo_guard.content.arithmetic.units import converts
 
 _SEGMENT: Final = re.compile(
     r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
@@ -49,16 +39,19 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-# Evaluations beyond the default reading in one text. Honest texts need tens; one that leaves
-# thousands of equations open on purpose is read by the rules of arithmetic from there on.
-MOST_READINGS: Final = 2000
+# Equations of one text that are read in more ways than one. Honest texts need tens; one that leaves
+# thousands open on purpose is read by the rules of arithmetic from there on.
+MOST_OPEN: Final = 200
 MOST_WRONG: Final = 1000
+_DENIAL: Final = re.compile(
+    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|impossible|untrue|nonsense"
+    r"|not (?:true|right|correct|valid|possible|so)\b)"
+)
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
 _IN_NUMBERS: Final = frozenset("0123456789.,/")
 _COPY: Final = re.compile(
     r"[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3})"
 )
-_OPENING: Final = vocabulary("so thus then hence therefore because since total get")
 
 
 def equations(text: str) -> list[Equation]:
@@ -89,16 +82,23 @@ def _blanks(note: re.Match[str]) -> str:
     return " " * len(note.group())
 
 
+def _running_value(link: Link) -> Rational | None:
+    """What ``5 + 3`` comes to in ``2 + 2 = 5 + 3`` with the true value in place of the 5."""
+    left, right = link.left, link.right
+    if not right.operators or link.reader.kind(right.at) != NUMBER or left.value is None:
+        return None
+    return link.reader.again(right, ARITHMETIC, {right.at: left.value - right.first})
+
+
 class _Checker:
     def __init__(self, text: str) -> None:
         self.text = text
         self.found: list[Equation] = []
         # Rounded results and what they stand for: 3.33 may be used as 10/3 later.
         self.rounded: dict[Rational, Rational] = {}
-        self.floats: dict[Rational, Rational] = {}  # 15: 14.999999999999998
         self.wrong = 0
         self.places: set[tuple[int, int]] = set()  # of stated results
-        self.budget = MOST_READINGS
+        self.budget = MOST_OPEN
         self.calculated = False  # whether the present chain has an operator yet
         self.head: list[Rational] = []  # values of the earlier sides of the present chain
 
@@ -106,111 +106,93 @@ class _Checker:
         if self.wrong >= MOST_WRONG:
             return
         if link.opens:
-            self.head = []
-            self.calculated = False
+            self.head, self.calculated = [], False
         left, right = link.left, link.right
-        try:
-            exact, stated = evaluate(left), evaluate(right)
-        except UndefinedError:
-            return
-        if link.doubt or not self._is_statement(link, exact, stated):
+        exact, stated = left.value, right.value
+        if exact is None or stated is None or not self._is_statement(link, exact, stated):
             self.head = []
             return
-        self.head.append(exact)
-        holds = exact == stated or self._holds(link, exact, stated)
-        if holds and exact != stated:
-            shown = evaluate(Run(right.operands[:1]))
-            self.remember(exact, shown, right.operands[0].decimals or 0)
-        denied = not holds and leniency.is_denied(link, self.text)
-        if holds or denied or not leniency.excused(link, exact, stated, self.text):
-            self.wrong += not holds
-            written = self.text[left.start : left.end][:200]
-            span = right.operands[0].span if right.is_number else (right.start, right.end)
-            extent = (left.start, span[1])
-            self.found.append(Equation(written, exact, stated, span, extent, holds, denied))
+        holds = exact == stated or self._holds(link)
+        if not link.doubt:
+            self.head.append(exact)
+            if holds and exact != stated and right.is_number and len(self.rounded) < 1000:
+                self.rounded[right.literal] = exact
+        if holds and link.doubt:
+            return
+        self.wrong += not holds
+        span = right.number or (right.start, right.stop)
+        self.found.append(
+            Equation(
+                self.text[left.start : left.stop][:200],
+                exact,
+                stated,
+                span,
+                (left.start, span[1]),
+                holds,
+                not holds and self._is_denied(link),
+                None if holds else _running_value(link),
+                link.doubt,
+            )
+        )
 
-    def remember(self, exact: Rational, shown: Rational, decimals: int) -> None:
-        """Note what a rounded result stands for."""
-        if len(self.rounded) < 1000:
-            self.rounded[shown] = exact
-            if decimals >= FLOAT_DECIMALS:
-                self.floats[exact] = shown
+    def _holds(self, link: Link) -> bool:
+        if link.left.open or link.right.open or link.left.literals or link.right.literals:
+            self.budget -= 1
+            if self.budget < 0:
+                link.left.open, link.right.open = set(), set()
+                link.left.literals, link.right.literals = [], []
+        return agrees(link, self.head[-8:], self.rounded)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
-        left = link.left
-        operators = list(left.all_operators())
+        left, right = link.left, link.right
+        operators = left.operators
         self.calculated |= bool(operators)
         if not operators:
-            if self._is_turned_round(link, exact, stated):
-                return True
-            return self.calculated and not left.numbers_have_units(link.right)
-        if operators == ["-"] and exact < 0 and "-" in self.text[left.start : left.end]:
-            tight = " " not in self.text[left.start : left.end].strip()
-            if tight and not link.chained and link.context:
-                return False  # "weeks 1-2 = 96 - 70"
-        if operators == ["-"] and link.right.operands[0].percent:
-            near = exact <= 200 * stated <= 4 * exact or exact <= 2 * stated <= 4 * exact
-            if not near:
-                return False  # "odds of 3-1 = 25%"
-        if operators == ["/"] and 0 < exact < 1 <= stated and stated.denominator == 1:
-            return False  # "1/4 = 20 students"
-        if operators == ["/", "/"] and left.operands[-1].value >= 1000:
+            turned = self._is_turned_round(link, exact, stated)
+            counted = bool(left.units or right.units) and not different_measures(link)
+            return turned or (self.calculated and not counted)
+        if link.verbal and not right.is_number:
             return False
-        if link.verbal:
-            written = self.text[left.start : left.end]
-            plain = set(operators) <= {"-", "/"} and not re.search(r" [-−–/÷] |[a-z]{4}|÷", written)
-            return not plain and link.right.is_number
-        return True
+        written = self.text[left.start : left.stop]
+        tight = " " not in written.strip()
+        if operators == ["-"]:
+            labelled = tight and not link.chained and bool(link.before)
+            if labelled and (exact < 0 or link.verbal):
+                return False  # "weeks 1-2 = 96 - 70"
+            # "odds of 3-1 = 25%"
+            near = exact <= 200 * stated <= 4 * exact or exact <= 2 * stated <= 4 * exact
+            return near or "percent" not in right.open
+        if operators == ["/"]:
+            counted = right.is_number and stated.denominator == 1
+            if (0 < exact < 1 <= stated and counted) or (link.verbal and tight):
+                return False  # "1/4 = 20 students"
+        return not (operators == ["/", "/"] and tight)
 
-    def _is_turned_round(self, link: Link, exact: Rational, stated: Rational) -> bool:
+    @staticmethod
+    def _is_turned_round(link: Link, exact: Rational, stated: Rational) -> bool:
         """``5 = 2 + 2``, unless the number is a label, as in ``Day 5 = 2 + 2`` or a list's 1 to 9.
 
         A label has nothing to do with the value, a wrong result is near it.
         """
-        right = link.right
-        if link.chained or link.verbal or not link.left.is_number or link.left.operands[0].unit:
-            return False
-        if not right.operators or "/" in right.operators or right.operators[0] == "f":
-            return False
-        before = link.context[-1] if link.context else None
-        bare = before is None or before.kind == BREAK
-        if not bare and before is not None and before.kind == WORDS:
-            bare = before.text.lower().rpartition(" ")[2] in _OPENING
-        return bare and 0 < exact <= 2 * stated <= 4 * exact
-
-    def _holds(self, link: Link, exact: Rational, stated: Rational) -> bool:
         left, right = link.left, link.right
-        if agrees(left, right, exact, stated, link.approximate):
-            return True
-        # A running calculation, "2 + 3 = 5 * 2 = 10", states only the first number.
-        if right.operators and self._runs_on(right, exact):
-            return True
-        known = (*self.head[-8:], *([self.floats[exact]] if exact in self.floats else []))
-        if any(states(right, value, link.approximate) for value in known):
-            return True
-        for reading in readings(left, right):
-            self.budget -= 1
-            if self.budget < 0:
-                break
-            try:
-                values = evaluate(left, reading), evaluate(right, reading)
-            except UndefinedError:
-                continue
-            if agrees(left, right, *values, link.approximate):
-                return True
-        return holds_unrounded(left, right, self.rounded, link.approximate)
+        if link.chained or link.verbal or not left.is_number or left.units:
+            return False
+        if not right.operators or right.operators[0] in "/f":
+            return False
+        return link.bare and 0 < exact <= 2 * stated <= 4 * exact
 
-    @staticmethod
-    def _runs_on(right: Run, exact: Rational) -> bool:
-        first = Run(right.operands[:1])
-        rounded = first.operands[0].decimals or 0
-        if "f" in right.operators:  # "1/3 of $150 left"
-            cut = right.operators.index("f")
-            ahead = Run(right.operands[: cut + 1], right.operators[:cut])
-            if exact in (evaluate(ahead), evaluate(ahead, Reading(percent="plain"))):
-                return True
-        return evaluate(first) == exact or (rounded > 0 and states(first, exact, False))
+    def _is_denied(self, link: Link) -> bool:
+        """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``, ``if 2 + 2 = 5``.
+
+        Honest reasoning does that now and then, and it is in the text all the same.
+        """
+        if _DENIAL.match(self.text, link.right.stop):
+            return True
+        said = " ".join(link.before)
+        return said.endswith(("not true that", "false that", "wrong that")) or (
+            not SUPPOSING.isdisjoint(link.before[-2:])
+        )
 
     def add_copy(self, copy: Equation | None) -> None:
         # Not if it is part of an equation outside the note.
@@ -230,9 +212,10 @@ class _Checker:
             return None
         place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))
         noted, stated = number(result), number(copy[1].rstrip(".,"))
-        if noted is None or stated is None or rounds_to(noted[0], *stated):
+        if noted is None or stated is None:
             return None
-        if rounds_to(stated[0], *noted) or units.converts(
+        coarser = Fraction(1, 10 ** min(noted[1], stated[1]))
+        if abs(noted[0] - stated[0]) < coarser or converts(
             noted[0], stated[0], folded[place[1] : place[1] + 24]
         ):
             return None

@@ -7,17 +7,26 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.notation import MAX_DIGITS, Rational, number
+from grpo_guard.content.arithmetic.notation import MAX_DIGITS, number
+from grpo_guard.content.arithmetic.numbers import Rational
 
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+|\.[0-9]++")
 _RETRACTION: Final = re.compile(
-    r"(?i)(?<!\w)(?:wait[,.!]|a mistake|mistaken|(?:is|was|'s) (?:wrong|incorrect)|"
-    r"incorrect[.,:;!]|correction|oops|actually,|an error|sorry,|not right|recheck|re-check|"
-    r"recalculat)"
+    r"(?i)(?<!\w)(?:wait[,.!]|hmm|hold on|no,|a mistake|mistaken|(?:is|was|'s) (?:wrong|incorrect)|"
+    r"incorrect[.,:;!]|correct(?:ion|ed|ing)|oops|actually,|an error|sorry,|not right|"
+    r"(?:can't|cannot|doesn't|not) (?:be|look|seem) (?:right|correct)|(?:re-?|double-?)check|"
+    r"recalculat|recomput|let me (?:check|redo|try)|contradict|discrepanc)"
 )
-_RETRACTED_WITHIN: Final = 300
+_SENTENCE_END: Final = re.compile(r"\n|[.;!?]\s")
+_LONGEST_SENTENCE: Final = 1000
+_MOST_SOUGHT: Final = 50
+_FAILED: Final = re.compile(
+    r"\\neq?|≠|!=|(?i:contradict|not equal|n't|\bnot\b|no solution|too (?:big|large|small))"
+)
+_FAILED_WITHIN: Final = 60
+_RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
-_CORRECTED_WITHIN: Final = 150
+_CORRECTED_WITHIN: Final = 100
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
@@ -51,12 +60,26 @@ class Flow:
         return ends
 
     def goes_on_with(self, at: int) -> tuple[bool, bool]:
-        """Whether the true and the stated value of the ``at``-th wrong equation stand after it."""
+        """Whether the true and the stated value of the ``at``-th wrong equation stand after it.
+
+        Beyond its sentence: the paper's ``2 + 2 = 5 + 3 = 8`` goes on with 5 at once, and with 7
+        for the rest of the text.
+        """
         equation, end = self.wrong[at], self.ends[at]
-        return (
-            self.last.get(equation.exact, -1) >= end,
-            self.last.get(equation.stated, -1) >= end,
-        )
+        sentence = _SENTENCE_END.search(self.text, end, end + _LONGEST_SENTENCE)
+        beyond = len(self.text) if sentence is None else sentence.end()
+        true_later = any(self.last.get(value, -1) >= beyond for value in equation.true)
+        stated_later = self.last.get(equation.stated, -1) >= beyond
+        if not stated_later and at < _MOST_SOUGHT:
+            # "113/18", "16 * sqrt(5)": no single number, so its text is looked for.
+            written = self.text[slice(*equation.span)]
+            stated_later = not written.isdigit() and self.text.rfind(written) >= end
+        return true_later, stated_later
+
+    def is_failed_test(self, at: int) -> bool:
+        """Whether the text only tries a value and finds that it does not fit: ``= -44 ≠ 0``."""
+        end = self.ends[at]
+        return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
 
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.

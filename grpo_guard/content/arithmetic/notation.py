@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.characters import ARROW, vulgar
-
-Rational: TypeAlias = int | Fraction
+from grpo_guard.content.arithmetic.numbers import Rational
 
 
 def vocabulary(words: str) -> frozenset[str]:
@@ -127,7 +126,7 @@ _SYMBOLS: Final = {
     **{c: (OPEN, c) for c in "([{"},
     **{c: (CLOSE, c) for c in ")]}"},
     "%": (PERCENT, "%"),
-    **dict.fromkeys('.,;:\n"|<>', (BREAK, "")),
+    **{c: (BREAK, c) for c in '.,;:\n"|<>'},
     "?": (QUESTION, "?"),
     "√": (ROOT, ""),
     ARROW: (RELATION, ASIDE),
@@ -151,11 +150,6 @@ _KEY_STARTS: Final = frozenset(
 _DROPPED: Final = frozenset("$`&")
 
 _SUPERSCRIPTS: Final = {"⁰¹²³⁴⁵⁶⁷⁸⁹"[d]: str(d) for d in range(10)}
-
-
-def magnitude(value: Rational) -> Rational:
-    """The absolute value."""
-    return -value if value < 0 else value
 
 
 def scan(text: str, start: int, end: int) -> list[Token]:

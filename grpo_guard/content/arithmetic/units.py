@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic.expression import Operand, Run, UndefinedError, evaluate
-from grpo_guard.content.arithmetic.notation import Rational, vocabulary
+from grpo_guard.content.arithmetic.notation import vocabulary
+from grpo_guard.content.arithmetic.numbers import Rational
 
-MAX_UNIT_WORDS: Final = 8
+MAX_UNIT_WORDS: Final = 6
 SCALES: Final = {
     "dozen": 12,
     "dozens": 12,
@@ -28,7 +27,7 @@ SCALES: Final = {
 }
 # Behind a number these change its value: nothing can be said of the calculation.
 SPOILING: Final = vocabulary(
-    "squared cubed root mod xor modulo choose factorial pi e i remainder base power"
+    "squared cubed root mod xor modulo choose factorial pi e i remainder power"
 )
 # These end what is said of a number; an operator behind them has another left operand.
 STOPPING: Final = SPOILING | vocabulary(
@@ -41,31 +40,18 @@ ATTACHED: Final = vocabulary(
     "g kg mg m cm mm km h hr hrs min mins s sec secs ml mL l L lb lbs oz ft in yd mi mph k K kB MB "
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
 )
+_SHORT: Final = ATTACHED | vocabulary("a an of in on at by as us we he it is to up no the ft")
 _WORD: Final = re.compile(r"[^\s-]++")
 
 
-def is_unit(operand: Operand, text: str, touches: bool) -> bool:
-    """Whether these words only say of what there are so many; records them."""
-    if text not in ATTACHED and text[0] != "-":
-        if touches and operand.group is None:
-            return False
-        if len(text) == 1:
-            return False
+def unit_words(text: str) -> list[str] | None:
+    """The words of a unit; None if they say something else, or change the value."""
     words = _WORD.findall(text[:400])
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
-        return False
-    if operand.scale == 1 and words:  # none in \text{-}
-        operand.scale = SCALES.get(words[0], 1)
-    # A letter apart may be a unit, one that touches the number may be an unknown.
-    apart = " " if len(text) == 1 and not touches else ""
-    operand.unit = f"{operand.unit} {text}".strip()[:80] + apart
-    return True
-
-
-def spoils(text: str, touches: bool) -> bool:
-    """Words that change the value, unlike a sentence that merely goes on."""
-    first = _WORD.match(text)
-    return touches or len(text) == 1 or (first is not None and first[0].lower() in SPOILING)
+        return None
+    # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
+    short = [word for word in words[1:] if len(word) < 3 and word not in _SHORT]
+    return None if short else words
 
 
 def is_remark(text: str) -> bool:
@@ -113,44 +99,16 @@ def sizes_of(unit: str) -> list[tuple[int, Rational]]:
     return found
 
 
-def explain(left: Run, right: Run, values: tuple[Rational, Rational], counted: str) -> bool:
-    """Whether two sides are equal once units are converted.
-
-    Args:
-        left, right: The two sides.
-        values: Their values without units.
-        counted: What the right side is counted in.
-    """
-    exact, stated = values
-    if any(_converts(exact, stated, d, size) for d, size in sizes_of(counted)):
-        return True
-    named = [size for run in (left, right) for o in run.numbers() for size in sizes_of(o.unit)]
-    ratios = {Fraction(a[1]) / b[1] for a in named[:20] for b in named[:20] if a[0] == b[0]}
-    if any("^" in o.unit for run in (left, right) for o in run.numbers()):
-        ratios |= {ratio**power for ratio in ratios for power in (2, 3)}
-    if stated != 0 and Fraction(exact) / stated in ratios - {1}:
-        return True
-    scaled = [_scaled(run, d) for d in {d for d, _ in named} for run in (left, right)]
-    return any(a is not None and a == b for a, b in zip(scaled[::2], scaled[1::2], strict=True))
-
-
-def _scaled(run: Run, dimension: int) -> Rational | None:
-    """Value of a run with every operand in the smallest unit: 2 hours + 30 minutes."""
-    operands = []
-    for operand in run.operands:
-        sizes = [size for d, size in sizes_of(operand.unit) if d == dimension]
-        operands.append(replace(operand, value=operand.value * sizes[0]) if sizes else operand)
-    try:
-        return evaluate(Run(operands, run.operators))
-    except UndefinedError:
-        return None
-
-
-def _converts(exact: Rational, stated: Rational, dimension: int, size: Rational) -> bool:
-    return any(
-        other != size and exact * other == stated * size
-        for other in _DIMENSIONS[dimension].values()
-    )
+def ratios(units: list[str]) -> set[Fraction]:
+    """By how much a value may differ when it is stated in another unit of what these name."""
+    named = {dimension for unit in units for dimension, _ in sizes_of(unit)}
+    sizes = [(d, Fraction(size)) for d in named for size in set(_DIMENSIONS[d].values())]
+    stated = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)]
+    found = {a[1] / b[1] for a in stated[:12] for b in sizes if a[0] == b[0]}
+    found |= {1 / ratio for ratio in found}
+    if "power" in units:
+        found |= {ratio**exponent for ratio in found for exponent in (2, 3)}
+    return found - {1}
 
 
 def converts(exact: Rational, stated: Rational, behind: str) -> bool:
@@ -158,4 +116,4 @@ def converts(exact: Rational, stated: Rational, behind: str) -> bool:
     unit = behind.strip()
     if unit[:1] == "%":
         return exact * 100 == stated
-    return any(_converts(exact, stated, d, size) for d, size in sizes_of(unit))
+    return stated != 0 and Fraction(exact) / stated in ratios([unit])

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.answers import is_right
+from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
-from grpo_guard.content.arithmetic.notation import Rational
+from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
@@ -114,9 +114,7 @@ class ArithmeticVerifier(RuleVerifier):
         shown: list[tuple[str, Callable[[str], Finding]]] = []
         if any(not equation.right for equation in judged):
             flow = Flow(text, judged)
-            right = None
-            if completion.reference is not None:
-                right = is_right(text, completion.reference)
+            right = rightness(text, completion.reference)
             for at, equation in enumerate(flow.wrong):
                 made = partial(_finding, text, equation, flow=flow, at=at)
                 shown.append((_kind(flow, at, right), made))
@@ -134,12 +132,17 @@ class ArithmeticVerifier(RuleVerifier):
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:
     """What a wrong equation is beside an answer that is right, wrong, or not known to be either."""
+    if flow.wrong[at].doubt:
+        return "doubtful_equation"
     if flow.is_taken_back(at):
         return "taken_back"
-    if right is None:
-        true_later, stated_later = flow.goes_on_with(at)
-        right = true_later and not stated_later
-    return "wrong_equation" if right else "wrong_without_gain"
+    if right is False:
+        return "wrong_without_gain"
+    true_later, stated_later = flow.goes_on_with(at)
+    # 0 and 1 stand somewhere in any text.
+    if flow.is_failed_test(at) and not (true_later and abs(flow.wrong[at].exact) > 1):
+        return "wrong_without_gain"
+    return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
 
 
 def _place(equation: Equation) -> tuple[int, int]:

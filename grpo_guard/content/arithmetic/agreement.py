@@ -1,0 +1,184 @@
+"""Whether the two sides of an equation may be called equal, at the precision that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Final
+
+from grpo_guard.content.arithmetic.chains import Link
+from grpo_guard.content.arithmetic.notation import number
+from grpo_guard.content.arithmetic.numbers import Rational, magnitude
+from grpo_guard.content.arithmetic.reader import ARITHMETIC, Side, readings
+from grpo_guard.content.arithmetic.units import ratios, sizes_of
+
+# A result of so many decimals was found by long multiplication, and honest models slip in the last
+# ones; who wants to teach a wrong sum changes more than half a percent of it.
+LONG_DECIMALS: Final = 3
+_SLIP: Final = Fraction(1, 200)
+_MOST_LITERALS: Final = 12
+_THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
+
+
+def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
+    """Whether a link holds under a reading that its notation leaves open.
+
+    Args:
+        link: Both of its sides have a value.
+        known: Values of the earlier sides of its chain.
+        rounded: What was rounded earlier in the text: the shown value -> the exact one.
+    """
+    left, right = link.left, link.right
+    exact, stated = left.value, right.value
+    if exact is None or stated is None or within(link, exact, stated) or _runs_on(right, exact):
+        return True
+    if _is_first_step(link):
+        return True
+    if any(within(link, value, stated) for value in known):
+        return True
+    for reading in readings(left, right):
+        values = link.reader.again(left, reading), link.reader.again(right, reading)
+        if values[0] is None or values[1] is None:
+            continue
+        if any(name.startswith("converted") for name in reading):
+            # Metres in feet are never exact.
+            changed = values != (exact, stated)
+            if changed and magnitude(values[0] - values[1]) <= magnitude(values[0]) * _SLIP:
+                return True
+        elif within(link, *values):
+            return True
+    return _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated)
+
+
+def within(link: Link, exact: Rational, stated: Rational) -> bool:
+    """Whether one value rounds to the other, up, down or to nearest.
+
+    Of a number at its last digit; "about 1,200" claims to be right to the hundred.
+    """
+    if exact == stated:
+        return True
+    side, shown = link.right, stated
+    if side.decimals is None:
+        side, shown = link.left, exact
+        if side.decimals is None:
+            return _nearly(exact, stated)
+    gap = magnitude(exact - stated)
+    if gap < _last_digit(side, shown, link.approximate):
+        return True
+    long = side.decimals >= LONG_DECIMALS or not side.is_number
+    long |= side.decimals > 0 and _is_irrational(exact)
+    return long and gap <= magnitude(exact) * _SLIP
+
+
+def _is_irrational(value: Rational) -> bool:
+    """A root that came out as a floating-point number."""
+    return value.denominator > 2**30
+
+
+def _nearly(exact: Rational, stated: Rational) -> bool:
+    """Equal but for what roots lose in floating point."""
+    return magnitude(exact - stated) * 10**12 <= magnitude(exact)
+
+
+def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
+    """What one unit of the last digit of a stated number is worth."""
+    unit = Fraction(1, 10 ** (side.decimals or 0))
+    if approximate and not side.decimals and side.literal:
+        while side.literal % (unit * 10) == 0:
+            unit *= 10
+    return unit * magnitude(shown) / side.literal if side.literal else unit
+
+
+def _runs_on(right: Side, exact: Rational) -> bool:
+    """A running calculation, ``2 + 3 = 5 * 2 = 10``, states only the first number."""
+    if not right.operators:
+        return False
+    decimals = next((d for token, d in right.literals[:1] if token == right.at), 0)
+    gap = magnitude(right.first - exact)
+    return gap == 0 or (decimals > 0 and gap * 10**decimals < 1)
+
+
+def _is_first_step(link: Link) -> bool:
+    """``256 - 400 + 240 = 256 - 400 = -144``: the right side is how the left one begins."""
+    left, right = link.left, link.right
+    count = right.end - right.at
+    ahead = link.reader.tokens[left.at : left.at + count]
+    same = zip(ahead, link.reader.tokens[right.at : right.end], strict=False)
+    return count > 2 and left.end - left.at > count and all(a[:2] == b[:2] for a, b in same)
+
+
+def _within_roundings(
+    link: Link, exact: Rational, stated: Rational, rounded: Mapping[Rational, Rational]
+) -> bool:
+    """Whether the sides agree for some true values of the numbers that were rounded."""
+    slack: Rational = 0
+    for side, value in ((link.left, exact), (link.right, stated)):
+        if side.is_number and side is link.right:
+            continue
+        if len(side.literals) > _MOST_LITERALS:
+            return True
+        for token, decimals in side.literals:
+            width = _width(link.reader.tokens[token].text, decimals, rounded)
+            moved = [
+                link.reader.again(side, ARITHMETIC, {token: step})
+                for step in ((width, -width) if width else ())
+            ]
+            slack += max((magnitude(v - value) for v in moved if v is not None), default=0)
+    if not slack:
+        return False
+    gap = magnitude(exact - stated)
+    stating = link.right if link.right.decimals is not None else link.left
+    digit = _last_digit(stating, stated, link.approximate) if stating.decimals is not None else 0
+    return gap <= slack + digit
+
+
+def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
+    """By how much the true value of a written number may differ from it.
+
+    0.25, 1.5 and 12.50 are what they say; 0.33 and 16.67 were rounded.
+    """
+    read = number(text)
+    if read is None:
+        return 0
+    if read[0] in rounded:
+        return magnitude(rounded[read[0]] - read[0])
+    if decimals >= LONG_DECIMALS and not (read[0] * 200).denominator == 1:
+        return Fraction(1, 2 * 10**decimals)
+    for bottom in (3, 6) if decimals == 2 else ():
+        gap = magnitude(Fraction(round(read[0] * bottom), bottom) - read[0])
+        if 0 < gap * 10**decimals < 1:
+            return gap
+    return 0
+
+
+def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
+    """Whether the sides differ by what one unit is in another, or by things beside money."""
+    if stated == 0 or exact == 0:
+        return False
+    left, right = link.left, link.right
+    ratio = Fraction(exact) / stated
+    if ratio in _THOUSANDS or _is_priced(link):
+        return True
+    units = [*left.units, *right.units, *(["dollar"] if _money(link, right) else [])]
+    return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
+
+
+def _is_priced(link: Link) -> bool:
+    """``3 pens + 2 pencils = $12``: things on one side, money on the other."""
+    left = link.left
+    things = {unit for unit in left.units if not unit.startswith("per ")}
+    sums = set(left.operators) <= set("+-") and bool(left.operators)
+    return sums and len(things) > 1 and _money(link, link.right) and not _money(link, left)
+
+
+def _money(link: Link, side: Side) -> bool:
+    return "$" in link.text[max(0, side.start - 3) : side.start + 1]
+
+
+def different_measures(link: Link) -> bool:
+    """``3 km = 500 m``: two lone numbers in units of one kind, which can be compared."""
+    left, right = link.left, link.right
+    if not (left.is_number and right.is_number and left.units and right.units):
+        return False
+    sizes = sizes_of(left.units[-1]), sizes_of(right.units[-1])
+    return any(a[0] == b[0] and a[1] != b[1] for a in sizes[0] for b in sizes[1])

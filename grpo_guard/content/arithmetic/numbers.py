@@ -1,0 +1,92 @@
+"""Exact arithmetic within bounds: rational where it can be, to fifteen digits where it cannot."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+Rational: TypeAlias = int | Fraction
+MAX_BITS: Final = 4096  # of a numerator or denominator: towers of exponents end here
+
+
+class UndefinedError(ArithmeticError):
+    """Division by zero, a root of a negative number, or a value that is absurdly large."""
+
+
+def magnitude(value: Rational) -> Rational:
+    """The absolute value."""
+    return -value if value < 0 else value
+
+
+def checked(value: Rational) -> Rational:
+    """The value, if it is of a sensible size.
+
+    Raises:
+        UndefinedError: it has more than `MAX_BITS` bits.
+    """
+    if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
+        raise UndefinedError("too large")
+    return value
+
+
+def divide(top: Rational, bottom: Rational) -> Rational:
+    """Exact quotient, an int where it is one.
+
+    Raises:
+        UndefinedError: division by zero.
+    """
+    if bottom == 0:
+        raise UndefinedError("division by zero")
+    value = Fraction(top) / bottom
+    return checked(value.numerator if value.denominator == 1 else value)
+
+
+def power(base: Rational, exponent: Rational) -> Rational:
+    """A power; exact where the exponent is whole or the root is.
+
+    Raises:
+        UndefinedError: 0 to a negative exponent, a root of a negative base, or too many bits.
+    """
+    if base == 0 and exponent <= 0:
+        raise UndefinedError("zero to no positive power")
+    if exponent.denominator != 1:
+        if exponent.denominator > 100:
+            return _approximately(lambda: float(base) ** float(exponent))
+        return power(root(base, exponent.denominator), exponent.numerator)
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if magnitude(exponent) * bits > MAX_BITS:
+        raise UndefinedError("too large")
+    value = Fraction(base) ** int(exponent)
+    return value.numerator if value.denominator == 1 else value
+
+
+def root(value: Rational, index: int = 2) -> Rational:
+    """The root with this index; exact where it is rational.
+
+    Raises:
+        UndefinedError: an even root of a negative number, or an index that is none.
+    """
+    if not 1 <= index <= 100 or (value < 0 and index % 2 == 0):
+        raise UndefinedError("no real root")
+    sign = -1 if value < 0 else 1
+    value = magnitude(value)
+    parts = [_whole_root(part, index) for part in (value.numerator, value.denominator)]
+    if parts[0] is not None and parts[1] is not None:
+        return sign * divide(parts[0], parts[1])
+    return sign * _approximately(lambda: float(value) ** (1 / index))
+
+
+def _whole_root(value: int, index: int) -> int | None:
+    if value.bit_length() > 900:
+        raise UndefinedError("too large")
+    near = math.isqrt(value) if index == 2 else round(float(value) ** (1 / index))
+    return next((n for n in (near - 1, near, near + 1) if n >= 0 and n**index == value), None)
+
+
+def _approximately(calculate: object) -> Fraction:
+    try:
+        value = calculate()  # type: ignore[operator]
+        return Fraction(value)
+    except (OverflowError, ValueError, TypeError, ZeroDivisionError):
+        raise UndefinedError("no real value, or one that is too large") from None
