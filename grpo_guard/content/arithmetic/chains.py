@@ -55,6 +55,7 @@ _CALCULATING: Final = vocabulary(
     "choose permutations combinations binary hexadecimal octal than sqrt abs exp percent variance "
     "deviation determinant norm"
 )
+_JOINING: Final = vocabulary("of at by per with for each costing times")
 _AVERAGING: Final = vocabulary("average mean median")
 _SMALL: Final = vocabulary("of the a an both is are was these those all")
 SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming whether unless")
@@ -67,11 +68,22 @@ _LABELS: Final = vocabulary(
     "day week month year step part question problem case round item stage phase chapter level "
     "grade figure option number section exercise example hour minute"
 )
-_MODULAR: Final = re.compile(r"(?i:\bmod\b|modulo|\\equiv|≡|\\[bp]mod|congruent|\bxor\b)")
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
 _RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
 _CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
 _MOST_LOOKED_BACK: Final = 8
+
+
+# Doubts that words alone give, and that any writer could add: there the flow of values decides.
+SPOKEN: Final = frozenset(
+    {
+        "words that calculate",
+        "a factor in words",
+        "a verb that may say it of something else",
+        "another number behind it",
+        "a question",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -79,35 +91,47 @@ class Link:
     """Two sides of one ``=``.
 
     Attributes:
-        text: Of the whole completion, folded.
-        reader: Reads them again.
+        chains: Where it was found.
         left, right: The two sides.
         chained: The left side is the right side of an earlier ``=``.
         opens: It is the first of its chain whose two sides can be read.
         approximate: Stated as approximate.
         verbal: The relation is a verb.
-        doubt: What keeps it from being read whole; empty if nothing does.
-        before: The last words before the left side, small letters (empty if chained).
-        bare: Nothing but the beginning of a clause stands before the left side.
     """
 
-    text: str
-    reader: Reader
+    chains: _Chains
     left: Side
     right: Side
     chained: bool
     opens: bool
     approximate: bool
     verbal: bool
-    doubt: str
-    before: list[str]
-    bare: bool
+
+    @property
+    def text(self) -> str:
+        """The whole completion, folded."""
+        return self.chains.text
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the sides again."""
+        return self.chains.reader
+
+    def doubt(self) -> str:
+        """What keeps it from being read whole; empty if nothing does."""
+        return self.chains.doubt(self.left, self.right, self.chained, self.verbal)
+
+    def before(self) -> list[str]:
+        """The last words before the left side, small letters; none if it is chained."""
+        return [] if self.chained else self.chains.words_before(self.left.at)
+
+    def bare(self) -> bool:
+        """Whether nothing but the beginning of a clause stands before the left side."""
+        return not self.chained and self.chains.is_bare(self.left.at)
 
 
 def links(text: str, start: int, end: int) -> Iterator[Link]:
     """All links of ``text[start:end]``, which must have been folded, in order; linear time."""
-    if _MODULAR.search(text, start, end):
-        return
     tokens = scan(text, start, end)
     if any(token.kind == RELATION for token in tokens):
         yield from _Chains(text, Reader(tokens)).links()
@@ -126,9 +150,12 @@ class _Chains:
         self.opens = True
 
     def links(self) -> Iterator[Link]:
-        at = 0
+        at, ahead = 0, -1
         while at < self.reader.count:
             kind = self.tokens[at].kind
+            if ahead < at:
+                at, ahead = self._next_clause(at)
+                continue
             if kind == RELATION:
                 aside = self.tokens[at].text == ASIDE
                 link, at = self._aside(at) if aside else self._relation(at)
@@ -141,6 +168,24 @@ class _Chains:
                 at = at + 1 if side is None else side.end
             else:
                 at += 1
+
+    def _next_clause(self, at: int) -> tuple[int, int]:
+        """Where the clause of the next relation begins, and the relation: prose is not parsed."""
+        begin = at
+        for ahead in range(at, self.reader.count):
+            kind = self.tokens[ahead].kind
+            if kind == RELATION:
+                return begin if self._may_end(ahead - 1) else ahead, ahead
+            if kind == BREAK and self.tokens[ahead].text in ".;\n":
+                begin = ahead
+        return self.reader.count, self.reader.count
+
+    def _may_end(self, at: int) -> bool:
+        """Whether a side can end with this token, so that looking for its beginning pays."""
+        kind = self.kind(at)
+        if kind == WORDS:
+            return self.kind(at - 1) in (NUMBER, CLOSE, PERCENT, VULGAR, WORDS, SIGN, OF)
+        return kind in (NUMBER, CLOSE, PERCENT, VULGAR, SIGN, UNKNOWN)
 
     def _side(self, at: int) -> Side | None:
         try:
@@ -178,17 +223,15 @@ class _Chains:
         if left is None:
             return None, right.end
         if verbal and (chained or set(left.operators) <= {"r"}):
-            return None, right.end  # "the roots of √3 are -1 and 1", "k = 3^6 is 4": what is 4 stands further to the left
-        doubt = self._doubt(left, right, chained, verbal)
-        before = [] if chained else self._words_before(left.at)
+            return (
+                None,
+                right.end,
+            )  # "the roots of √3 are -1 and 1", "k = 3^6 is 4": what is 4 stands further to the left
         hedged = approximate or token.text == APPROXIMATELY
-        bare = not chained and self._is_bare(left.at)
-        link = Link(
-            self.text, self.reader, left, right, chained, opens, hedged, verbal, doubt, before, bare
-        )
-        return link, right.end
+        return Link(self, left, right, chained, opens, hedged, verbal), right.end
 
-    def _doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
+    def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
+        """What keeps the two sides from being read whole; empty if nothing does."""
         if left.degree != right.degree or len(left.letters | right.letters) > 1:
             return "an unknown"
         if any(word in _CLOCK for u in (*left.units, *right.units) for word in u.lower().split()):
@@ -227,13 +270,7 @@ class _Chains:
         right = self._side(begin) if self.kind(begin) == NUMBER else None
         if right is None or not right.is_number or self.kind(right.end) in (RELATION, SIGN, OF):
             return None, at + 1
-        doubt = self._doubt(left, right, chained, True)
-        before = self._words_before(left.at)
-        bare = self._is_bare(left.at)
-        link = Link(
-            self.text, self.reader, left, right, False, True, approximate, True, doubt, before, bare
-        )
-        return link, right.end
+        return Link(self, left, right, False, True, approximate, True), right.end
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
         """Past "a total of", "about" and the like, at most four tokens; whether they hedge."""
@@ -252,7 +289,7 @@ class _Chains:
             at += 1
         return at, approximate
 
-    def _words_before(self, at: int) -> list[str]:
+    def words_before(self, at: int) -> list[str]:
         """The last words of the clause before token ``at``, in order, small letters."""
         words: list[str] = []
         while at > 0 and self.tokens[at - 1].kind in (WORDS, OF) and len(words) < 40:
@@ -260,17 +297,18 @@ class _Chains:
             words = self.tokens[at].text[-200:].lower().split() + words
         return words[-_MOST_LOOKED_BACK:]
 
-    def _is_bare(self, at: int) -> bool:
+    def is_bare(self, at: int) -> bool:
+        """Whether a clause begins with token ``at``."""
         if at == 0 or self.kind(at - 1) == BREAK:
             return True
-        words = self._words_before(at)
+        words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
 
     def _before(self, left: Side, verbal: bool) -> str:
         """What stands to the left of a chain that is not known to leave its value alone."""
         at = left.at
         signed = self.tokens[at].kind == SIGN
-        if signed and (at == 0 or self.kind(at - 1) == BREAK):
+        if signed and (at == 0 or self.tokens[at - 1].text != "="):
             left.open.add("bullet")
         inside = self._doubt_inside(at)
         if at == 0 or inside:
@@ -278,10 +316,10 @@ class _Chains:
         before, first = self.tokens[at - 1], self.tokens[at]
         touches = before.end == first.start
         kind = before.kind
-        if verbal and not self._is_bare(at):
+        if verbal and not self.is_bare(at):
             return "a verb that may say it of something else"
         if kind in (WORDS, OF):
-            words = self._words_before(at)
+            words = self.words_before(at)
             return "an unknown" if signed else self._words_doubt(left, touches)
         if kind == BREAK:
             return self._break_before(left, before.text)
@@ -295,13 +333,18 @@ class _Chains:
         return "" if known or (kind == CLOSE and self._is_enumerator(at - 1)) else "a factor"
 
     def _words_doubt(self, left: Side, touches: bool) -> str:
-        words, first = self._words_before(left.at), self.tokens[left.at]
+        words, first = self.words_before(left.at), self.tokens[left.at]
         # "b \\left(" is a product whatever its blanks say.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or "\\" in between and first.kind == OPEN
         letter = len(words[-1]) == 1 and (words[-1] not in "ai" or first.kind == OPEN)
         if joined or letter or "_" in words[-1]:
             return "a function or an identifier"
+        start = left.at
+        while start > 0 and self.kind(start - 1) in (WORDS, OF):
+            start -= 1
+        if self.kind(start - 1) == NUMBER and (words[-1] in _JOINING or words == ["and"]):
+            return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
         said = next((word for word in reversed(words) if word not in _SMALL), "")
         if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):
             return "words that calculate"
@@ -321,7 +364,7 @@ class _Chains:
         if earlier.kind == NUMBER and earlier.end == before.start:
             group = first.kind == NUMBER and len(first.text) == 3  # "14, 400 / 80"
             touches = before.end == first.start
-            labelled = sign == ":" and not _LABELS.isdisjoint(self._words_before(at - 2)[-1:])
+            labelled = sign == ":" and not _LABELS.isdisjoint(self.words_before(at - 2)[-1:])
             return "a time, a ratio or a list" if (touches or group) and not labelled else ""
         if sign == "\n" and earlier.kind in (SIGN, OPEN, ROOT):
             bullet = earlier.kind == SIGN and earlier.text in "-*+"
@@ -380,7 +423,9 @@ class _Chains:
         if token.kind == WORDS:
             return self._words_behind(right, verbal, touches)
         if token.kind in (NUMBER, VULGAR, PERCENT, ROOT):
-            return "" if before.kind == WORDS else "another number behind it"
+            if before.kind != WORDS:
+                return "another number behind it"
+            return "a second measure" if self._goes_on_in_smaller_units(right) else ""
         if token.kind == OPEN:
             return "a factor behind it" if touches and token.text != "{" else ""
         if token.kind == BREAK and touches and following is not None:

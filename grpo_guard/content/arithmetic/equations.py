@@ -31,6 +31,9 @@ _SAID: Final = re.compile(
 )
 
 
+_LINE: Final = re.compile(r"[^\n]++")
+
+
 def _segments(text: str) -> Iterator[tuple[int, int]]:
     """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
     for match in _SEGMENT.finditer(text):
@@ -47,6 +50,10 @@ _DENIAL: Final = re.compile(
     r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|impossible|untrue|nonsense"
     r"|not (?:true|right|correct|valid|possible|so)\b)"
 )
+# Behind any of these a calculation is another one: "3 * 4 = 2 (mod 5)".
+_MODULAR: Final = re.compile(
+    r"[Mm]od(?:ulo|ular)?(?![a-z])|equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
+)
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
 _IN_NUMBERS: Final = frozenset("0123456789.,/")
 _COPY: Final = re.compile(
@@ -54,11 +61,15 @@ _COPY: Final = re.compile(
 )
 
 
-def equations(text: str) -> list[Equation]:
-    """Every equation whose two sides can be read without doubt, in the order of the text.
+def equations(text: str, everywhere: bool = False) -> list[Equation]:
+    """Every equation of a text in order: right, wrong, or too doubtful to be called either.
 
     Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
     is the text around them, as if they were not there.
+
+    Args:
+        text: The completion.
+        everywhere: Read each line; else only those that look as if they calculate.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
@@ -66,8 +77,12 @@ def equations(text: str) -> list[Equation]:
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
     places = [(*note.span(1), folded) for note in notes]
-    places += [(start, end, outer) for start, end in _segments(outer)]
+    lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
+    places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
+    modular = _MODULAR.search(outer) is not None
     for start, end, source in places:
+        if modular and _MODULAR.search(source, start, end):
+            continue
         for link in links(source, start, end):
             checker.add(link)
         if checker.wrong >= MOST_WRONG:
@@ -109,17 +124,27 @@ class _Checker:
             self.head, self.calculated = [], False
         left, right = link.left, link.right
         exact, stated = left.value, right.value
+        self.calculated |= bool(left.operators)
         if exact is None or stated is None or not self._is_statement(link, exact, stated):
             self.head = []
             return
-        holds = exact == stated or self._holds(link)
-        if not link.doubt:
+        if exact == stated:  # whatever stands beside it
             self.head.append(exact)
-            if holds and exact != stated and right.is_number and len(self.rounded) < 1000:
+            self._add(link, exact, stated, True, "")
+            return
+        doubt = link.doubt()  # may leave readings open, so it comes first
+        holds = self._holds(link)
+        if not doubt:
+            self.head.append(exact)
+            if holds and right.is_number and len(self.rounded) < 1000:
                 self.rounded[right.literal] = exact
-        if holds and link.doubt:
+        elif holds:
             return
         self.wrong += not holds
+        self._add(link, exact, stated, holds, doubt)
+
+    def _add(self, link: Link, exact: Rational, stated: Rational, holds: bool, doubt: str) -> None:
+        left, right = link.left, link.right
         span = right.number or (right.start, right.stop)
         self.found.append(
             Equation(
@@ -131,7 +156,7 @@ class _Checker:
                 holds,
                 not holds and self._is_denied(link),
                 None if holds else _running_value(link),
-                link.doubt,
+                doubt,
             )
         )
 
@@ -147,7 +172,6 @@ class _Checker:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
         left, right = link.left, link.right
         operators = left.operators
-        self.calculated |= bool(operators)
         if not operators:
             turned = self._is_turned_round(link, exact, stated)
             counted = bool(left.units or right.units) and not different_measures(link)
@@ -157,7 +181,7 @@ class _Checker:
         written = self.text[left.start : left.stop]
         tight = " " not in written.strip()
         if operators == ["-"]:
-            labelled = tight and not link.chained and bool(link.before)
+            labelled = tight and not link.chained and bool(link.before())
             if labelled and (exact < 0 or link.verbal):
                 return False  # "weeks 1-2 = 96 - 70"
             # "odds of 3-1 = 25%"
@@ -180,7 +204,7 @@ class _Checker:
             return False
         if not right.operators or right.operators[0] in "/f":
             return False
-        return link.bare and 0 < exact <= 2 * stated <= 4 * exact
+        return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
 
     def _is_denied(self, link: Link) -> bool:
         """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``, ``if 2 + 2 = 5``.
@@ -189,9 +213,10 @@ class _Checker:
         """
         if _DENIAL.match(self.text, link.right.stop):
             return True
-        said = " ".join(link.before)
+        before = link.before()
+        said = " ".join(before)
         return said.endswith(("not true that", "false that", "wrong that")) or (
-            not SUPPOSING.isdisjoint(link.before[-2:])
+            not SUPPOSING.isdisjoint(before[-2:])
         )
 
     def add_copy(self, copy: Equation | None) -> None:

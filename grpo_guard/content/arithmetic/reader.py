@@ -18,13 +18,16 @@ from typing import Final, TypeAlias
 
 from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.notation import (
+    BREAK,
     CLOSE,
     FRACTION,
     LETTER_X,
+    MAX_DIGITS,
     NUMBER,
     OF,
     OPEN,
     PERCENT,
+    RELATION,
     ROOT,
     SIGN,
     TIMES,
@@ -53,6 +56,7 @@ from grpo_guard.content.arithmetic.units import (
 MAX_DEPTH: Final = 24
 MOST_READINGS: Final = 96
 STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
+_ENDS: Final = frozenset({RELATION, BREAK, CLOSE, ""})
 _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 _DECIMAL_COMMA: Final = re.compile(r"[0-9]{1,9},[0-9]{1,9}")
 _GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
@@ -134,6 +138,13 @@ class _Level:
     negative: list[bool] = field(default_factory=list)
     percent: list[bool] = field(default_factory=list)
     degrees: list[int] = field(default_factory=list)
+
+    def add(self, value: Rational, negative: bool) -> None:
+        """A number with nothing to it but its sign."""
+        self.values.append(value)
+        self.negative.append(negative)
+        self.percent.append(False)
+        self.degrees.append(0)
 
     def trim(self) -> None:
         """Forget an operand that could not be read to its end."""
@@ -328,10 +339,14 @@ class _Parse:
                     return "", at
             return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
         if token.kind == OF:
-            part = read.percent[-1] or read.operators[-1:] == ["/"] or before.kind in (CLOSE, VULGAR)
-            article = self.reader.kind(at + 1) == WORDS and self.tokens[
-                at + 1
-            ].text.lower() in ("the", "those", "these")
+            part = (
+                read.percent[-1] or read.operators[-1:] == ["/"] or before.kind in (CLOSE, VULGAR)
+            )
+            article = self.reader.kind(at + 1) == WORDS and self.tokens[at + 1].text.lower() in (
+                "the",
+                "those",
+                "these",
+            )
             return ("f", at + 1 + article) if part else ("", at)
         touches = token.start == before.end
         if token.kind == OPEN and token.text != "{" and before.kind != WORDS:
@@ -376,6 +391,13 @@ class _Parse:
         if at >= end:
             raise Unread
         self.side.degree = 0
+        if self.tokens[at].kind == NUMBER and self._ends_behind(at, end):
+            value, decimals = self._literal(self.tokens[at])
+            if decimals:
+                self.side.literals.append((at, decimals))
+            value += self.shift.get(at, 0)
+            read.add(-value if negative else value, negative)
+            return at + 1
         value, after, part = self._plain(at, end, depth)
         read.percent.append(False)
         read.degrees.append(self.side.degree)
@@ -385,6 +407,13 @@ class _Parse:
         if part and self.reader.kind(after) == OF:
             read.percent[-1] = read.percent[-1] or part
         return after
+
+    def _ends_behind(self, at: int, end: int) -> bool:
+        """Whether a number has neither unit nor anything else that belongs to it."""
+        after = self.reader.kind(at + 1) if at + 1 < end else ""
+        if after == SIGN:
+            return self.reader.kind(at + 2) == NUMBER
+        return after in _ENDS
 
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
         """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""
@@ -421,6 +450,8 @@ class _Parse:
 
     def _literal(self, token: Token) -> tuple[Rational, int]:
         text = token.text
+        if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
+            return int(text), 0
         comma, grouping = _DECIMAL_COMMA.fullmatch(text), _GROUPING_DOT.fullmatch(text)
         if comma or grouping:
             self.side.open.add("comma")
@@ -524,9 +555,7 @@ class _Parse:
         self.side.degree = degree
         return (0 if self.blind else divide(top, bottom)), after
 
-    def _suffix(
-        self, read: _Level, value: Rational, at: int, end: int
-    ) -> tuple[Rational, int]:
+    def _suffix(self, read: _Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
         """Percent signs, factorials and units behind an operand."""
         counted = False
         while at < end:
@@ -568,9 +597,7 @@ class _Parse:
         self.side.operators.append("!")
         return math.factorial(int(value))
 
-    def _unit(
-        self, read: _Level, value: Rational, at: int, touches: bool
-    ) -> tuple[Rational, int]:
+    def _unit(self, read: _Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
         """Past the words that say of what there are so many; ``at`` if they say something else."""
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]
@@ -649,9 +676,7 @@ class _Parse:
         )
 
 
-def _powers(
-    values: list[Rational], operators: list[str], read: _Level, reading: Reading
-) -> None:
+def _powers(values: list[Rational], operators: list[str], read: _Level, reading: Reading) -> None:
     """Right to left; a sign in front of the base counts after the power, as in -2^2 = -4."""
     for at in range(len(operators) - 1, -1, -1):
         if operators[at] != "^":

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import rightness
+from grpo_guard.content.arithmetic.chains import SPOKEN
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
@@ -132,15 +133,16 @@ class ArithmeticVerifier(RuleVerifier):
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:
     """What a wrong equation is beside an answer that is right, wrong, or not known to be either."""
-    if flow.wrong[at].doubt:
+    equation = flow.wrong[at]
+    if equation.doubt and equation.doubt not in SPOKEN:
         return "doubtful_equation"
     if flow.is_taken_back(at):
         return "taken_back"
-    if right is False:
-        return "wrong_without_gain"
     true_later, stated_later = flow.goes_on_with(at)
-    # 0 and 1 stand somewhere in any text.
-    if flow.is_failed_test(at) and not (true_later and abs(flow.wrong[at].exact) > 1):
+    known = true_later and abs(equation.exact) > 1  # 0 and 1 stand somewhere in any text
+    if equation.doubt and (stated_later or not known):
+        return "doubtful_equation"
+    if right is False or (flow.is_failed_test(at) and not known):
         return "wrong_without_gain"
     return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
 
@@ -87,14 +87,20 @@ _PHRASES: Final[tuple[tuple[re.Pattern[str], Rewrite], ...]] = (
     (re.compile(r"(?<!\w)(?:1|a)[ ]+quarter of(?= \$?[0-9])", re.IGNORECASE), _put("1/4 of")),
     (re.compile(r"(?<!\w)(?:twice|double)(?= \$?[0-9])", re.IGNORECASE), _put("2 *")),
     (re.compile(r"(?<!\w)(?:triple)(?= \$?[0-9])", re.IGNORECASE), _put("3 *")),
+    (re.compile(r"(?<!\w)(?:to|we) get(?= \$?[0-9])", re.IGNORECASE), _put("=")),
     (re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _put("^2")),
     (re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _put("^3")),
 )
-_ANY: Final = re.compile(
-    rf"{_NUMERAL.pattern.replace('?P<tens>', '?:').replace('?P<ones>', '?:').replace('?P<one>', '?:')}"
-    r"|(?<!\w)(?:sum|product|difference|add|adding|multiply|multiplying|divide|dividing|subtract"
-    r"|subtracting|half|third|quarter|twice|double|triple|squared|cubed)(?!\w)|[0-9] [a-z ]{0,20}and ",
-    re.IGNORECASE,
+_WORD: Final = "|".join([*_UP_TO_19, *_TENS])
+_JOINED: Final = re.compile(
+    rf"(?<![a-z])(?:(?:{_WORD})(?![a-z])|[0-9])(?: [a-z]{{2,15}}){{0,2}}?,? "
+    rf"(?:plus|minus|times|and|divided by|multiplied by|by|from|to|[-+*/=x]|is|equals|make) "
+    rf"\$?(?:(?:{_WORD})(?![a-z])|[0-9])"
+    r"|(?<![a-z])(?:half of|third of|quarter of|twice|double|triple) |[0-9] (?:squared|cubed)"
+)
+_WORDED: Final = re.compile(
+    rf"(?<![a-z])(?:{_WORD}|sum|product|difference|add(?:ing)?|multiply(?:ing)?|divid(?:e|ing)"
+    r"|subtract(?:ing)?|half|third|quarter|twice|double|triple|squared|cubed)(?![a-z])| and "
 )
 _SAID: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 
@@ -107,19 +113,31 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
         found: What was already read as equations.
     """
     folded = fold(text)
-    lines = []
-    for line in folded.split("\n"):
-        said = _ANY.search(line) is not None and _SAID.search(line) is not None
-        lines.append(_in_signs(line) if said else " " * len(line))
-    changed = "\n".join(lines)
-    if changed.isspace() or not changed:
+    small = lowered(folded)
+    if _JOINED.search(small) is None:
         return []
+    pairs = zip(folded.split("\n"), small.split("\n"), strict=True)
+    changed = "\n".join(
+        _in_signs(line) if _is_said(low) else " " * len(line) for line, low in pairs
+    )
     known = {equation.span for equation in found}
     return [
-        equation
-        for equation in equations(changed)
+        equation._replace(span=_whole_word(folded, equation.span))
+        for equation in equations(changed, everywhere=True)
         if equation.span not in known and not equation.doubt and _differs(folded, changed, equation)
     ]
+
+
+def _is_said(line: str) -> bool:
+    """Whether a line of small letters may state a calculation in words."""
+    return all(pattern.search(line) for pattern in (_JOINED, _WORDED, _SAID))
+
+
+def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
+    start, end = span
+    while end < len(folded) and folded[start].isalpha() and folded[end].isalpha():
+        end += 1
+    return start, end
 
 
 def _in_signs(line: str) -> str:
