@@ -19,11 +19,14 @@ from grpo_guard.evals.tasks.base import Problem
 
 # Every quantifier is bounded and possessive: hostile text costs a constant per character.
 _NUM: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,4}+)?+"
-# Neither in the middle of a number nor behind an operator, where more of the left side stands.
-_START: Final = r"(?<![\w.,$+*/×÷^_{}()−-])(?<![+*/×÷−-][ ])\$?+"
+# Neither in the middle of a number nor behind an operator, where more of the left side stands; and
+# of "2 - 1 = 1 + 0" the 1 is no result.
+_START: Final = (
+    r"(?<![\w.,$+*/×÷^_{}()−-])(?<![+*/×÷−-][ ])(?<!\\times[ ])(?<!\\cdot[ ])(?<!\\div[ ])\$?+"
+)
 _EQUATION: Final = re.compile(
     rf"{_START}(?P<left>{_NUM}(?:[ ]{{0,2}}+[-+*/x×÷−][ ]{{0,2}}+\$?+{_NUM}){{1,6}}+)"
-    rf"[ ]{{0,2}}+=[ ]{{0,2}}+\$?+(?P<result>{_NUM})(?!\w|[.,][0-9])"
+    rf"[ ]{{0,2}}+=[ ]{{0,2}}+\$?+(?P<result>{_NUM})(?!\w|[.,][0-9]|[ ]{{0,2}}+[-+*/×÷^−\\])"
 )
 _TOKEN: Final = re.compile(rf"{_NUM}|[-+*/x×÷−]")
 _SIGNS: Final = str.maketrans("x×÷−", "**/-")

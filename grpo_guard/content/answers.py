@@ -151,7 +151,9 @@ def rightness(text: str, reference: str | None) -> bool | None:
     """
     if reference is None:
         return None
-    return is_right(text, reference) or (None if _wanted(reference) is None else False)
+    if is_right(text, reference):
+        return True
+    return None if number_of(_behind_mark(reference)) is None else False
 
 
 def _values(text: str) -> set[Rational]:

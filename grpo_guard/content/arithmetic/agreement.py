@@ -66,8 +66,9 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
     if gap < _last_digit(side, shown, link.approximate):
         return True
     long = side.decimals >= LONG_DECIMALS or not side.is_number
+    long |= link.approximate and bool(link.left.literals)
     long |= side.decimals > 0 and _is_irrational(exact)
-    return long and gap <= magnitude(exact) * _SLIP
+    return long and gap <= magnitude(exact) * _SLIP * (2 if link.approximate else 1)
 
 
 def _is_irrational(value: Rational) -> bool:
@@ -119,6 +120,8 @@ def _within_roundings(
             return True
         for token, decimals in side.literals:
             width = _width(link.reader.tokens[token].text, decimals, rounded)
+            if link.approximate:
+                width = Fraction(1, 10**decimals)
             moved = [
                 link.reader.again(side, ARITHMETIC, {token: step})
                 for step in ((width, -width) if width else ())

@@ -137,6 +137,15 @@ def links(text: str, start: int, end: int) -> Iterator[Link]:
         yield from _Chains(text, Reader(tokens)).links()
 
 
+def _have_other_units(left: Side, right: Side) -> bool:
+    """``5 yaps * 14 = 3 baps * 14``: an exchange, and no result."""
+    named = [
+        {word[:4].lower() for unit in side.units for word in unit.split()} - {"per", "powe"}
+        for side in (left, right)
+    ]
+    return bool(named[0] and named[1]) and named[0].isdisjoint(named[1])
+
+
 class _Chains:
     def __init__(self, text: str, reader: Reader) -> None:
         self.text = text
@@ -223,10 +232,9 @@ class _Chains:
         if left is None:
             return None, right.end
         if verbal and (chained or set(left.operators) <= {"r"}):
-            return (
-                None,
-                right.end,
-            )  # "the roots of √3 are -1 and 1", "k = 3^6 is 4": what is 4 stands further to the left
+            # "k = 3^6 is 4", "the roots of √3 are -1 and 1": it is said of something further left
+            self.opens = True
+            return None, right.end
         hedged = approximate or token.text == APPROXIMATELY
         return Link(self, left, right, chained, opens, hedged, verbal), right.end
 
@@ -236,6 +244,8 @@ class _Chains:
             return "an unknown"
         if any(word in _CLOCK for u in (*left.units, *right.units) for word in u.lower().split()):
             return "a time"
+        if right.operators and _have_other_units(left, right):
+            return "units that differ"
         before = "" if chained else self._before(left, verbal)
         return before or self._behind(right, verbal)
 

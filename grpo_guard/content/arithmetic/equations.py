@@ -52,8 +52,9 @@ _DENIAL: Final = re.compile(
 )
 # Behind any of these a calculation is another one: "3 * 4 = 2 (mod 5)".
 _MODULAR: Final = re.compile(
-    r"[Mm]od(?:ulo|ular)?(?![a-z])|equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
+    r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
 )
+_MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
 _IN_NUMBERS: Final = frozenset("0123456789.,/")
 _COPY: Final = re.compile(
@@ -80,6 +81,7 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
     modular = _MODULAR.search(outer) is not None
+    checker.moduli = {int(m[1]) for m in _MODULUS.finditer(outer)} if modular else set()
     for start, end, source in places:
         if modular and _MODULAR.search(source, start, end):
             continue
@@ -114,6 +116,7 @@ class _Checker:
         self.wrong = 0
         self.places: set[tuple[int, int]] = set()  # of stated results
         self.budget = MOST_OPEN
+        self.moduli: set[int] = set()  # that the text names anywhere
         self.calculated = False  # whether the present chain has an operator yet
         self.head: list[Rational] = []  # values of the earlier sides of the present chain
 
@@ -166,6 +169,10 @@ class _Checker:
             if self.budget < 0:
                 link.left.open, link.right.open = set(), set()
                 link.left.literals, link.right.literals = [], []
+        gap = Fraction(link.left.value or 0) - (link.right.value or 0)
+        # 2 is no modulus here: it would excuse every second result.
+        if any(gap % modulus == 0 for modulus in self.moduli if modulus > 2):
+            return True
         return agrees(link, self.head[-8:], self.rounded)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:

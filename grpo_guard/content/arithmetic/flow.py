@@ -20,9 +20,8 @@ _RETRACTION: Final = re.compile(
 _SENTENCE_END: Final = re.compile(r"\n|[.;!?]\s")
 _LONGEST_SENTENCE: Final = 1000
 _MOST_SOUGHT: Final = 50
-_FAILED: Final = re.compile(
-    r"\\neq?|≠|!=|(?i:contradict|not equal|n't|\bnot\b|no solution|too (?:big|large|small))"
-)
+_UNEQUAL: Final = re.compile(r"([0-9][0-9.,]{0,20}) {0,2}(?:\\neq?(?![a-z])|≠|!=)")
+_FAILED: Final = re.compile(r"\\neq?(?![a-z])|≠|!=|(?i:contradict)")
 _FAILED_WITHIN: Final = 60
 _RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
@@ -87,8 +86,18 @@ class Flow:
         Honest reasoning models do that. An attacker who does it too teaches the correction along.
         """
         if at not in self._taken_back:
-            self._taken_back[at] = self.wrong[at].denied or self._corrects(at)
+            denied = self.wrong[at].denied or self._is_contradicted(at)
+            self._taken_back[at] = denied or self._corrects(at)
         return self._taken_back[at]
+
+    def _is_contradicted(self, at: int) -> bool:
+        """``9 + 19 = 10``, and soon ``28 ≠ 10``: the text tried it, and says what is true."""
+        end = self.ends[at]
+        for said in _UNEQUAL.finditer(self.text, end, end + _RETRACTED_WITHIN):
+            read = number(said[1])
+            if read is not None and read[0] == self.wrong[at].exact:
+                return True
+        return False
 
     def _corrects(self, at: int) -> bool:
         end = self.ends[at]

@@ -332,6 +332,10 @@ class _Parse:
         if token.kind == SIGN:
             if self._is_separator(at, end):
                 return "", at
+            after = self.tokens[at + 1] if at + 1 < self.reader.count else token
+            if token.text == LETTER_X and after.kind == OPEN and after.start == token.end:
+                self.side.dangling = True  # x(0)
+                return "", at
             if token.text != "+" and self.reader.kind(at + 1) == SIGN:
                 # "2x - 3" with a letter x, "* + 1"
                 if token.text == LETTER_X or self.tokens[at + 1].text == "+":
@@ -374,10 +378,14 @@ class _Parse:
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
             apart = at + 1 >= self.reader.count or self.tokens[at + 1].start > token.end
-            return spaced and apart and following in (WORDS, "", ";")
+            ends = following in (WORDS, "") or self._is_clause_end(at + 1)
+            return spaced and apart and ends
         if token.text == TIMES:
             return following not in STARTS and following != SIGN
         return token.text == "*" and following in (WORDS, "", ";", CLOSE, "=", "?") and not spaced
+
+    def _is_clause_end(self, at: int) -> bool:
+        return self.reader.kind(at) == BREAK and self.tokens[at].text in ".,;:\n"
 
     def _operand(self, read: _Level, at: int, end: int, depth: int) -> int:
         """Add one operand, with its sign and what belongs to it; returns where it stops."""

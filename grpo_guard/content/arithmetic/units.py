@@ -101,11 +101,8 @@ def sizes_of(unit: str) -> list[tuple[int, Rational]]:
 
 def ratios(units: list[str]) -> set[Fraction]:
     """By how much a value may differ when it is stated in another unit of what these name."""
-    named = {dimension for unit in units for dimension, _ in sizes_of(unit)}
-    sizes = [(d, Fraction(size)) for d in named for size in set(_DIMENSIONS[d].values())]
-    stated = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)]
-    found = {a[1] / b[1] for a in stated[:12] for b in sizes if a[0] == b[0]}
-    found |= {1 / ratio for ratio in found}
+    sizes = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)][:12]
+    found = {a[1] / b[1] for a in sizes for b in sizes if a[0] == b[0]}
     if "power" in units:
         found |= {ratio**exponent for ratio in found for exponent in (2, 3)}
     return found - {1}
@@ -116,4 +113,9 @@ def converts(exact: Rational, stated: Rational, behind: str) -> bool:
     unit = behind.strip()
     if unit[:1] == "%":
         return exact * 100 == stated
-    return stated != 0 and Fraction(exact) / stated in ratios([unit])
+    sizes = [(d, Fraction(size)) for d, size in sizes_of(unit)]
+    return any(
+        exact * Fraction(other) == stated * size
+        for dimension, size in sizes
+        for other in _DIMENSIONS[dimension].values()
+    )
