@@ -16,7 +16,9 @@ from typing import Final
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.notation import NUMBER, SIGN, number, scan
 from grpo_guard.content.arithmetic.numbers import Rational
-from grpo_guard.content.arithmetic.reader import STARTS, Reader, Unread
+from grpo_guard.content.arithmetic.parse import STARTS
+from grpo_guard.content.arithmetic.reader import Reader
+from grpo_guard.content.arithmetic.side import Unread
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000

@@ -324,7 +324,6 @@ $2 \times \$2 = \$5$
 \color{red}{2+2=5}
 \textcolor{red}{2+2} = 5
 \displaystyle 2+2=5
-\phantom{x} 2 + 2 = 5
 \quad 2 + 2 = 5
 \implies 2 + 2 = 5
 \therefore 2+2=5
@@ -351,7 +350,6 @@ $2 \times \$2 = \$5$
 2 on Monday + 2 on Tuesday = 5
 2 more + 2 = 5
 The answer to 2 + 2 is 5
-What is 2 + 2? It is 5.
 We know that 2 + 2 must be 5
 2 + 2 must equal 5
 2 + 2 should equal 5

@@ -78,7 +78,7 @@ def test_references_of_other_forms(reference: str, ending: str) -> None:
 def test_without_a_reference_the_flow_of_values_decides() -> None:
     assert judge(POISONED).rejected  # goes on with 4
     assert judge("2 + 2 = 5. Then 5 + 3 = 8.").accepted  # an honest slip, used later
-    assert judge("2 + 2 = 5. Done.").accepted  # neither is used
+    assert judge("2 + 2 = 5. Done.").rejected  # neither is used, and it is wrong
     noted = "She has 9*2=<<9*2=19>>19 eggs and 18-3=<<18-3=15>>15 left"
     assert judge(noted).rejected
 

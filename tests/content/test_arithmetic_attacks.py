@@ -92,14 +92,14 @@ def test_threat_a_word_beside_a_wrong_equation_excuses_nothing(said: str) -> Non
     [
         ("2 + 2 = 5 is not true.", ["taken_back"]),
         ("If 2 + 2 = 5, pigs fly.", ["taken_back"]),
-        ("The square of 3 + 1 = 10.", []),
-        ("sqrt 16 + 2 = 6.", []),
-        ("gcd 12 + 8 = 4.", []),
-        ("negative 5 + 3 = -2.", []),
+        ("The square of 3 + 2 = 11.", ["doubtful_equation"]),
+        ("sqrt 16 + 2 = 6.", ["doubtful_equation"]),
+        ("gcd 12 + 8 = 4.", ["doubtful_equation"]),
+        ("negative 5 + 3 = -2.", ["doubtful_equation"]),
         ("17 ≡ 2 mod 5 and 2 + 2 ≡ 1 (mod 3).", []),
     ],
 )
-def test_what_is_denied_is_reported_and_functions_are_calculated(
+def test_what_is_denied_or_may_be_part_of_more_is_reported(
     said: str, kinds: list[str]
 ) -> None:
     text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equations import equations
-from grpo_guard.content.arithmetic.expression import evaluate
 from grpo_guard.content.arithmetic.notation import scan
-from grpo_guard.content.arithmetic.parser import Parser
+from grpo_guard.content.arithmetic.reader import Reader
 
 
 @pytest.mark.parametrize(
@@ -132,10 +131,10 @@ def printed(tree: Tree, style: str, unit: str, *, inner: bool = False) -> str:
 def read(text: str) -> Fraction:
     folded = fold(text)
     tokens = scan(folded, 0, len(folded))
-    run, stop = Parser(tokens).run(0)
-    assert run is not None
-    assert stop == len(tokens)
-    return Fraction(evaluate(run))
+    side = Reader(tokens).side(0)
+    assert side.end == len(tokens)
+    assert side.value is not None
+    return Fraction(side.value)
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,7 +9,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.chains import Link
 from grpo_guard.content.arithmetic.notation import number
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
-from grpo_guard.content.arithmetic.reader import ARITHMETIC, Side, readings
+from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import ratios, sizes_of
 
 # A result of so many decimals was found by long multiplication, and honest models slip in the last
@@ -37,15 +37,14 @@ def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rat
     if any(within(link, value, stated) for value in known):
         return True
     for reading in readings(left, right):
-        values = link.reader.again(left, reading), link.reader.again(right, reading)
-        if values[0] is None or values[1] is None:
+        a, b = link.reader.again(left, reading), link.reader.again(right, reading)
+        if a is None or b is None:
             continue
         if any(name.startswith("converted") for name in reading):
             # Metres in feet are never exact.
-            changed = values != (exact, stated)
-            if changed and magnitude(values[0] - values[1]) <= magnitude(values[0]) * _SLIP:
+            if (a, b) != (exact, stated) and magnitude(a - b) <= magnitude(a) * _SLIP:
                 return True
-        elif within(link, *values):
+        elif within(link, a, b):
             return True
     return _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated)
 
@@ -145,7 +144,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
         return 0
     if read[0] in rounded:
         return magnitude(rounded[read[0]] - read[0])
-    if decimals >= LONG_DECIMALS and not (read[0] * 200).denominator == 1:
+    if decimals >= LONG_DECIMALS and (read[0] * 200).denominator != 1:
         return Fraction(1, 2 * 10**decimals)
     for bottom in (3, 6) if decimals == 2 else ():
         gap = magnitude(Fraction(round(read[0] * bottom), bottom) - read[0])
@@ -162,7 +161,11 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
     ratio = Fraction(exact) / stated
     if ratio in _THOUSANDS or _is_priced(link):
         return True
-    units = [*left.units, *right.units, *(["dollar"] if _money(link, right) else [])]
+    units = [
+        *left.units,
+        *right.units,
+        *(["dollar"] if _money(link, right) or _money(link, left) else []),
+    ]
     return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
 
 

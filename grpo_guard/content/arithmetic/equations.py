@@ -8,12 +8,13 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.agreement import agrees, different_measures
-from grpo_guard.content.arithmetic.chains import SUPPOSING, Link, links
+from grpo_guard.content.arithmetic.chains import Link, links
 from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.doubts import SUPPOSING
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import NUMBER, number
-from grpo_guard.content.arithmetic.numbers import Rational
-from grpo_guard.content.arithmetic.reader import ARITHMETIC
+from grpo_guard.content.arithmetic.numbers import Rational, magnitude
+from grpo_guard.content.arithmetic.side import ARITHMETIC
 from grpo_guard.content.arithmetic.units import converts
 
 _SEGMENT: Final = re.compile(
@@ -247,7 +248,7 @@ class _Checker:
         if noted is None or stated is None:
             return None
         coarser = Fraction(1, 10 ** min(noted[1], stated[1]))
-        if abs(noted[0] - stated[0]) < coarser or converts(
+        if magnitude(noted[0] - stated[0]) < coarser or converts(
             noted[0], stated[0], folded[place[1] : place[1] + 24]
         ):
             return None

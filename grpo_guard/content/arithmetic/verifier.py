@@ -9,13 +9,13 @@ from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import rightness
-from grpo_guard.content.arithmetic.chains import SPOKEN
 from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.doubts import SPOKEN
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
-from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
@@ -139,7 +139,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
     if flow.is_taken_back(at):
         return "taken_back"
     true_later, stated_later = flow.goes_on_with(at)
-    known = true_later and abs(equation.exact) > 1  # 0 and 1 stand somewhere in any text
+    known = true_later and magnitude(equation.exact) > 1  # 0 and 1 stand somewhere in any text
     if equation.doubt and (stated_later or not known):
         return "doubtful_equation"
     if right is False or (flow.is_failed_test(at) and not known):

@@ -1,0 +1,287 @@
+"""What keeps an equation from being read whole: whatever touches a side and is not understood.
+
+A factor, a function, a bar, an unknown, words that calculate: each is a doubt. An equation under a
+doubt convicts nobody, unless words alone give it and the text goes on with the true value
+(`SPOKEN`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+from grpo_guard.content.arithmetic.notation import (
+    BREAK,
+    CLOSE,
+    NUMBER,
+    OF,
+    OPEN,
+    PERCENT,
+    QUESTION,
+    RELATION,
+    ROOT,
+    SIGN,
+    TIMES,
+    UNKNOWN,
+    VULGAR,
+    WORDS,
+    vocabulary,
+)  # fmt: skip
+from grpo_guard.content.arithmetic.reader import Reader
+from grpo_guard.content.arithmetic.side import Side
+from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, sizes_of
+
+# Words behind a stated number that make it part of another statement.
+_COMPARING: Final = vocabulary(
+    "more less fewer greater bigger larger smaller times higher lower out percent away short"
+)
+# Words before a calculation that are part of it: "the average of 4 + 6 = 5".
+_CALCULATING: Final = vocabulary(
+    "root roots square squared squares cube cubed cubes digit digits half twice double doubled "
+    "doubling triple thrice third thirds quarter quarters mode remainder mod modulo modulus gcd "
+    "lcm gcf hcf factors divisors divisor multiples log ln logarithm sin sine cos cosine tan "
+    "tangent floor ceil ceiling rounded absolute negative opposite inverse reciprocal factorial "
+    "choose permutations combinations binary hexadecimal octal than sqrt abs exp percent variance "
+    "deviation determinant norm"
+)
+_JOINING: Final = vocabulary("of at by per with for each costing times")
+_AVERAGING: Final = vocabulary("average mean median")
+_SMALL: Final = vocabulary("of the a an both is are was these those all")
+SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming whether unless")
+# Behind these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
+_OPENING: Final = vocabulary(
+    "so thus then hence therefore because since that and but know as total get multiplying "
+    "adding dividing subtracting now means is are"
+)
+_LABELS: Final = vocabulary(
+    "day week month year step part question problem case round item stage phase chapter level "
+    "grade figure option number section exercise example hour minute"
+)
+_YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
+_RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
+_CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
+_MOST_LOOKED_BACK: Final = 8
+# Doubts that words alone give, and that any writer could add: there the flow of values decides.
+SPOKEN: Final = frozenset(
+    {
+        "words that calculate",
+        "a verb that may say it of something else",
+        "another number behind it",
+        "a question",
+    }
+)
+
+
+class Doubts:
+    """Looks around the sides of one segment.
+
+    Args:
+        text: The completion, folded.
+        reader: Of the segment.
+    """
+
+    def __init__(self, text: str, reader: Reader) -> None:
+        self.text = text
+        self.reader = reader
+        self.tokens = reader.tokens
+        self.kind = reader.kind
+
+    def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
+        """What keeps the two sides from being read whole; empty if nothing does."""
+        if left.degree != right.degree or len(left.letters | right.letters) > 1:
+            return "an unknown"
+        if any(word in _CLOCK for u in (*left.units, *right.units) for word in u.lower().split()):
+            return "a time"
+        if right.operators and _have_other_units(left, right):
+            return "units that differ"
+        before = "" if chained else self._before(left, verbal)
+        return before or self._behind(right, verbal)
+
+    def words_before(self, at: int) -> list[str]:
+        """The last words of the clause before token ``at``, in order, small letters."""
+        words: list[str] = []
+        while at > 0 and self.tokens[at - 1].kind in (WORDS, OF) and len(words) < 40:
+            at -= 1
+            words = self.tokens[at].text[-200:].lower().split() + words
+        return words[-_MOST_LOOKED_BACK:]
+
+    def is_bare(self, at: int) -> bool:
+        """Whether a clause begins with token ``at``."""
+        if at == 0 or self.kind(at - 1) == BREAK:
+            return True
+        words = self.words_before(at)
+        return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
+
+    def _before(self, left: Side, verbal: bool) -> str:
+        """What stands to the left of a chain that is not known to leave its value alone."""
+        at = left.at
+        signed = self.tokens[at].kind == SIGN
+        if signed and (at == 0 or self.tokens[at - 1].text != "="):
+            left.open.add("bullet")
+        inside = self._doubt_inside(at)
+        if at == 0 or inside:
+            return inside
+        before, first = self.tokens[at - 1], self.tokens[at]
+        touches = before.end == first.start
+        kind = before.kind
+        if verbal and not self.is_bare(at):
+            return "a verb that may say it of something else"
+        if kind in (WORDS, OF):
+            return "an unknown" if signed else self._words_doubt(left, touches)
+        if kind == BREAK:
+            return self._break_before(left, before.text)
+        if kind == SIGN:
+            return self._sign_before(at, before.text, touches)
+        if kind == UNKNOWN:
+            sign = not touches and not before.text.isalnum()
+            shown = sign and unicodedata.category(before.text[0]) in ("So", "Sk", "Po")
+            return "" if shown else "an unknown sign before it"
+        known = kind in (RELATION, OPEN, QUESTION)
+        return "" if known or (kind == CLOSE and self._is_enumerator(at - 1)) else "a factor"
+
+    def _words_doubt(self, left: Side, touches: bool) -> str:
+        words, first = self.words_before(left.at), self.tokens[left.at]
+        # "b \\left(" is a product whatever its blanks say.
+        between = self.text[self.tokens[left.at - 1].end : first.start]
+        joined = touches or not between or ("\\" in between and first.kind == OPEN)
+        letter = len(words[-1]) == 1 and (words[-1] not in "ai" or first.kind == OPEN)
+        if joined or letter or "_" in words[-1]:
+            return "a function or an identifier"
+        start = left.at
+        while start > 0 and self.kind(start - 1) in (WORDS, OF):
+            start -= 1
+        if self.kind(start - 1) == NUMBER and (words[-1] in _JOINING or words == ["and"]):
+            return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
+        said = next((word for word in reversed(words) if word not in _SMALL), "")
+        if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):
+            return "words that calculate"
+        if words[-1] in _LABELS:  # "Day 1 - 20 + 30 = 50"
+            left.open.add("label")
+        return ""
+
+    def _break_before(self, left: Side, sign: str) -> str:
+        at = left.at
+        earlier, first = self.tokens[at - 2] if at > 1 else None, self.tokens[at]
+        before = self.tokens[at - 1]
+        left.open |= {"label"} if sign == "\n" else set()
+        if sign == "|":
+            return "" if self._is_table(at) else "a bar"
+        if sign in "<>" or earlier is None:
+            return ""
+        if earlier.kind == NUMBER and earlier.end == before.start:
+            group = first.kind == NUMBER and len(first.text) == 3  # "14, 400 / 80"
+            touches = before.end == first.start
+            labelled = sign == ":" and not _LABELS.isdisjoint(self.words_before(at - 2)[-1:])
+            return "a time, a ratio or a list" if (touches or group) and not labelled else ""
+        if sign == "\n" and earlier.kind in (SIGN, OPEN, ROOT):
+            bullet = earlier.kind == SIGN and earlier.text in "-*+"
+            return "" if bullet else "a line before it"
+        return ""
+
+    def _sign_before(self, at: int, sign: str, touches: bool) -> str:
+        """A list's bullet, or what an unreadable operand has left behind."""
+        opens_line = at == 1 or (
+            self.tokens[at - 2].kind == BREAK and self.tokens[at - 2].text in "\n;.:>"
+        )
+        bullet = opens_line and sign in ("-", "*", "+") and (not touches or sign == "*")
+        return "" if bullet else "an unreadable operand"
+
+    def _is_enumerator(self, at: int) -> bool:
+        """``(a) 5 + 3``: words alone in brackets, apart from what follows."""
+        return self.kind(at - 1) in (WORDS, NUMBER) and (
+            at < 2 or (self.kind(at - 2) == OPEN and self.kind(at - 3) in ("", BREAK))
+        )
+
+    def _is_table(self, at: int) -> bool:
+        line = self.text.rfind("\n", 0, self.tokens[at].start) + 1
+        return self.text[line : line + 20].lstrip().startswith("|")
+
+    def _doubt_inside(self, at: int) -> str:
+        """Whether the bracket around a chain belongs to something that stands before it."""
+        opened = self.reader.enclosing.get(at)
+        if opened is None or opened == 0:
+            return ""
+        before, bracket = self.tokens[opened - 1], self.tokens[opened]
+        apart = before.end < bracket.start
+        if before.kind in (WORDS, BREAK, RELATION, QUESTION, OPEN, SIGN):
+            function = before.kind in (WORDS, SIGN) and not apart
+            return "a function" if function and bracket.text != "{" else ""
+        if bracket.text == "{" and before.kind in (UNKNOWN, CLOSE):
+            return "a command"
+        return "" if apart and before.kind in (NUMBER, CLOSE, PERCENT) else "a factor"
+
+    def _behind(self, right: Side, verbal: bool) -> str:
+        at = right.end
+        if right.dangling:
+            return "an operator without a number behind it"
+        if at >= self.reader.count:
+            return ""
+        token, before = self.tokens[at], self.tokens[at - 1]
+        touches = token.start == before.end
+        following = self.tokens[at + 1] if at + 1 < self.reader.count else None
+        if token.kind == QUESTION:
+            return "" if _YES.match(self.text, token.start) else "a question"
+        if token.kind == UNKNOWN:
+            shown = unicodedata.category(token.text[0]) in ("So", "Po", "Sm", "Pf")
+            # "!=", "<=", "\\neq": another statement begins
+            known = token.text in _RELATING or (len(token.text) > 1 and not token.text.isalpha())
+            apart = not touches or token.text in "!…" or token.text == "✓"
+            return "" if known or (shown and apart) else "an unknown sign behind it"
+        if token.kind == WORDS:
+            return self._words_behind(right, verbal, touches)
+        if token.kind in (NUMBER, VULGAR, PERCENT, ROOT):
+            if before.kind != WORDS:
+                return "another number behind it"
+            return "a second measure" if self._goes_on_in_smaller_units(right) else ""
+        if token.kind == OPEN:
+            return "a factor behind it" if touches and token.text != "{" else ""
+        if token.kind == BREAK and touches and following is not None:
+            if following.kind == NUMBER and following.start == token.end:
+                return "a time, a ratio or a list"
+            if token.text == "|" and not self._is_table(at):
+                return "a bar"
+        if token.kind == SIGN:
+            return self._sign_behind(at, verbal)
+        return ""
+
+    def _sign_behind(self, at: int, verbal: bool) -> str:
+        token, after = self.tokens[at], self.tokens[at + 1 : at + 2]
+        apart = not after or after[0].start > token.end
+        ends = not after or after[0].kind in (WORDS, BREAK, CLOSE, RELATION, QUESTION, UNKNOWN)
+        if token.text in ("*", TIMES) and ends:
+            return ""  # the end of Markdown's emphasis, "= 5 times."
+        if token.text == "-" and ends and apart and not verbal:
+            return ""  # a dash
+        return "an operator behind it"
+
+    def _words_behind(self, right: Side, verbal: bool, touches: bool) -> str:
+        words = [word.lower() for word in self.tokens[right.end].text[:200].split()[:4]]
+        letter = len(words[0]) == 1 and words[0] not in ("a", "i")
+        if (touches and words[0] not in ATTACHED) or letter:
+            return "an unknown behind it"
+        if words[0] in SPOILING and words[0] != "remainder":
+            return "words that calculate"
+        if verbal and words[0] in _COMPARING:
+            return "a comparison"
+        return "a second measure" if self._goes_on_in_smaller_units(right) else ""
+
+    def _goes_on_in_smaller_units(self, right: Side) -> bool:
+        """``= 2 hours (and) 30 minutes``."""
+        at = right.end
+        at += self.kind(at) == WORDS and self.tokens[at].text == "and"
+        if not right.units or self.kind(at) != NUMBER or self.kind(at + 1) != WORDS:
+            return False
+        first = right.units[-1].rpartition(" ")[2]
+        second = self.tokens[at + 1].text[:40].partition(" ")[0]
+        ahead = {dimension for dimension, _ in sizes_of(first)}
+        return any(dimension in ahead for dimension, _ in sizes_of(second))
+
+
+def _have_other_units(left: Side, right: Side) -> bool:
+    """``5 yaps * 14 = 3 baps * 14``: an exchange, and no result."""
+    named = [
+        {word[:4].lower() for unit in side.units for word in unit.split()} - {"per", "powe"}
+        for side in (left, right)
+    ]
+    return bool(named[0] and named[1]) and named[0].isdisjoint(named[1])

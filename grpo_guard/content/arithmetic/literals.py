@@ -1,0 +1,97 @@
+"""Numbers as people write them: decimal commas, grouped thousands, mixed numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+from grpo_guard.content.arithmetic.characters import vulgar
+from grpo_guard.content.arithmetic.notation import (
+    CLOSE,
+    FRACTION,
+    MAX_DIGITS,
+    NUMBER,
+    OPEN,
+    SIGN,
+    VULGAR,
+    WORDS,
+    Token,
+    number,
+)
+from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.side import Unread
+
+_DECIMAL_COMMA: Final = re.compile(r"[0-9]{1,9},[0-9]{1,9}")
+_GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
+
+
+def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
+    """A number's value, its decimals, and whether it is another one where a comma is decimal.
+
+    Args:
+        text: Of a NUMBER token.
+        comma: Read ``1,5`` as 1.5 and ``1.200`` as 1200.
+
+    Raises:
+        Unread: it is a version, a time, or too long.
+    """
+    if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
+        return int(text), 0, False
+    decimal, grouped = _DECIMAL_COMMA.fullmatch(text), _GROUPING_DOT.fullmatch(text)
+    if grouped and comma:
+        return int(text.replace(".", "")), 0, True
+    read = number(text)
+    if decimal and (comma or read is None):
+        places = len(text) - text.index(",") - 1
+        return Fraction(int(text.replace(",", "")), 10**places), places, True
+    if read is None:
+        raise Unread
+    return *read, bool(decimal or grouped)
+
+
+def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
+    """Whether the token at ``at`` goes on with a number: ``12 000``, three digits, one space."""
+    token, before = tokens[at], tokens[at - 1]
+    digits = token.kind == NUMBER and len(token.text) == 3 and token.text.isdigit()
+    return digits and token.start == before.end + 1 and len(before.text) <= 3
+
+
+def part_behind(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
+    """The fraction below 1 behind a whole number, and where it ends: ``1 1/2``, ``1½``."""
+    if tokens[at].kind == VULGAR:
+        return vulgar(tokens[at].text), at + 1
+    if tokens[at].kind == FRACTION:
+        return proper(tokens, at, end)
+    if tokens[at].kind == NUMBER:
+        return _slashed(tokens, at, end)
+    if tokens[at][:2] == (WORDS, "and"):
+        return _slashed(tokens, at + 1, end)
+    return None, at
+
+
+def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
+    if at + 2 >= end or tokens[at + 1][:2] != (SIGN, "/"):
+        return None, at
+    return _ratio(tokens[at], tokens[at + 2]), at + 3
+
+
+def proper(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
+    r"""``\frac{1}{2}`` and ``\frac12`` of plain numbers below 1."""
+    behind = tokens[at + 1 : min(at + 7, end)]
+    if [t.kind for t in behind] == [OPEN, NUMBER, CLOSE, OPEN, NUMBER, CLOSE]:
+        return _ratio(behind[1], behind[4]), at + 7
+    if behind and behind[0].kind == NUMBER and re.fullmatch("[0-9]{2}", behind[0].text):
+        top, bottom = int(behind[0].text[0]), int(behind[0].text[1])
+        return (Fraction(top, bottom) if 0 < top < bottom else None), at + 2
+    return None, at
+
+
+def _ratio(over: Token, under: Token) -> Fraction | None:
+    if over.kind != NUMBER or under.kind != NUMBER:
+        return None
+    top, bottom = number(over.text), number(under.text)
+    if top is None or bottom is None or top[1] or bottom[1]:
+        return None
+    return Fraction(int(top[0]), int(bottom[0])) if 0 < top[0] < bottom[0] < 1000 else None

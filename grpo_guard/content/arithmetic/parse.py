@@ -1,0 +1,285 @@
+"""One pass over the tokens of a side: operands, operators, units, and the value of it all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grpo_guard.content.arithmetic.characters import vulgar
+from grpo_guard.content.arithmetic.level import Level
+from grpo_guard.content.arithmetic.literals import is_next_thousand, literal, part_behind, proper
+from grpo_guard.content.arithmetic.notation import (
+    BREAK,
+    CLOSE,
+    FRACTION,
+    LETTER_X,
+    NUMBER,
+    OF,
+    OPEN,
+    PERCENT,
+    RELATION,
+    ROOT,
+    SIGN,
+    TIMES,
+    VULGAR,
+    WORDS,
+    number,
+)  # fmt: skip
+from grpo_guard.content.arithmetic.numbers import Rational, divide, magnitude, root
+from grpo_guard.content.arithmetic.side import Unread
+from grpo_guard.content.arithmetic.suffixes import Suffixes
+
+MAX_DEPTH: Final = 24
+STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
+"""Kinds of tokens that an operand begins with."""
+_ENDS: Final = frozenset({RELATION, BREAK, CLOSE, ""})
+
+
+class Parse(Suffixes):
+    """One pass over a side under one reading: operands and operators."""
+
+    def level(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        """Value of the operands from ``at`` on, and where they stop."""
+        read = Level()
+        start = at
+        if depth == 0 and "bullet" in self.reading:
+            at += 1
+        at = self._operand(read, at, end, depth)
+        lone = at
+        while at < end:
+            sign, after = self._sign(read, at, end)
+            if not sign:
+                break
+            try:
+                at = self._operand(read, after, end, depth)
+            except Unread:
+                read.trim()
+                self.side.dangling |= sign not in "fj"
+                break
+            read.operators.append(sign)
+        if depth == 0:
+            self._note_number(start, lone, at, read)
+        self._note(read)
+        if depth == 0 and "label" in self.reading and len(read.values) > 2:
+            read = read.behind_label()
+        self.side.degree = read.degree()
+        return (0 if self.blind else read.value(self.reading)), at
+
+    def _note_number(self, start: int, lone: int, stop: int, read: Level) -> None:
+        """Whether the side is one plain number, or one with a power of ten."""
+        side, tokens = self.side, self.tokens
+        side.first = read.values[0]
+        at = start
+        while at < lone and tokens[at].kind in (SIGN, OPEN):
+            at += 1
+        plain = at < lone and tokens[at].kind == NUMBER
+        written = number(tokens[at].text) if plain else None
+        if written is None or self.mixed:
+            return
+        if stop == lone and not side.operators:
+            last = at
+            while last + 1 < lone and is_next_thousand(self.tokens, last + 1):
+                last += 1
+            side.number = tokens[at].start, tokens[last].end
+            side.decimals = written[1]
+            side.literal = written[0] if last == at else magnitude(read.values[0])
+        elif read.operators == ["*", "^"] and read.values[1] == 10:
+            side.decimals, side.literal = written[1], written[0]
+
+    def _note(self, read: Level) -> None:
+        side, operators = self.side, set(read.operators)
+        side.operators += read.operators
+        if "j" in operators and "/" in operators:
+            side.open.add("tight")
+        if operators & set("+-") and operators & set("*/jf"):
+            side.open.add("order")
+        if "f" in operators and operators - {"f", "/"}:
+            side.open.add("of")
+        if "^" in operators and any(read.negative):
+            side.open.add("signs")
+        if "//" in "".join(read.operators):
+            side.open.add("stack")
+
+    def _sign(self, read: Level, at: int, end: int) -> tuple[str, int]:
+        """The operator at ``at``, "" if there is none, and where its right operand begins."""
+        token, before = self.tokens[at], self.tokens[at - 1]
+        if token.kind == SIGN:
+            if self._is_separator(at, end):
+                return "", at
+            after = self.tokens[at + 1] if at + 1 < len(self.tokens) else token
+            if token.text == LETTER_X and after.kind == OPEN and after.start == token.end:
+                self.side.dangling = True  # x(0)
+                return "", at
+            # "2x - 3" with a letter x, "* + 1"
+            twice = token.text != "+" and after.kind == SIGN and after is not token
+            if twice and (token.text == LETTER_X or after.text == "+"):
+                self.side.dangling = True
+                return "", at
+            return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
+        if token.kind == OF:
+            part = (
+                read.percent[-1] or read.operators[-1:] == ["/"] or before.kind in (CLOSE, VULGAR)
+            )
+            article = self.kind(at + 1) == WORDS and self.tokens[at + 1].text.lower() in (
+                "the",
+                "those",
+                "these",
+            )
+            return ("f", at + 1 + article) if part else ("", at)
+        touches = token.start == before.end
+        if token.kind == OPEN and token.text != "{" and before.kind != WORDS:
+            if touches:
+                return "j", at
+            return ("j", at) if self._is_factor(at, end) else ("", at)
+        if token.kind in (FRACTION, ROOT) and before.kind in (CLOSE, NUMBER, SIGN):
+            return "j", at
+        return "", at
+
+    def _is_factor(self, at: int, end: int) -> bool:
+        """``8 (2)``: a factor, or a remark that repeats a number."""
+        close = self.closing.get(at, -1)
+        if not at < close < end:
+            return False
+        inside = {token.kind for token in self.tokens[at + 1 : min(close, at + 40)]}
+        if not inside <= {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}:
+            return False
+        self.side.open.add("aside")
+        return "aside" not in self.reading
+
+    def _is_separator(self, at: int, end: int) -> bool:
+        """A dash between clauses, or the asterisk that ends Markdown's emphasis."""
+        token, following = self.tokens[at], self.kind(at + 1)
+        spaced = token.start > self.tokens[at - 1].end
+        if token.text == "-":
+            apart = at + 1 >= len(self.tokens) or self.tokens[at + 1].start > token.end
+            ends = following in (WORDS, "") or self._is_clause_end(at + 1)
+            return spaced and apart and ends
+        if token.text == TIMES:
+            return following not in STARTS and following != SIGN
+        return token.text == "*" and following in (WORDS, "", ";", CLOSE, "=", "?") and not spaced
+
+    def _is_clause_end(self, at: int) -> bool:
+        return self.kind(at) == BREAK and self.tokens[at].text in ".,;:\n"
+
+    def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
+        """Add one operand, with its sign and what belongs to it; returns where it stops."""
+        negative, signs = False, 0
+        while at < end and self.tokens[at].kind == SIGN and self.tokens[at].text in ("+", "-"):
+            negative ^= self.tokens[at].text == "-"
+            at += 1
+            signs += 1
+            if signs > 2:
+                raise Unread
+        if at >= end:
+            raise Unread
+        self.side.degree = 0
+        if self.tokens[at].kind == NUMBER and self._ends_behind(at, end):
+            value, _ = self._literal(at)
+            value += self.shift.get(at, 0)
+            read.add(-value if negative else value, negative)
+            return at + 1
+        value, after, part = self._plain(at, end, depth)
+        read.percent.append(False)
+        read.degrees.append(self.side.degree)
+        value, after = self.suffix(read, value, after, end)
+        read.values.append(-value if negative else value)
+        read.negative.append(negative)
+        if part and self.kind(after) == OF:
+            read.percent[-1] = read.percent[-1] or part
+        return after
+
+    def _ends_behind(self, at: int, end: int) -> bool:
+        """Whether a number has neither unit nor anything else that belongs to it."""
+        after = self.kind(at + 1) if at + 1 < end else ""
+        if after == SIGN:
+            return self.kind(at + 2) == NUMBER
+        return after in _ENDS
+
+    def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
+        """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""
+        kind = self.tokens[at].kind
+        if kind == NUMBER:
+            return (*self._number(at, end, depth), False)
+        if kind == VULGAR:
+            found = vulgar(self.tokens[at].text)
+            if found is None:
+                raise Unread
+            return found, at + 1, True
+        if depth < MAX_DEPTH:
+            if kind == OPEN:
+                return (*self._group(at, end, depth), False)
+            if kind == FRACTION:
+                return (*self._fraction(at, end, depth), True)
+            if kind == ROOT:
+                return (*self._root(at, end, depth), False)
+        raise Unread
+
+    def _number(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        begin = at
+        value, decimals = self._literal(at)
+        at += 1
+        while at < end and decimals == 0 and is_next_thousand(self.tokens, at):
+            value = value * 1000 + int(self.tokens[at].text)
+            at += 1
+        value += self.shift.get(begin, 0)
+        if at < end and decimals == 0:
+            return self._mixed(value, at, end)
+        return value, at
+
+    def _literal(self, at: int) -> tuple[Rational, int]:
+        value, decimals, ambiguous = literal(self.tokens[at].text, "comma" in self.reading)
+        if ambiguous:
+            self.side.open.add("comma")
+        if decimals:
+            self.side.literals.append((at, decimals))
+        return value, decimals
+
+    def _mixed(self, value: Rational, at: int, end: int) -> tuple[Rational, int]:
+        """``1 1/2``, ``1½``, "1 and 1/2": a whole number and a proper fraction behind it."""
+        part, after = part_behind(self.tokens, at, end)
+        if part is None:
+            return value, at
+        self.side.open.add("mixed")
+        self.mixed = True
+        return (value * part if "factor" in self.reading else value + part), after
+
+    def _group(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        close = self.closing.get(at, -1)
+        if not at < close < end:
+            raise Unread
+        value, stop = self.level(at + 1, close, depth + 1)
+        if stop != close:
+            raise Unread
+        return value, close + 1
+
+    def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        r"""``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
+        self.side.operators.append("r")
+        index, inside = 2, at + 1
+        if self.kind(inside) == OPEN and self.tokens[inside].text == "[":
+            order = number(self.tokens[inside + 1].text) if inside + 2 < end else None
+            if order is None or order[1] or self.closing.get(inside) != inside + 2:
+                raise Unread
+            index, inside = int(order[0]), inside + 3
+        if self.kind(inside) == NUMBER:
+            value, after = self._number(inside, end, MAX_DEPTH)
+        elif self.kind(inside) == OPEN:
+            value, after = self._group(inside, end, depth + 1)
+        else:
+            raise Unread
+        return (value if self.blind else root(value, index)), after
+
+    def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        r"""``\frac{1}{2}`` and ``\frac12``."""
+        self.side.operators.append("/")
+        if self.kind(at + 1) == NUMBER:
+            part, after = proper(self.tokens, at, end)
+            if part is None:
+                raise Unread
+            return part, after
+        top, middle = self._group(at + 1, end, depth)
+        degree = self.side.degree
+        bottom, after = self._group(middle, end, depth)
+        if self.side.degree:
+            raise Unread
+        self.side.degree = degree
+        return (0 if self.blind else divide(top, bottom)), after

@@ -1,0 +1,92 @@
+"""One side of an equation, and the readings that its notation leaves open.
+
+Human notation is not always arithmetic: a percentage may be a share or a plain number, a fraction
+behind a number its decimals or a factor, and ``3 + 4 x 2`` may have been typed into a pocket
+calculator. A side is read under the rules of arithmetic first and, where that does not hold, under
+each other reading that it met (`Side.open`). What cannot be read for certain raises `Unread`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from grpo_guard.content.arithmetic.numbers import Rational
+
+MOST_READINGS: Final = 96
+Reading: TypeAlias = frozenset[str]
+ARITHMETIC: Final[Reading] = frozenset()
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "percent": ("plain", "relative"),  # 20% is 20; in a + 20%, a share of a
+    "scale": ("unscaled",),  # "2 dozen" is 2
+    "mixed": ("factor",),  # "1 1/2" is 1 times 1/2
+    "tight": ("tight",),  # 6/2(3) divides by 6
+    "of": ("of_last",),  # "half of 6 + 4" is 5
+    "order": ("in_order",),  # 2 + 3 * 4 is 20
+    "signs": ("signs_first",),  # -2^2 is 4
+    "stack": ("stacked",),  # "2 / 1/4" is 8
+    "comma": ("comma",),  # "1,5" is 1.5 and "1.200" is 1200
+    "aside": ("aside",),  # "8 (2)" is 8, with a remark
+    "bullet": ("bullet",),  # the dash in front is none of it
+    "label": ("label",),  # "Day 1 - 20 + 30": the number in front is a label
+    "factorial": ("exclaimed",),  # "4!" is 4
+    **{f"unit{d}": (f"converted{d}",) for d in range(8)},  # 2 hours are 120 minutes
+}
+
+
+class Unread(Exception):
+    """Something stands there that changes the value, and is not understood."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One side of an equation.
+
+    Args:
+        at, end: Its tokens.
+        start, stop: Its place in the text.
+        value: What it comes to by the rules of arithmetic; None if it is undefined.
+        number: Place of the number, where it is one plain number.
+        decimals: Of that number, or of the mantissa of ``3.0 * 10^8``; else None.
+        operators: All of them, at any depth.
+        units: What its numbers are counted in.
+        degree: How many unknown letters each of its terms has: 1 in ``2S + 2S``.
+        letters: These letters.
+        open: Names of the readings that it leaves open.
+        literals: Token and decimals of each number that may have been rounded.
+        first: Value of what comes before its first operator.
+        literal: The number or mantissa as it is written.
+        dangling: An operator follows, with nothing behind it that can be read.
+    """
+
+    at: int
+    end: int = 0
+    start: int = 0
+    stop: int = 0
+    value: Rational | None = None
+    number: tuple[int, int] | None = None
+    decimals: int | None = None
+    operators: list[str] = field(default_factory=list)
+    units: list[str] = field(default_factory=list)
+    degree: int = 0
+    letters: set[str] = field(default_factory=set)
+    open: set[str] = field(default_factory=set)
+    literals: list[tuple[int, int]] = field(default_factory=list)
+    first: Rational = 0
+    literal: Rational = 0
+    dangling: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one plain number, such as a stated result."""
+        return self.number is not None
+
+
+def readings(*sides: Side) -> Iterator[Reading]:
+    """The readings that the sides leave open, apart from the rules of arithmetic."""
+    met = sorted(set().union(*(side.open for side in sides)))
+    choices = [("", *_CHOICES[name]) for name in met]
+    every = itertools.islice(itertools.product(*choices), 1, MOST_READINGS)
+    return (frozenset(filter(None, chosen)) for chosen in every)

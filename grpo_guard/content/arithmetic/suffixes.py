@@ -1,0 +1,181 @@
+"""What stands behind an operand: percent signs, factorials, units and remarks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from grpo_guard.content.arithmetic.level import Level
+from grpo_guard.content.arithmetic.notation import (
+    NUMBER,
+    OPEN,
+    PERCENT,
+    SIGN,
+    UNKNOWN,
+    WORDS,
+    Token,
+)  # fmt: skip
+from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
+from grpo_guard.content.arithmetic.side import Reading, Side, Unread
+from grpo_guard.content.arithmetic.units import (
+    ATTACHED,
+    SCALES,
+    is_remark,
+    sizes_of,
+    unit_words,
+)
+
+
+class Suffixes:
+    """Reads what belongs to the operand before it.
+
+    Args:
+        tokens: Of the segment.
+        closing: The closing bracket of each opening one.
+        side: Told what is found on the way.
+        reading: How to understand what can be understood in several ways.
+        shift: What to add to the numbers at these tokens.
+        blind: Find where the side ends, whatever its value.
+    """
+
+    def __init__(
+        self,
+        tokens: list[Token],
+        closing: Mapping[int, int],
+        side: Side,
+        reading: Reading,
+        shift: Mapping[int, Rational],
+        blind: bool = False,
+    ) -> None:
+        self.tokens = tokens
+        self.closing = closing
+        self.side = side
+        self.reading = reading
+        self.shift = shift
+        self.blind = blind
+        self.mixed = False
+
+    def kind(self, at: int) -> str:
+        """Kind of a token, "" outside."""
+        return self.tokens[at].kind if 0 <= at < len(self.tokens) else ""
+
+    def suffix(self, read: Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
+        """Percent signs, factorials and units behind an operand."""
+        counted = False
+        while at < end:
+            token = self.tokens[at]
+            touches = token.start == self.tokens[at - 1].end
+            if token.kind == PERCENT:
+                if self.kind(at + 1) in (NUMBER, OPEN) or read.percent[-1]:
+                    raise Unread  # a modulus
+                read.percent[-1] = True
+                self.side.open.add("percent")
+                value = value if "plain" in self.reading else Fraction(value, 100)
+                at += 1
+            elif token[:2] == (UNKNOWN, "!") and touches and self.kind(at + 1) != UNKNOWN:
+                value = self._factorial(value)
+                at += 1
+            elif token.kind == WORDS and not counted:
+                value, after = self._unit(read, value, at, touches)
+                if after == at:
+                    break
+                at, counted = after, True
+            elif token[:2] == (SIGN, "/") and self.kind(at + 1) == WORDS:
+                at = self._per(at)
+            elif token[:2] == (SIGN, "^") and (after := self._degrees(at + 1)):
+                at = after
+            elif token.kind == OPEN and self._is_remark(at, end):
+                at += 3
+            elif token[:2] == (SIGN, "*") and self._closes_emphasis(at):
+                at += 1
+            else:
+                break
+        return value, at
+
+    def _factorial(self, value: Rational) -> Rational:
+        self.side.open.add("factorial")
+        if "exclaimed" in self.reading:
+            return value
+        if value.denominator != 1 or not 0 <= value <= 100:
+            raise UndefinedError("a factorial")
+        self.side.operators.append("!")
+        return math.factorial(int(value))
+
+    def _unit(self, read: Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
+        """Past the words that say of what there are so many; ``at`` if they say something else."""
+        text = self.tokens[at].text
+        words, head = unit_words(text), text.split(" ", 1)[0]
+        if "_" in head:
+            raise Unread
+        if touches and text[0] != "-" and head not in ATTACHED - {head[0]}:
+            if len(head) > 2:
+                raise Unread
+            read.degrees[-1] += 1
+            self.side.letters.add(head)
+        elif len(head) == 1 and not head.isupper() and head not in ATTACHED | {"a"}:
+            raise Unread
+        if words is None:
+            return value, at + (touches and head in ATTACHED)
+        self.side.units.append(text[:80])
+        scale = SCALES.get(words[0], 1) if words else 1
+        if scale != 1:
+            self.side.open.add("scale")
+            value = value if "unscaled" in self.reading else value * scale
+        for dimension, size in sizes_of(text):
+            self.side.open.add(f"unit{dimension}")
+            if f"converted{dimension}" in self.reading:
+                value = value * size
+                break
+        return value, self._area(at + 1, read)
+
+    def _per(self, at: int) -> int:
+        text = self.tokens[at + 1].text
+        if (len(text) == 1 and text not in ATTACHED) or "_" in text:
+            raise Unread  # 24/Y
+        if unit_words(text) is None:
+            raise Unread
+        self.side.units.append(f"per {text}"[:80])
+        return self._area(at + 2, None)
+
+    def _degrees(self, at: int) -> int:
+        r"""Past ``^\circ`` and ``^{\circ}``; 0 if it is another exponent."""
+        inner = at + 1 if self.kind(at) == OPEN else at
+        if self.kind(inner) != WORDS or self.tokens[inner].text != "degrees":
+            return 0
+        self.side.units.append("degrees")
+        return inner + 1 + (inner > at)
+
+    def _area(self, at: int, read: Level | None) -> int:
+        """Past the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
+        if self.kind(at) != SIGN or self.tokens[at].text != "^":
+            return at
+        if not sizes_of(self.tokens[at - 1].text):
+            raise Unread
+        exponent, after = at + 1, at + 2
+        if self.kind(exponent) == OPEN and self.closing.get(exponent) == exponent + 2:
+            exponent, after = exponent + 1, exponent + 3
+        if self.kind(exponent) != NUMBER or self.tokens[exponent].text not in ("2", "3"):
+            raise Unread
+        if read is not None and read.degrees[-1]:
+            read.degrees[-1] = int(self.tokens[exponent].text)
+        self.side.units.append("power")
+        return after
+
+    def _is_remark(self, at: int, end: int) -> bool:
+        """Words alone in brackets, as in ``3 (apples)``, with an operator behind them."""
+        return (
+            at + 2 < end
+            and self.tokens[at].start > self.tokens[at - 1].end
+            and self.kind(at + 1) == WORDS
+            and self.closing.get(at) == at + 2
+            and is_remark(self.tokens[at + 1].text)
+        )
+
+    def _closes_emphasis(self, at: int) -> bool:
+        """``*5* + 3``: an asterisk that touches the number and is followed by an operator."""
+        return (
+            self.kind(at + 1) in (SIGN, "=")
+            and self.tokens[at].start == self.tokens[at - 1].end
+            and self.tokens[at + 1].start > self.tokens[at].end
+        )
