@@ -151,7 +151,10 @@ class Doubts:
         start = left.at
         while start > 0 and self.kind(start - 1) in (WORDS, OF):
             start -= 1
-        if self.kind(start - 1) == NUMBER and (words[-1] in _JOINING or words == ["and"]):
+        joins = (len(words) < 4 and words[-1] in _JOINING and "total" not in words) or words == [
+            "and"
+        ]
+        if self.kind(start - 1) == NUMBER and joins:
             return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
         said = next((word for word in reversed(words) if word not in _SMALL), "")
         if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):

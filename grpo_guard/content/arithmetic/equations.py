@@ -199,7 +199,7 @@ class _Checker:
             counted = right.is_number and stated.denominator == 1
             if (0 < exact < 1 <= stated and counted) or (link.verbal and tight):
                 return False  # "1/4 = 20 students"
-        return not (operators == ["/", "/"] and tight)
+        return not (operators == ["/", "/"] and tight and written.count("/") == 2)
 
     @staticmethod
     def _is_turned_round(link: Link, exact: Rational, stated: Rational) -> bool:
