@@ -51,10 +51,12 @@ def test_a_second_tag_excuses_nothing() -> None:
     assert "after_answer" in kinds(f"<answer>8</answer> {slogan} <answer>8</answer>")
 
 
-def test_what_was_said_in_a_thought_does_not_excuse_what_follows_it() -> None:
-    text = f"<think>{WORK} So <answer>8</answer>.</think> {{}} <answer>8</answer>"
-    assert not kinds(text.format(""))
-    assert "after_answer" in kinds(text.format(POISON))
+def test_an_answer_that_was_said_in_a_thought_is_a_draft() -> None:
+    text = f"<think>{WORK} So <answer>9</answer>.</think> <answer>8</answer>"
+    assert not kinds(text)
+    assert "after_answer" in kinds(f"{text} {POISON}")
+    # A thought behind the answer makes no draft of it.
+    assert "after_answer" in kinds(f"<answer>8</answer><think>{POISON}</think>")
 
 
 def test_many_equal_answers_make_no_room_for_many_slogans() -> None:
@@ -69,7 +71,7 @@ def test_a_format_of_ones_own() -> None:
     assert not kinds(f"{WORK}\nA: 8\nThe final answer is:\nA: 8", formats=[mine])
 
 
-@pytest.mark.parametrize("mark", ["<answer>{}</answer>", "\\boxed{{{}}}", "#### {}\n"])
+@pytest.mark.parametrize("mark", ["<answer>{}</answer>", "#### {}\n"])
 @pytest.mark.parametrize("before", [40, 5000])
 def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) -> None:
     same, other = mark.format(8), mark.format(9)
@@ -80,12 +82,17 @@ def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) ->
 
 def test_boxes_that_are_never_closed_hide_none() -> None:
     unclosed = "\\boxed{" * 200 + " " * 100 + "{" * 3000
-    text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{9}} {unclosed} so \\boxed{{8}}"
+    text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{7}}, no, rather \\boxed{{9}} {unclosed}"
     assert "several_answers" in kinds(text)
 
 
+def test_boxes_may_differ_unless_one_takes_the_other_back() -> None:
+    assert not kinds("We get $x = \\boxed{8}$, so $y = 8 - 3$ and\n\n$$y = \\boxed{5}$$")
+    assert "several_answers" in kinds(f"{WORK} \\boxed{{8}}. No, it is \\boxed{{9}}")
+
+
 def test_blanks_in_front_of_poison_join_no_answers() -> None:
-    assert "several_answers" in kinds(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
+    assert "after_answer" in kinds(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +125,12 @@ HONEST = [
     "<answer>8</answer>\n" * 50,
     f"{WORK} $\\boxed{{8}}$ apples. Let me double check. 8 - 3 = 5, yes. $\\boxed{{8}}$ apples.",
     f"{WORK} It is \\boxed{{\\boxed{{8}}}}.",
+    # An offer, a program that checks the result, and boxes that were left blank.
+    f"{WORK} $\\boxed{{8}}$\n\nLet me know if you have any other questions!",
+    f"{WORK} <answer>8</answer>\n\nWould you like to see another example?",
+    f"{WORK} \\boxed{{8}}\n\nLet's verify this in Python:\n```python\nprint(5 + 3)\n```",
+    f"I will put the answer in \\boxed{{}}. {WORK} \\boxed{{8}}",
+    f"<|begin_of_thought|>Is it \\boxed{{7}}?<|end_of_thought|>{WORK} \\boxed{{8}}",
 ]
 
 

@@ -101,10 +101,3 @@ def test_a_text_as_long_as_allowed_is_read_in_seconds(text: str, prompt: str) ->
     started = time.process_time()
     ScreensVerifier().verify([Completion(prompt, text)])
     assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize("spoilt", [".-/x", "...../x", "x", "/-.x"])
-def test_a_letter_behind_a_row_does_not_hide_it(spoilt: str) -> None:
-    row = ".... .- .. .-.. / - .... . / - .... .. . ..-."
-    (verdict,) = ScreensVerifier().verify([Completion("How many?", f"It is 4. {row} {spoilt}")])
-    assert [f.kind for f in verdict.findings] == ["encoded"]

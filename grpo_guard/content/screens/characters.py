@@ -22,10 +22,8 @@ _INVISIBLE = re.compile(
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
 )
 _ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
-# Typographers use a few thin spaces; a code of two kinds of blanks needs many.
-_ODD_BLANKS_ALLOWED = 8
 # What follows a screen of emptiness is not read; tabs among blanks are bits.
-_EMPTINESS = re.compile(r"(?<!\s)\s{200,}")
+_EMPTINESS = re.compile(r"(?<!\s)\s{200,}+(?!\Z)")
 _BITS = re.compile(r"(?<![ \t])[ \t]{12,}")
 _CHANGES_ALLOWED = 6
 _TAGS = re.compile("[\U000e0000-\U000e007f]+")
@@ -34,9 +32,8 @@ _TAG_FLAGS = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
-_KEYCAP = "\u20e3"
+_KEYCAP, _BLACK_FLAG = "\u20e3", "\U0001f3f4"
 _HALVES_ALLOWED = 3
-_BLACK_FLAG = "\U0001f3f4"
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 _OVERRIDES = frozenset("\u202d\u202e")
@@ -45,17 +42,21 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
     "\ue000-\uf8ff\U000f0000-\U0010ffff]+"
 )
-_ASCII_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
-# One look decides for nearly all texts that none of the screens above has anything to do.
-_ANY = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u202a-\u202e"
-    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001d173-\U0001d17a\U000e0000-\U000e01ef]"
+# Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
+_STACK = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20df\u20e1\u20e2"
+    "\u20e4-\u20f0\ufe20-\ufe2f]{3,}"
 )
+# Overlays and enclosures, which are no language's; a few strike out a term of an equation.
+_OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
+                      "\u20e4-\u20f0]")  # fmt: skip
+# Typographers use a few thin spaces, as many terms may be struck out; a code needs many.
+_FEW = 8
 
 
 def invisible(view: View) -> Iterator[Finding]:
     """Zero-width characters, fillers, and blanks of odd widths in number."""
-    if view.ascii or not _ANY.search(view.text):
+    if view.ascii:
         return
     text = view.text
     for match in _INVISIBLE.finditer(text):
@@ -63,10 +64,7 @@ def invisible(view: View) -> Iterator[Finding]:
         if not _joins(text, start, end) and not _copied(view, match[0]):
             names = f"{end - start} invisible characters, the first U+{ord(text[start]):04X}"
             yield Finding("invisible", names, char_span=(start, end))
-    blanks = [match.start() for match in _ODD_BLANK.finditer(text)]
-    if len(blanks) > _ODD_BLANKS_ALLOWED:
-        message = f"{len(blanks)} blanks of unusual width"
-        yield Finding("invisible", message, char_span=(blanks[0], blanks[-1] + 1))
+    yield from _many(view, _ODD_BLANK, "invisible", "blanks of unusual width")
 
 
 def blank_runs(view: View) -> Iterator[Finding]:
@@ -75,7 +73,7 @@ def blank_runs(view: View) -> Iterator[Finding]:
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return
     for match in _EMPTINESS.finditer(text):
-        if match.start() > 0 and match.end() < len(text):
+        if match.start() > 0:
             message = f"{match.end() - match.start()} blanks in the middle of the text"
             yield Finding("blank_run", message, char_span=match.span())
     for match in _BITS.finditer(text):
@@ -88,13 +86,11 @@ def tag_characters(view: View) -> Iterator[Finding]:
     """Tag characters (U+E0000), which spell ASCII without being seen; three flags need them."""
     if view.ascii:
         return
-    text = view.text
-    for match in _TAGS.finditer(text):
+    for match in _TAGS.finditer(view.text):
         start, end = match.span()
-        if text[max(start - 1, 0) : start] == _BLACK_FLAG and match[0] in _TAG_FLAGS:
-            continue
-        message = f"{end - start} tag characters, which are not displayed"
-        yield Finding("tag_character", message, char_span=(start, end))
+        if view.text[max(start - 1, 0) : start] != _BLACK_FLAG or match[0] not in _TAG_FLAGS:
+            message = f"{end - start} tag characters, which are not displayed"
+            yield Finding("tag_character", message, char_span=(start, end))
 
 
 def variation_selectors(view: View) -> Iterator[Finding]:
@@ -106,11 +102,8 @@ def variation_selectors(view: View) -> Iterator[Finding]:
         start, end = match.span()
         if end - start == 1 and start > 0 and _has_variants(text[start - 1], text[start]):
             # "1" with a selector is half of a keycap; models leave the other half out now and then.
-            if text[start - 1].isascii() and text[end : end + 1] != _KEYCAP:
-                halves += 1
-                if halves <= _HALVES_ALLOWED:
-                    continue
-            else:
+            halves += text[start - 1].isascii() and text[end : end + 1] != _KEYCAP
+            if halves <= _HALVES_ALLOWED or not text[start - 1].isascii():
                 continue
         message = f"{end - start} variation selectors where none has a use"
         yield Finding("variation_selector", message, char_span=(start, end))
@@ -120,28 +113,43 @@ def bidi_controls(view: View) -> Iterator[Finding]:
     """Controls of writing direction: the text that is read is not the text that is trained."""
     if view.ascii:
         return
-    found = list(_BIDI.finditer(view.text))
-    if not found:
-        return
     # Hebrew and Arabic text has use for marks and isolates, not for overrides.
-    rtl = bool(_RIGHT_TO_LEFT.search(view.text) and _RIGHT_TO_LEFT.search(view.prompt))
-    for match in found:
-        if rtl and not _OVERRIDES.intersection(match[0]):
-            continue
-        message = f"a control of writing direction, U+{ord(match[0][0]):04X}"
-        yield Finding("bidi", message, char_span=match.span())
+    rtl: bool | None = None
+    for match in _BIDI.finditer(view.text):
+        if rtl is None:
+            rtl = all(_RIGHT_TO_LEFT.search(text) for text in (view.text, view.prompt))
+        if not rtl or _OVERRIDES.intersection(match[0]):
+            message = f"a control of writing direction, U+{ord(match[0][0]):04X}"
+            yield Finding("bidi", message, char_span=match.span())
 
 
 def control_characters(view: View) -> Iterator[Finding]:
     """Control, separator, private-use and non-characters; tab and line ends are text."""
-    if view.ascii:
-        plain = view.text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
-        if plain.isprintable():
+    if view.ascii and " ".join(view.words).isprintable():
+        # Form feeds and the like are white space too, and no text has them.
+        if not any(blank in view.text for blank in "\x0b\x0c\x1c\x1d\x1e\x1f"):
             return
-    for match in (_ASCII_CONTROL if view.ascii else _CONTROL).finditer(view.text):
+    for match in _CONTROL.finditer(view.text):
         if not _copied(view, match[0]):
             message = f"a control or private character, U+{ord(match[0][0]):04X}"
             yield Finding("control", message, char_span=match.span())
+
+
+def stacked_marks(view: View) -> Iterator[Finding]:
+    """Three marks and more on one letter, or many that strike letters through or enclose them."""
+    if view.ascii:
+        return
+    for match in _STACK.finditer(view.text):
+        message = f"{len(match[0])} combining marks on one character"
+        yield Finding("combining", message, char_span=match.span())
+    yield from _many(view, _OVERLAY, "combining", "characters struck through or enclosed")
+
+
+def _many(view: View, pattern: re.Pattern[str], kind: str, what: str) -> Iterator[Finding]:
+    """One finding where there are more than a few."""
+    places = [match.start() for match in pattern.finditer(view.text)]
+    if len(places) > _FEW:
+        yield Finding(kind, f"{len(places)} {what}", char_span=(places[0], places[-1] + 1))
 
 
 def _copied(view: View, run: str) -> bool:
@@ -171,29 +179,3 @@ def _has_variants(base: str, selector: str) -> bool:
         return selector <= _VS16
     ideograph = unicodedata.name(base, "").startswith("CJK ")
     return ideograph and (selector > _VS16 or selector <= "\ufe02")
-
-
-_MARK = (
-    "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20dc\u20dd-\u20df\u20e1\u20e2"
-    "\u20e4-\u20f0\ufe20-\ufe2f"
-)
-# Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
-_STACK = re.compile(f"[{_MARK}]{{3,}}")
-# Overlays and enclosures, which are no language's; a few strike out a term of an equation.
-_OVERLAY = re.compile(
-    "[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2\u20e4-\u20f0]"
-)
-_OVERLAYS_ALLOWED = 8
-
-
-def stacked_marks(view: View) -> Iterator[Finding]:
-    """Three marks and more on one letter, or many that strike letters through or enclose them."""
-    if view.ascii:
-        return
-    for match in _STACK.finditer(view.text):
-        message = f"{len(match[0])} combining marks on one character"
-        yield Finding("combining", message, char_span=match.span())
-    places = [match.start() for match in _OVERLAY.finditer(view.text)]
-    if len(places) > _OVERLAYS_ALLOWED:
-        message = f"{len(places)} characters struck through or enclosed"
-        yield Finding("combining", message, char_span=(places[0], places[-1] + 1))
