@@ -149,13 +149,17 @@ class AnswerScreen:
                 yield Finding("several_answers", message, char_span=(after.start, after.end))
                 break
 
-    def _found(self, view: View) -> Iterator[tuple[AnswerFormat, list[Answer]]]:
+    def _found(self, view: View) -> list[tuple[AnswerFormat, list[Answer]]]:
         """Each format that occurs with its answers; one that is left blank is none."""
-        for form in self.formats:
-            if form.gate in view.text:
-                answers = [answer for answer in form.find(view.text) if answer.content.strip()]
-                if answers:
-                    yield form, answers
+        if self not in view.notes:
+            found = [
+                (form, [answer for answer in form.find(view.text) if answer.content.strip()])
+                for form in self.formats
+                if form.gate in view.text
+            ]
+            view.notes[self] = [(form, answers) for form, answers in found if answers]
+        noted: list[tuple[AnswerFormat, list[Answer]]] = view.notes[self]
+        return noted
 
 
 def _behind(answers: list[Answer], text: str) -> str:

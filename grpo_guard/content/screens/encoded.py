@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice, pairwise
 
 from grpo_guard.content.screens.view import View, shown
@@ -24,16 +24,17 @@ _DECODED = 64
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 # Bytes one after the other: digits of a base, and what marks or parts them.
 _BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
+_CLASSES = bytes(110 if chr(b).isascii() and _BYTES.match(chr(b) * 24) else 46 for b in range(256))
 _BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
 _PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
 _FEWEST_BYTES = 8
-_LETTER_RUN = re.compile(r"[^\W_]+")
 _URL = ("http://", "https://", "ftp://", "www.")
-# Longest run of letters and digits, and of anything; proteins and genes are written in long ones.
+# Longest run of letters and digits, and of anything.
 _LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
-# Scripts that put no blanks between words.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff"
-                       "\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
+_OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
+# Addresses, and scripts that put no blanks between words.
+_EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+                      "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
 # A task about codes is answered in them.
 _ASKED = re.compile(
     r"\bascii|decod|encod|cipher|hexadecimal|\bhex\b|\bbytes|base-?(?:32|64)|unicode|binary|\bjwt\b"
@@ -43,7 +44,7 @@ _ASKED = re.compile(
 
 
 def encoded(view: View) -> Iterator[Finding]:
-    """Base64, base32, and bytes in any notation, that say something."""
+    """Base64, and bytes in any notation, that say something."""
     for what, start, end in _payloads(view):
         piece = view.text[start:end]
         # Asked last: prompts are read only where there is something to excuse.
@@ -64,11 +65,13 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
                 if what and not any(url in word for url in _URL):
                     yield what, at + match.start(), at + match.end()
             at += len(word)
-    for match in islice(_BYTES.finditer(text), _LOOKED_AT):
+    # A table is ten times as fast as the pattern, and most texts end here.
+    may_be = b"n" * 24 in text.encode().translate(_CLASSES)
+    for match in islice(_BYTES.finditer(text), _LOOKED_AT) if may_be else ():
         tokens = _BYTE.findall(match[0][:4096])
-        if len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40:
-            if _say(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
-                yield "text as numbers", *match.span()
+        several = len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40
+        if several and _say(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
+            yield "text as numbers", *match.span()
 
 
 def _say(tokens: list[str], marked: bool) -> bool:
@@ -99,10 +102,10 @@ def _payload(run: str) -> str | None:
     """What an unbroken run is, if it is an encoding of something."""
     if run.lower() == run.upper():
         return None  # 0.3333333: weak models write them by the hundred
-    for name, decode in _DECODERS:
+    for decode in (_from_base64, _from_hex):
         try:
             if _is_text(decode(run)):
-                return f"{name} that decodes to text"
+                return "a run that decodes to text"
         except (binascii.Error, ValueError):
             continue
     if len(run) < _BINARY or "_" in run.strip("_") or run.count("/") > len(run) / 12:
@@ -110,10 +113,9 @@ def _payload(run: str) -> str | None:
     piece = run[:_LOOKED_AT]
     kinds = [c.isupper() + 2 * c.isdigit() for c in piece]
     changes = sum(a != b for a, b in pairwise(kinds))
-    cases = (sum(map(str.isupper, piece)), sum(map(str.islower, piece)))
     # Base64 of anything has all three kinds in fair shares; camel case has few capitals.
-    random = min(cases) >= len(piece) / 8 and sum(map(str.isdigit, piece)) >= 2
-    return "base64 data" if random and changes >= 0.35 * len(piece) else None
+    fair = min(map(kinds.count, (0, 1))) >= len(piece) / 8 and kinds.count(2) >= 2
+    return "base64 data" if fair and changes >= 0.35 * len(piece) else None
 
 
 def _from_base64(run: str) -> bytes:
@@ -122,50 +124,25 @@ def _from_base64(run: str) -> bytes:
     return base64.b64decode(body + "=" * (-len(body) % 4))
 
 
-def _from_base32(run: str) -> bytes:
-    body = run.rstrip("=")[:_DECODED]
-    return base64.b32decode(body + "=" * (-len(body) % 8))
-
-
 def _from_hex(run: str) -> bytes:
     body = run.removeprefix("0x")[:_DECODED]
     return bytes.fromhex(body[: len(body) - len(body) % 2])
 
 
-_DECODERS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
-    ("base64", _from_base64),
-    ("base32", _from_base32),
-    ("hexadecimal", _from_hex),
-)
-
-
 def overlong_tokens(view: View) -> Iterator[Finding]:
-    """Runs without a break that are longer than words are."""
-    at = 0
+    """Runs of letters without a break that are longer than words are, and longer ones of anything.
+
+    Addresses, numbers, genes and scripts without blanks between words are honest.
+    """
     if view.longest <= _LETTERS:
         return
-    for word in view.words:
-        if len(word) <= _LETTERS:
-            continue
-        at = view.text.index(word, at)
-        span = _overlong(word)
-        if span is not None and not view.asked_for(word[span[0] : span[1]]):
-            start, end = span
-            message = f"{end - start} characters without a break: {shown(word[start:end])}"
-            yield Finding("overlong_token", message, char_span=(at + start, at + end))
-        at += len(word)
-
-
-def _overlong(word: str) -> tuple[int, int] | None:
-    if word.startswith(_URL):
-        return (0, len(word)) if len(word) > 5 * _TOKEN else None
-    for match in _LETTER_RUN.finditer(word):
-        start, end = match.span()
-        run = match[0][:_LETTERS]
-        if end - start <= _LETTERS or match[0].isdigit() or _UNSPACED.search(run):
-            continue
-        if not (run.isupper() and run.isalpha() and len(set(run)) <= _FEW_LETTERS):
-            return start, end
-    # Without its digits: a quotient that never ends is bad arithmetic, not a payload.
-    rest = len(word) - sum(map(str.isdigit, word)) if len(word) > _TOKEN else 0
-    return (0, len(word)) if rest > _TOKEN and not _UNSPACED.search(word) else None
+    for match in _OVERLONG.finditer(view.text):
+        run = match[0]
+        # Without its digits: a quotient that never ends is bad arithmetic, not a payload.
+        if run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN:
+            gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
+            if not (
+                run.isdigit() or gene or _EXCUSED.search(run[:_LETTERS]) or view.asked_for(run)
+            ):
+                message = f"{len(run)} characters without a break: {shown(run)}"
+                yield Finding("overlong_token", message, char_span=match.span())

@@ -10,7 +10,9 @@ brackets or written as code is shown and not said.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 
 from grpo_guard.content.screens.view import View, blanked, word_set
 from grpo_guard.verdict import Finding
@@ -96,30 +98,13 @@ def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
     return None
 
 
-# (name, letters, how many in one run are more than a quoted word)
-_SCRIPTS: tuple[tuple[str, str, int], ...] = (
-    ("Han or kana", "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f", 5),
-    ("Hangul", "\u1100-\u11ff\uac00-\ud7af", 6),
-    ("Cyrillic", "\u0400-\u052f", 12),
-    ("Greek", "\u0386-\u03ce\u1f00-\u1fff", 14),
-    ("Arabic or Hebrew", "\u0590-\u05ff\u0620-\u06ff\u0750-\u077f\ufb1d-\ufdff\ufe70-\ufefc", 10),
-    ("Indic, Thai, Lao or Khmer", "\u0900-\u0eff\u1780-\u17ff", 10),
-    ("Armenian or Georgian", "\u0530-\u058f\u10a0-\u10ff", 10),
-    # All others, in blocks: an attacker may pick any, so the list must not be of the likely ones.
-    (
-        "little used",
-        "\u0700-\u074f\u0780-\u08ff\u0f00-\u109f\u1200-\u177f\u1800-\u1cff"
-        "\u2800-\u28ff\u2c00-\u2c5f\u2c80-\u2dff\ua000-\ua6ff\ua800-\uab2f\uab70-\uabff"
-        "\U00010000-\U0001cfff\U0001e100-\U0001eeff",
-        7,
-    ),
-)
-# Letters of one script with blanks and punctuation between, but no word of another.
-_RUNS = {
-    name: (re.compile(f"[{letters}]"), re.compile(f"[{letters}](?:[{letters}]|[^\\w]|[0-9])*+"))
-    for name, letters, _ in _SCRIPTS
-}
-_FOREIGN = re.compile("[" + "".join(letters for _, letters, _ in _SCRIPTS) + "]")
+# Letters that are neither Latin nor Latin in an ornamental form; Braille is no letter to Python.
+_LETTER = r"[^\W\d_A-Za-z\u00aa-\u02ff\u1d00-\u1eff\u2071-\u214f\uff21-\uff5a\U0001d400-\U0001d7ff]"
+_FOREIGN = re.compile(rf"{_LETTER}|[\u2800-\u28ff]")
+_RUN = re.compile(rf"(?:{_LETTER}|[\u2800-\u28ff])(?:{_LETTER}|[\W\d])*+")
+# More letters in one run than a name or a borrowed word has; syllables and formulas differ.
+_MOST = {"HAN": 4, "HANGUL": 5, "CYRILLIC": 11, "GREEK": 13, "ARABIC": 9, "HEBREW": 9}
+_MOST_OTHERS = 6
 # A text that is in another script as a whole has been answered in it; a switch leaves both.
 _BOTH = 12
 
@@ -131,18 +116,19 @@ def script_switch(view: View) -> Iterator[Finding]:
     """
     if view.ascii or not _FOREIGN.search(view.text) or _ASKED.search(view.prompt):
         return
-    text = blanked(_SHOWN, view.prose)
-    for name, _, allowed in _SCRIPTS:
-        letters, run = _RUNS[name]
-        first = letters.search(text)
-        if first is None or letters.search(view.prompt):
-            continue
-        for match in run.finditer(text, first.start()):
-            if len(letters.findall(match[0])) < allowed:
-                continue
-            # No run has other letters within, so around each there are the same. Counted per run,
-            # a text of ten thousand runs would be read ten thousand times.
-            if sum(map(str.isalpha, letters.sub("", view.text))) >= _BOTH:
-                message = f"a switch to {name} letters, which the prompt has none of"
-                yield Finding("script_switch", message, char_span=match.span())
-            break
+    if sum(map(str.isalpha, _FOREIGN.sub("", view.text))) < _BOTH:
+        return
+    asked = set(map(_script, _FOREIGN.findall(view.prompt)))
+    for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
+        letters = _FOREIGN.findall(match[0])
+        script = _script(letters[0])
+        if len(letters) > _MOST.get(script, _MOST_OTHERS) and script not in asked:
+            message = f"a switch to {script.title()} letters, which the prompt has none of"
+            yield Finding("script_switch", message, char_span=match.span())
+
+
+@lru_cache(maxsize=4096)
+def _script(letter: str) -> str:
+    """The script, which begins a letter's name; Japanese is written in three at once."""
+    script = unicodedata.name(letter, "unknown").partition(" ")[0]
+    return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA") else script

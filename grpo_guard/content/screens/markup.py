@@ -43,7 +43,9 @@ _NAMED = re.compile(
     r"|<(?:unused|extra_id_|reserved_special_token_|reserved_|SPECIAL_)[0-9]{1,4}>",
     re.IGNORECASE,
 )
-_NAMED_GATES = _TURN_WORDS | word_set("inst gmask sys s sop eop suf mid unused extra special end")
+_NAMED_GATES = (_TURN_WORDS - {"text"}) | word_set(
+    "inst gmask sys sop eop suf mid unused extra special"
+)
 # Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
 _ROLE_GATES = word_set("instruction response input user assistant system")
@@ -106,8 +108,8 @@ class TemplateTokens:
         if "<|" in text or "<｜" in text:
             for match in islice(filter(_forges_a_turn, _PIPED.finditer(text)), 64):
                 yield match.span()
-        marked = any(mark in text for mark in "<>|[]&｜＜＞")
-        if marked and not _NAMED_GATES.isdisjoint(view.vocabulary):
+        named = not _NAMED_GATES.isdisjoint(view.vocabulary) or "s>" in text or "of_" in text
+        if named and any(mark in text for mark in "<>|[]&｜＜＞"):
             for match in islice(_NAMED.finditer(text), 64):
                 if "|>" not in match[0] or not _PIPED.fullmatch(match[0]) or _forges_a_turn(match):
                     yield match.span()

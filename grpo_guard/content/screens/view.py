@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Finding
@@ -33,6 +33,8 @@ class View:
     def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
+        # What one screen found out and another will ask again, by whose it is.
+        self.notes: dict[object, Any] = {}
         self._completion = completion
         self._shared = {} if shared is None else shared
 
