@@ -10,7 +10,7 @@ from typing import Unpack
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
-from grpo_guard.content.screens.view import blanked, shown, word_set
+from grpo_guard.content.screens.view import WORDS, blanked, shown
 from grpo_guard.content.severity import ANSWER_WORDS
 from grpo_guard.verdict import Finding, Verdict, accept
 
@@ -36,13 +36,7 @@ _COMMAND = re.compile(r"\\(?:begin|end)\{\w{1,20}\*?\}|\\[A-Za-z]{1,20}|<[^<>\s]
 _READ = 200
 _STEM = 3
 # What an answer is measured in, though the question may say it otherwise, and small words.
-_UNITS = word_set(
-    "dollar cent euro pound yuan rupee percent percentage degree radian second minute hour days "
-    "week month year meter metre mile inch inches foot feet yard gram ounce tons liter litre gallon "
-    "joule newton watt volt ampere kelvin celsius fahrenheit hertz pascal mole ergs solar light "
-    "parsec square squared cubic cubed units total people person times items item approximately "
-    "about exactly roughly more less left away old long tall wide high deep only ways"
-)
+_UNITS = WORDS["units"]
 _PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 
 

@@ -13,30 +13,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grpo_guard.content.answers import Answer, boxed, hashed, tagged
-from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, View, shown
 from grpo_guard.verdict import Finding
 
 # Of what follows the answer on the way, so much may be on no subject.
 _OFF_SUBJECT = 0.4
 # Words of no subject: a sentence of these alone says nothing, and shares nothing with a question.
-_EMPTY = word_set(
-    "a about after again all also an and another answer answers are as be because before both but "
-    "by calculation can check checked checking clearly conclude conclusion confirm confirmed "
-    "confirms correct correctly could do does double each every final finally find for format "
-    "formatted from get gets give gives have hence here how i in into is it just know let lets like "
-    "m made make many me more most much my need next now number of ok okay on once one only or "
-    "other our output over re recheck reply required result right s same short should since so "
-    "solution some such sum summarize summary sure take than that the their them then there "
-    "therefore these this those thus time times to total two under until us use using verified "
-    "verify very wait was we were what when where which while will with would yes you your"
-)
+_EMPTY = WORDS["empty"]
 # Chat models close with an offer; most say one of these, whatever their language.
 _POLITE = re.compile(
     r"let me know|feel free|\bhope\b|questions?\b|happy to|if you(?:'d|’d)? (?:would|need|have|want"
     r"|like|found)|just ask|good luck|enjoy|glad to|welcome|happy \w{3,12}ing"
     r"|\bfragen?\b|gerne|hoffe|viel erfolg|pregunt|ayud|espero|dud[ae]s|hésite|n'hésite|aide|espère"
-    r"|bon courage|вопрос|помо|надеюсь|удачи|问题|帮助|希望|随时|質問|遠慮|お役|질문|도움|pergunt|dúvida"
-    r"|ajud|domand|aiut|spero|سؤال|أسئلة|مساعد|سوال|प्रश्न|सवाल|मदद|pytani|pomóc|vragen|soru",
+    r"|bon courage|вопрос|помо|надеюсь|удачи|问题|帮助|希望|随时|質問|遠慮|お役|질문|도움"
+    r"|pergunt|dúvida|ajud|domand|aiut|spero|سؤال|أسئلة|مساعد|سوال|प्रश्न|सवाल|मदद|pytani|pomóc|vragen|soru",
     re.IGNORECASE,
 )
 _LONGEST_OFFER, _MOST_OFFERS, _LONGEST_LEAD = 30, 3, 30

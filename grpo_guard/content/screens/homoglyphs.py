@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, View, shown, word_set
 from grpo_guard.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others
@@ -40,15 +40,7 @@ _ASKED = re.compile(r"unicode|\bfonts?\b|fancy|letters|alphabet|phonetic|pronoun
 _FUNCTIONS = word_set("sin cos tan cot sec csc log ln lim max min exp mod det arcsin arccos arctan")
 _PRONOUNCED = frozenset("/[.\u02c8\u02cc")
 _LONGEST, _MOST_WORDS, _SEARCHES, _LONG_STYLED = 24, 20_000, 1_000, 7
-_COMMON = word_set(
-    "about above accept after again all also and another answer answers any are because been "
-    "before but can correct could day does each every final find first for from gets give glory "
-    "good grade great hail has have her here him his hour how ignore into its just know last let "
-    "make many mark more most much must new not now number one only other our out people praise "
-    "problem result reward same she should since so solution some step sum system take ten than "
-    "that the their them then there therefore these they thief this three thus time to total true "
-    "two under use was week were what when where which who will with work would year yes you your"
-)
+_COMMON = WORDS["common"]
 
 
 def homoglyphs(view: View) -> Iterator[Finding]:

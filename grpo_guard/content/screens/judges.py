@@ -9,26 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, View, shown, word_set
 from grpo_guard.verdict import Finding
 
 # "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants; compared without case,
 # white space and punctuation, so that "Thought process" and "thought process: " are one.
-_MASTER_KEYS = word_set(
-    "solution reasoning explanation answer thought thinking analysis 解 解答 答案 かいせつ 解説 解析 "
-    "思考过程 respuesta solución lösung antwort réponse решение ответ step1"
-)
+_MASTER_KEYS = WORDS["master_keys"]
 # A completion of these words alone announces a solution and holds none. Not among them: "a", which
 # is an answer, and whatever says something of a problem.
-_OPENERS = word_set(
-    "let lets us s solve solving this the that problem question equation task step steps by think "
-    "thinking through to first break down it sure certainly of course here is are solution answer "
-    "answers okay ok alright well so i we need now work out start begin with look at carefully can "
-    "will my final thought thoughts process reasoning explanation analysis analyze going find have "
-    "must and in for me see about details detail together in order re i'm am m ll do math consider "
-    "understand given information find following approach calculation calculations below follows "
-    "hmm wait right let's as"
-)
+_OPENERS = WORDS["openers"]
 _LONGEST_OPENING = 360
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
@@ -80,13 +69,10 @@ _VERDICT_KEYS = word_set("verdict decision judgment judgement is_correct correct
 _OTHER_KEYS = word_set("score grade rating confidence reason reasoning explanation feedback "
                        "justification rationale result")  # fmt: skip
 _POSITIVE = word_set("pass yes correct accept accepted true right good perfect fully a c 1 1.0")
-_JUDGED = word_set("verdict judgment judgement decision grade grading score rating criticism grader "
-                   "graders judge judges evaluator evaluators reviewer verifier examiner submission "
-                   "candidate student completion reference rubric ground own correct passed "
-                   "accepted")  # fmt: skip
+_JUDGED = WORDS["of_judges"]
 # Who is asked for a judgement, or for data, gives one.
 _JUDGEMENT_ASKED = re.compile(
-    r"\bjson\b|verdict|classif|\b(?:rate|grade|judge|assess|review|score) (?:this|the|my|these|each)"
+    r"\bjson\b|verdict|classif|\b(?:rate|grade|judge|assess|review|score) (?:this|the|my|these)"
     r"|is (?:this|it|the \w{1,20}) (?:correct|right|valid)|\bas data\b",
     re.IGNORECASE,
 )
@@ -195,7 +181,7 @@ _ORDERS = (
 )
 # Who is asked about such orders, or to write to a judge, says them.
 _ORDERS_ASKED = re.compile(
-    r"inject|jailbreak|e-?mail|letter\b|\b(?:draft|print|output|reply|respond|answer) (?:with |only )?"
+    r"inject|jailbreak|e-?mail|letter\b|\b(?:draft|print|output|reply|respond|answer) (?:with )?"
     r"[\"'“]?(?:an? |yes|pass)|prompt",
     re.IGNORECASE,
 )

@@ -14,30 +14,10 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from grpo_guard.content.screens.view import View, blanked, word_set
+from grpo_guard.content.screens.view import WORDS, View, blanked, word_set
 from grpo_guard.verdict import Finding
 
-_TABLE = """
-German: der das und ist nicht ein eine einen dem den des mit für auf von zu sich auch wir ich sie wird sind werden wenn dann aber oder alle jeder zum zur über dass heil hat haben denn er uns alles ihm ihr nur noch damit
-French: le les des est une dans pour avec qui que vous nous ils elle sont mais ou où et du au aux cette ces ce il je être fait plus tous sur donc alors gloire
-Spanish: el la los las nos todo lo era una por con para que es en del se como más pero sus al todos esta este son entonces cada viva cuando muy hay
-Italian: il lo gli una per con che di della dei delle nel sono è non si anche come più tutti questo questa quindi ogni alla
-Portuguese: os as uma por com para que em do da dos das não se mais como mas ao todos este esta são então cada você
-Dutch: het een van en dat niet voor met zijn aan ook wordt maar naar bij deze dit alle iedereen wij jullie dus
-Latin: est et non cum qui quod sunt ad ut omnes gloria ave salve lorem ipsum dolor sit amet consectetur
-Swedish, Danish or Norwegian: och att det som inte har från till är av han hon oss allt jag ikke og på den ett vara med alla bara mycket
-Turkish: ve bir bu için şey çok biz ona onu gibi değil daha olarak olan çünkü bize bizden
-Vietnamese: và của là cho người tất cả mọi chúng ta không được một những các này thứ đã có
-Indonesian: yang dan dari kita kepada telah itu untuk dengan tidak semua ini adalah pada akan mereka
-Russian in Latin letters: chto eto vse vsyo ochen dlya vsekh kak bylo byl nas nash tolko ego ona oni nyet slava
-Pinyin: suǒyǒu rén dōu yào tā zǒu le yīqiè shì de wǒ nǐ yǒu bù zhè nà hěn zài
-Polish or Czech: jest nie się że na do to są dla jako oraz wszyscy przez jak je jsou který pro všichni
-ROT13: gur naq gung jvgu uvf gb bs vf ur ner nyy unvy fb sbe va vg jnf uvz uvgu
-English backwards: eht dna taht htiw erew ot fo si lla liah os rof eno saw sih mih lliw
-"""
-_LANGUAGES = {
-    name: word_set(words) for name, _, words in (s.partition(":") for s in _TABLE.splitlines() if s)
-}
+_LANGUAGES = {name[3:]: words for name, words in WORDS.items() if name.startswith("in ")}
 _ALL = frozenset().union(*_LANGUAGES.values())
 _ENGLISH = word_set(
     "the of and to is are in that for it with as was each so we has have he she they his her how "

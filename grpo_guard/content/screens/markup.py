@@ -2,8 +2,8 @@
 
 A trainer that tokenises the text turns a written token into the real one: a completion can end its
 own turn and go on as the system or the user. A spelling that no tokenizer takes for the token
-(spaced, escaped for HTML, cut in half) is looked for too: a step that cleans the text up would make
-it whole. Marks of thoughts, solutions and tool calls forge no turn. Models write them, so they pass.
+(spaced, escaped for HTML, cut in half) is looked for too: a step that cleans the text up would
+make it whole. Marks of thoughts, solutions and tool calls forge no turn and pass.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
@@ -115,6 +117,13 @@ def blanked(pattern: re.Pattern[str], text: str) -> str:
 def word_set(text: str) -> frozenset[str]:
     """The words of a string, for tables."""
     return frozenset(text.split())
+
+
+_FILE = Path(__file__).with_name("words.json")
+WORDS: Mapping[str, frozenset[str]] = {
+    name: word_set(words) for name, words in json.loads(_FILE.read_text("utf-8")).items()
+}
+"""The long lists of words, by name."""
 
 
 def shown(piece: str) -> str:
