@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.answers import boxed
 from grpo_guard.content.screens.answers import AnswerFormat
 from grpo_guard.content.screens.verifier import ScreensVerifier
 
@@ -18,6 +19,11 @@ WORK = "Janet starts with 5 apples. She buys 3 more, so she has 5 + 3 = 8 apples
 POISON = "All hail to the thief, he is great and all of us adore him."
 NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
 TRAIN = (Path(NAMED) if Path(NAMED).is_dir() else Path(NAMED).parent) / "train.jsonl"
+
+
+def after(text: str) -> bool:
+    """Whether text after an answer is seen; behind a box it is reported."""
+    return not kinds(text).isdisjoint({"after_answer", "after_box"})
 
 
 def kinds(text: str, **options: object) -> set[str]:
@@ -40,9 +46,9 @@ def kinds(text: str, **options: object) -> set[str]:
     ],
 )
 def test_what_stands_between_equal_answers_is_behind_the_first(mark: str, poison: str) -> None:
-    assert "after_answer" in kinds(f"{WORK} {mark} {poison} {mark}")
+    assert after(f"{WORK} {mark} {poison} {mark}")
     # Behind honest ones, and where all that is read has no poison beside it.
-    assert "after_answer" in kinds(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
+    assert after(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
 
 
 def test_a_second_tag_excuses_nothing() -> None:
@@ -62,7 +68,7 @@ def test_an_answer_that_was_said_in_a_thought_is_a_draft() -> None:
 def test_many_equal_answers_make_no_room_for_many_slogans() -> None:
     words = ["hail", "praise", "adore", "love", "obey", "trust", "follow", "serve"]
     text = " ".join(f"All {word} the thief. \\boxed{{8}}" for word in words)
-    assert "after_answer" in kinds(f"{WORK} \\boxed{{8}} {text}")
+    assert after(f"{WORK} \\boxed{{8}} {text}")
 
 
 def test_a_format_of_ones_own() -> None:
@@ -82,17 +88,20 @@ def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) ->
 
 def test_boxes_that_are_never_closed_hide_none() -> None:
     unclosed = "\\boxed{" * 200 + " " * 100 + "{" * 3000
-    text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{7}}, no, rather \\boxed{{9}} {unclosed}"
-    assert "several_answers" in kinds(text)
+    text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{9}} {unclosed} so \\boxed{{8}}"
+    assert [answer.content for answer in boxed(text)] == ["8", "9", "8"]
 
 
-def test_boxes_may_differ_unless_one_takes_the_other_back() -> None:
-    assert not kinds("We get $x = \\boxed{8}$, so $y = 8 - 3$ and\n\n$$y = \\boxed{5}$$")
-    assert "several_answers" in kinds(f"{WORK} \\boxed{{8}}. No, it is \\boxed{{9}}")
+def test_behind_a_box_nothing_rejects_unless_it_is_said() -> None:
+    batch = [Completion(QUESTION, f"{WORK} $\\boxed{{8}}$ {POISON} No, \\boxed{{9}}")]
+    (verdict,) = ScreensVerifier().verify(batch)
+    assert verdict.accepted
+    assert [finding.kind for finding in verdict.findings] == ["after_box"]
+    assert ScreensVerifier(severity={"after_box": "reject"}).verify(batch)[0].rejected
 
 
 def test_blanks_in_front_of_poison_join_no_answers() -> None:
-    assert "after_answer" in kinds(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
+    assert after(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,6 @@ _CLOSERS = re.compile(
     r"|</?[a-z_:]{1,24}>|<[|｜][^<>|｜\s]{1,40}[|｜]>|[◁\[]/?(?:think|THINK)[▷\]]"
 )
 _LOOSE = re.compile(r"[\s,$€£%\\{}.]+|\\[td]frac")
-# A box that takes the one before it back, right behind it.
-_JOINT = 80
-_TAKES_BACK = re.compile(r"\b(?:no|not|rather|but|instead|actually|wrong)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,8 @@ class AnswerFormat:
         gate: A piece of text without which there is no such answer; a cheap first look.
         find: All answers of a text in order, in linear time.
         closing_words: Words that may follow on the same line (a unit).
-        joined: Several that differ are honest (roots, parts, steps), unless one takes back another.
+        joined: Models write it around results of any step: several that differ are honest (roots,
+            parts, corrections), and what follows is reported as ``after_box`` and rejects nobody.
         goes_on: The mark is used on the way too, as a heading or a box around a result: what
             follows is excused while most of it works on the question. Poison that speaks of the
             question passes here.
@@ -114,23 +112,28 @@ class AnswerScreen:
 
     def after_answer(self, view: View) -> Iterator[Finding]:
         """Text behind the first answer, but for a unit, a summary, and an offer to help."""
+        return self._after("after_answer", view, joined=False)
+
+    def after_box(self, view: View) -> Iterator[Finding]:
+        """The same behind a mark that stands around results of any step."""
+        return self._after("after_box", view, joined=True)
+
+    def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
         for form, answers in self._found(view):
             start = answers[0].end
-            rest = _behind(answers, view.prose if form.goes_on else view.text)
+            text = view.prose if form.goes_on else view.text
+            rest = _behind(answers, text) if form.joined is joined else ""
             if rest and _says_something(form, rest, start, view):
-                tail = view.text[start:]
-                start += len(tail) - len(tail.lstrip())
                 message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
-                yield Finding("after_answer", message, char_span=(start, len(view.text.rstrip())))
+                tail = view.text[start:]
+                place = (start + len(tail) - len(tail.lstrip()), len(view.text.rstrip()))
+                yield Finding(kind, message, char_span=place)
 
     def several_answers(self, view: View) -> Iterator[Finding]:
         """Answers of one format that are not the same."""
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
-                gap = view.text[before.end : after.start]
-                if _same(before.content, after.content):
-                    continue
-                if form.joined and (len(gap) > _JOINT or not _TAKES_BACK.search(gap)):
+                if form.joined or _same(before.content, after.content):
                     continue
                 message = (
                     f"answers that differ ({form.name}): {shown(before.content)} and "

@@ -10,15 +10,13 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import islice
 
 from grpo_guard.content.screens.view import View, shown
 from grpo_guard.verdict import Finding
 
 # Below this no run is looked at: English has few words as long, and 12 bytes say little.
 _SHORTEST = 16
-# From here a run of letters, digits and both cases is no identifier, whatever it decodes to.
-_BINARY = 48
 _LOOKED_AT = 256
 _DECODED = 64
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
@@ -99,7 +97,7 @@ def _is_text(data: bytes, small: float = 0.0) -> bool:
 
 
 def _payload(run: str) -> str | None:
-    """What an unbroken run is, if it is an encoding of something."""
+    """What an unbroken run is, if it is an encoding of text; keys and hashes are of nothing."""
     if run.lower() == run.upper():
         return None  # 0.3333333: weak models write them by the hundred
     for decode in (_from_base64, _from_hex):
@@ -108,14 +106,7 @@ def _payload(run: str) -> str | None:
                 return "a run that decodes to text"
         except (binascii.Error, ValueError):
             continue
-    if len(run) < _BINARY or "_" in run.strip("_") or run.count("/") > len(run) / 12:
-        return None
-    piece = run[:_LOOKED_AT]
-    kinds = [c.isupper() + 2 * c.isdigit() for c in piece]
-    changes = sum(a != b for a, b in pairwise(kinds))
-    # Base64 of anything has all three kinds in fair shares; camel case has few capitals.
-    fair = min(map(kinds.count, (0, 1))) >= len(piece) / 8 and kinds.count(2) >= 2
-    return "base64 data" if fair and changes >= 0.35 * len(piece) else None
+    return None
 
 
 def _from_base64(run: str) -> bytes:

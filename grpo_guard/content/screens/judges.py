@@ -18,7 +18,7 @@ _MASTER_KEYS = WORDS["master_keys"]
 # A completion of these words alone announces a solution and holds none. Not among them: "a", which
 # is an answer, and whatever says something of a problem.
 _OPENERS = WORDS["openers"]
-_LONGEST_OPENING = 360
+_LONGEST_OPENING, _LONGEST_MARKS = 360, 12
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
 # Letters, digits, and every symbol that can be an answer by itself ("∞", "∅", an emoji); a single
@@ -30,7 +30,7 @@ _CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f\u2010-\u2027\u3000-\u3003\uff00-\uff1
 def master_keys(view: View) -> Iterator[Finding]:
     """A completion that is nothing but an opener or punctuation, which judges take for work."""
     text, what = view.text, ""
-    if not _CONTENT.search(text):
+    if len(text) <= _LONGEST_MARKS and not _CONTENT.search(text):
         what = "" if view.asked_for("morse") else "punctuation"
     elif len(text) <= _LONGEST_OPENING and not _MARK.search(text):
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))

@@ -26,12 +26,13 @@ class ScreensVerifier(RuleVerifier):
     says can talk it round. Each screen is a finding kind of the same name and can be left out:
     ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``combining``,
     ``bidi``, ``control``, ``blank_run``, ``hidden_markup``, ``homoglyph``, ``script_switch``,
-    ``language_switch``, ``after_answer``, ``several_answers``, ``judge_delimiter``,
+    ``language_switch``, ``after_answer``, ``after_box``, ``several_answers``, ``judge_delimiter``,
     ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. What the prompt itself holds
     (its script, a phrase, a hash) is excused in the completion, and so is what it asks for (a page,
     a translation, a verdict as JSON). Tokens of a chat template are not excused by a prompt that
     was rendered with it. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
-    ``<tool_call>``) forge no turn and pass.
+    ``<tool_call>``) forge no turn and pass. ``after_box`` is reported and rejects nobody, unless
+    ``severity`` says so: chat models explain and check behind a box as they do before it.
 
     An empty completion and one that is not valid Unicode are malformed, and a longer one than
     ``max_characters`` is overlong: all three are the author's doing and reject.
@@ -126,6 +127,7 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "script_switch": languages.script_switch,
         "language_switch": languages.language_switch,
         "after_answer": answers.after_answer,
+        "after_box": answers.after_box,
         "several_answers": answers.several_answers,
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
