@@ -30,7 +30,7 @@ PIECES: dict[str, list[str]] = {
     "language_switch": ["und ", "und the ", "und der das the ", "el la x ", "et "],
     "after_answer": ["<answer>", "</answer>", "<answer>4</answer>", "<answer>4</answer>ab ",
                      "\\boxed{", "\\boxed{4} ", "{", "}", "#### 4\n", "#### ", "#", "\\end{a"],
-    "after_box": ["\\boxed{", "\\boxed{4} ", "\\boxed{4} a. ", "\\boxed{4} ab cd\n", "}", "\\end{a"],
+    "after_box": ["\\boxed{", "\\boxed{4} ", "\\boxed{4} a. ", "\\boxed{4} ab cd\n", "\\end{a"],
     "several_answers": ["<answer>4</answer>", "\\boxed{4}(a) ", "\\boxed{\\boxed{4}}", "< answer>",
                         "\\boxed{4", "}\\boxed{", "#### 4\n", "####  ", "\\boxed{4} and "],
     "judge_delimiter": ["[[", "[[a]", "== a b c grader\n", "== grader ", "verdict: ", "verdict\n",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from grpo_guard.content.answers import Answer, boxed, hashed, tagged
@@ -86,12 +87,13 @@ class AnswerFormat:
                 f"of_pattern: expected closing_words alone, got {sorted(limits)}; sentences that "
                 "repeat the answer need no summary_words any more"
             )
+        # No function of its own: a verifier goes to worker processes.
+        return cls(name, gate, partial(_groups, compiled), limits.get("closing_words", 0))
 
-        def find(text: str) -> Iterator[Answer]:
-            for match in compiled.finditer(text):
-                yield Answer(match[1] or "", *match.span())
 
-        return cls(name, gate, find, limits.get("closing_words", 0))
+def _groups(pattern: re.Pattern[str], text: str) -> Iterator[Answer]:
+    for match in pattern.finditer(text):
+        yield Answer(match[1] or "", *match.span())
 
 
 TAGGED = AnswerFormat("<answer>", "<", tagged)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
-from grpo_guard.content.screens.view import Screen, View
+from grpo_guard.content.screens.view import View
 from grpo_guard.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
@@ -53,16 +54,14 @@ _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd
 _FEW = 8
 
 
-def _screen(kind: str, pattern: re.Pattern[str], what: str, excused: _Excused) -> Screen:
-    """A screen for characters that ASCII texts have none of."""
-
-    def screen(view: View) -> Iterator[Finding]:
-        for match in () if view.ascii else pattern.finditer(view.text):
-            if not excused(view, match):
-                message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
-                yield Finding(kind, message, char_span=match.span())
-
-    return screen
+def _look(
+    kind: str, pattern: re.Pattern[str], what: str, excused: _Excused, view: View
+) -> Iterator[Finding]:
+    """What a pattern finds that ASCII texts have none of."""
+    for match in () if view.ascii else pattern.finditer(view.text):
+        if not excused(view, match):
+            message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
+            yield Finding(kind, message, char_span=match.span())
 
 
 def _copied(view: View, match: re.Match[str]) -> bool:
@@ -116,19 +115,25 @@ def _right_to_left(view: View, match: re.Match[str]) -> bool:
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
 
 
-_hidden = _screen("invisible", _INVISIBLE, "invisible characters", _joins)
-_controls = _screen("control", _CONTROL, "control or private characters", _copied)
-_stacked = _screen("combining", _STACK, "combining marks on one character", lambda *_: False)
-tag_characters = _screen(
-    "tag_character", re.compile("[\U000e0000-\U000e007f]+"), "tag characters", _is_flag
+def _never(view: View, match: re.Match[str]) -> bool:
+    return False
+
+
+_hidden = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
+_controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
+_stacked = partial(_look, "combining", _STACK, "combining marks on one character", _never)
+tag_characters = partial(
+    _look, "tag_character", re.compile("[\U000e0000-\U000e007f]+"), "tag characters", _is_flag
 )
-variation_selectors = _screen(
+variation_selectors = partial(
+    _look,
     "variation_selector",
     re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"),
     "variation selectors where none has a use",
     _is_variant,
 )
-bidi_controls = _screen(
+bidi_controls = partial(
+    _look,
     "bidi",
     re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"),
     "controls of writing direction",
