@@ -39,7 +39,7 @@ _ASKED = re.compile(r"unicode|\bfonts?\b|fancy|letters|alphabet|phonetic|pronoun
 # "sinα" and "tanν" are formulas.
 _FUNCTIONS = word_set("sin cos tan cot sec csc log ln lim max min exp mod det arcsin arccos arctan")
 _PRONOUNCED = frozenset("/[.\u02c8\u02cc")
-_LONGEST, _MOST_WORDS, _SEARCHES, _LONG_STYLED = 24, 20_000, 1_000, 7
+_LONGEST, _MOST_WORDS, _SEARCHES, _LONG_STYLED = 24, 20_000, 300, 7
 _COMMON = WORDS["common"]
 
 
@@ -68,7 +68,7 @@ class _Known:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.searches = 0
+        self.searched: dict[str, bool] = {}
 
     @cached_property
     def cjk(self) -> bool:
@@ -81,29 +81,20 @@ class _Known:
         return _COMMON.union(word for word in re.findall(r"[a-z]{3,24}", near))
 
     @cached_property
-    def lengths(self) -> dict[int, list[str]]:
-        """The words by their length."""
-        found: dict[int, list[str]] = {}
-        for word in self.words:
-            found.setdefault(len(word), []).append(word)
-        return found
-
-    @cached_property
-    def places(self) -> frozenset[tuple[int, int, str]]:
-        """The letters of the words with their places, by length.
-
-        Most mixed words are told by it. A search through all words for each would be a square.
-        """
-        return frozenset((len(w), i, letter) for w in self.words for i, letter in enumerate(w))
+    def lines(self) -> str:
+        return "\n".join(self.words)
 
     def disguised(self, pattern: str) -> bool:
-        """Whether a known word has the letters of this one, where "." is any."""
-        seen = [(len(pattern), i, c) for i, c in enumerate(pattern) if c != "."]
-        if self.searches >= _SEARCHES or not self.places.issuperset(seen):
-            return False
-        self.searches += 1
-        find = re.compile(pattern).fullmatch
-        return any(map(find, self.lengths.get(len(pattern), ())))
+        """Whether a known word has the letters of this one, where "." is any.
+
+        Nobody mixes hundreds of words; so many are a disguise, and are not all looked for.
+        """
+        if pattern not in self.searched:
+            if len(self.searched) >= _SEARCHES:
+                return True
+            found = re.search(f"^{pattern}$", self.lines, re.MULTILINE)
+            self.searched[pattern] = found is not None
+        return self.searched[pattern]
 
 
 def _is_disguise(word: str, known: _Known, before: str) -> bool:
