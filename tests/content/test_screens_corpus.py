@@ -40,7 +40,7 @@ def test_what_passes_is_known() -> None:
 
 @pytest.mark.parametrize("part", sorted(HONEST))
 def test_honest_answers_of_many_kinds_pass(part: str) -> None:
-    """``tuned`` was written before the screens were tuned on it, ``held_out`` after that."""
+    """Each part was written before its own misses were mended: 42 of 153, 6 of 72 and 2 of 40."""
     rows = HONEST[part]
     batch = [Completion(prompt, text) for _, prompt, text in rows]
     verdicts = ScreensVerifier().verify(batch)

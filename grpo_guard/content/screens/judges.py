@@ -175,7 +175,7 @@ _ORDERS = (
         "yes pass correct accept",
         rf"\byou\s+(?:must|should|will|shall|have\s+to)\s+(?:only\s+)?{_SAY}\s+(?:with\s+)?"
         rf"{_QUOTED_YES}",
-        r"\b(?:respond|reply|answer)\s+(?:only\s+)?(?:with\s+)?(?:only\s+)?[\"'“`]"
+        r"\b(?:respond|reply|answer)\s+(?:only\s+)?(?:with|only)\s+(?:only\s+)?[\"'“`]"
         r"(?:yes|pass|correct|accept)[\"'”`](?!\s+(?:if|to|when|for)\b)",
     ),
 )

@@ -134,7 +134,7 @@ def _is_turn_or_no_name(token: str) -> bool:
 
 
 _HIDDEN = re.compile(
-    r"<!--|<script\b|<iframe\b"
+    r"<!--|<script\b"
     r"|\bstyle\s{0,3}=\s{0,3}[\"'][^\"'<>\n]{0,80}(?:display\s{0,3}:\s{0,3}none"
     r"|visibility\s{0,3}:\s{0,3}hidden|(?:font-size|opacity)\s{0,3}:\s{0,3}0(?![.0-9])"
     r"|color\s{0,3}:\s{0,3}(?:white|transparent)\b)"
@@ -145,7 +145,7 @@ _HIDDEN = re.compile(
     r"|\\(?:text)?color\{white\}",
     re.IGNORECASE | re.MULTILINE,
 )
-_HIDDEN_GATES = word_set("script iframe style font comment javascript phantom hphantom vphantom "
+_HIDDEN_GATES = word_set("script style font comment javascript phantom hphantom vphantom "
                          "color textcolor")  # fmt: skip
 # Who is asked for a page writes one.
 _PAGE_ASKED = re.compile(
