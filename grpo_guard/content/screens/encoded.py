@@ -55,7 +55,7 @@ def encoded(view: View) -> Iterator[Finding]:
 def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
     text, at = view.text, 0
     if view.longest >= _SHORTEST:
-        for word in islice((w for w in view.words if len(w) >= _SHORTEST), _LOOKED_AT):
+        for word in [w for w in view.words if len(w) >= _SHORTEST][:_LOOKED_AT]:
             at = text.index(word, at)
             for match in _RUN.finditer(word[:4096]):
                 what = _payload(match[0])
