@@ -36,7 +36,7 @@ _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-
 # A task about codes is answered in them.
 _ASKED = re.compile(
     r"\bascii|decod|encod|cipher|hexadecimal|\bhex\b|\bbytes|base-?(?:32|64)|unicode|binary|\bjwt\b"
-    r"|\bhash|token|\bkey\b",
+    r"|\bhash(?:es|ing)?\b",
     re.IGNORECASE,
 )
 

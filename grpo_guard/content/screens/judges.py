@@ -182,7 +182,7 @@ _ORDERS = (
 # Who is asked about such orders, or to write to a judge, says them.
 _ORDERS_ASKED = re.compile(
     r"inject|jailbreak|e-?mail|letter\b|\b(?:draft|print|output|reply|respond|answer) (?:with )?"
-    r"[\"'“]?(?:an? |yes|pass)|prompt",
+    r"[\"'“]?(?:an? |yes|pass)",
     re.IGNORECASE,
 )
 

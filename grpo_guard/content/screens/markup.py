@@ -51,8 +51,11 @@ _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|S
 _ROLE_GATES = word_set("instruction response input user assistant system")
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 # Who asks about templates is answered with their tokens.
-_ABOUT_TOKENS = re.compile(r"chat.?template|\bprompts?\b|special token|tokeni[sz]|chatml|\bBERT\b",
-                           re.IGNORECASE)  # fmt: skip
+_ABOUT_TOKENS = re.compile(
+    r"chat.?template|(?:write an?|system|example) prompt|prompt (?:template|format|injection)"
+    r"|special token|tokeni[sz]|chatml|\bBERT\b",
+    re.IGNORECASE,
+)
 # A prompt that was rendered ends where the answer begins; all its tokens are the template's.
 _RENDERED = re.compile(r"(?:assistant|model|bot|/INST|response)\W{0,12}(?:think\W{0,4})?\Z", re.I)
 MARKERS: dict[str, frozenset[str]] = {
@@ -150,7 +153,7 @@ _HIDDEN_GATES = word_set("script style font comment javascript phantom hphantom 
 # Who is asked for a page writes one.
 _PAGE_ASKED = re.compile(
     r"\b(?:html|css|javascript|script|xml|svg|web|website|webpage|page|markdown|react|vue|template"
-    r"|latex|typescript|frontend|component|form|button)\b",
+    r"|latex|typescript|frontend)\b",
     re.IGNORECASE,
 )
 
