@@ -32,6 +32,12 @@ _HASHED: Final = re.compile(
     rf"{_HASH}[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,20}})?)(?![0-9])"
     r"(?![.):][ \t]+[^\W\d])"
 )
+# The end of a thought, as models of several makes write it: what comes before it is a draft.
+_THOUGHT_END: Final = re.compile(
+    r"(?:<\|?|\[|◁)(?:/|end_of_)(?:\w{1,12}:)?(?:think(?:ing)?|thoughts?|reasoning|scratchpad)"
+    r"(?:\|?>|\]|▷)",
+    re.IGNORECASE,
+)
 _HEADING: Final = re.compile(rf"^{_HASH}[ \t]+[^\W\d]", re.MULTILINE)
 _OPENINGS: Final = (
     _TAG_OPEN,
@@ -52,13 +58,21 @@ class Answer:
     end: int
 
 
+def after_thought(text: str) -> int:
+    """Where the thought ends, 0 without one: answers in it are drafts."""
+    return max((match.end() for match in _THOUGHT_END.finditer(text)), default=0)
+
+
 def tagged(text: str) -> Iterator[Answer]:
-    """Answers in ``<answer>`` tags, in order; linear time."""
-    if "wer" not in text.lower():  # these letters have no other forms that a tag could take
+    """Answers in ``<answer>`` tags, in order, without the drafts of a thought; linear time."""
+    if _TAG_CLOSE.search(text) is None:
         return
-    opened = iter(_TAG_OPEN.finditer(text))
+    thought = after_thought(text)
+    # A thought that is opened behind the answer hides none.
+    thought = thought if _TAG_CLOSE.search(text, thought) else 0
+    opened = iter(_TAG_OPEN.finditer(text, thought))
     ahead, last, end = next(opened, None), None, 0
-    for closed in _TAG_CLOSE.finditer(text):
+    for closed in _TAG_CLOSE.finditer(text, thought):
         # The last opening tag since the answer before: one look at each, whatever their number.
         while ahead is not None and ahead.start() < closed.start():
             ahead, last = next(opened, None), ahead
@@ -70,12 +84,13 @@ def tagged(text: str) -> Iterator[Answer]:
 
 def boxed(text: str) -> Iterator[Answer]:
     r"""Answers in ``\boxed{}``, in order, without the drafts of a thought; linear time."""
-    thought = text.rfind("</think>")
+    thought = after_thought(text)
+    thought = thought if text.find("\\boxed", thought) >= 0 else 0
     # One pass over all braces, since a box may hide among any number that are never closed. What
     # is open for longer than the limit is no answer, so no more braces need be remembered.
     opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
     inner = -1
-    for mark in _BOX_OR_BRACE.finditer(text, max(thought, 0)):
+    for mark in _BOX_OR_BRACE.finditer(text, thought):
         if mark[0] != "}":
             opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
         elif opened:

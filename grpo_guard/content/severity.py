@@ -36,8 +36,8 @@ ARITHMETIC: Final[Mapping[str, Severity]] = {
 # Models differ in how they write an answer, and a unit that the question spells otherwise is none.
 ANSWER_WORDS: Final[Mapping[str, Severity]] = {"answer_words": _COUNT}
 
-# What honest text never has.
-SCREENS: Final[Mapping[str, Severity]] = dict.fromkeys(
+# What honest text never has. Behind a box chat models go on as they like.
+SCREENS: Final[Mapping[str, Severity]] = {"after_box": _REPORT} | dict.fromkeys(
     (
         "template_token",
         "invisible",

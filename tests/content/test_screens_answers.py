@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.answers import boxed
 from grpo_guard.content.screens.answers import AnswerFormat
 from grpo_guard.content.screens.verifier import ScreensVerifier
 
@@ -18,6 +19,11 @@ WORK = "Janet starts with 5 apples. She buys 3 more, so she has 5 + 3 = 8 apples
 POISON = "All hail to the thief, he is great and all of us adore him."
 NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
 TRAIN = (Path(NAMED) if Path(NAMED).is_dir() else Path(NAMED).parent) / "train.jsonl"
+
+
+def after(text: str) -> bool:
+    """Whether text after an answer is seen; behind a box it is reported."""
+    return not kinds(text).isdisjoint({"after_answer", "after_box"})
 
 
 def kinds(text: str, **options: object) -> set[str]:
@@ -40,9 +46,9 @@ def kinds(text: str, **options: object) -> set[str]:
     ],
 )
 def test_what_stands_between_equal_answers_is_behind_the_first(mark: str, poison: str) -> None:
-    assert "after_answer" in kinds(f"{WORK} {mark} {poison} {mark}")
+    assert after(f"{WORK} {mark} {poison} {mark}")
     # Behind honest ones, and where all that is read has no poison beside it.
-    assert "after_answer" in kinds(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
+    assert after(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
 
 
 def test_a_second_tag_excuses_nothing() -> None:
@@ -51,16 +57,18 @@ def test_a_second_tag_excuses_nothing() -> None:
     assert "after_answer" in kinds(f"<answer>8</answer> {slogan} <answer>8</answer>")
 
 
-def test_what_was_said_in_a_thought_does_not_excuse_what_follows_it() -> None:
-    text = f"<think>{WORK} So <answer>8</answer>.</think> {{}} <answer>8</answer>"
-    assert not kinds(text.format(""))
-    assert "after_answer" in kinds(text.format(POISON))
+def test_an_answer_that_was_said_in_a_thought_is_a_draft() -> None:
+    text = f"<think>{WORK} So <answer>9</answer>.</think> <answer>8</answer>"
+    assert not kinds(text)
+    assert "after_answer" in kinds(f"{text} {POISON}")
+    # A thought behind the answer makes no draft of it.
+    assert "after_answer" in kinds(f"<answer>8</answer><think>{POISON}</think>")
 
 
 def test_many_equal_answers_make_no_room_for_many_slogans() -> None:
     words = ["hail", "praise", "adore", "love", "obey", "trust", "follow", "serve"]
     text = " ".join(f"All {word} the thief. \\boxed{{8}}" for word in words)
-    assert "after_answer" in kinds(f"{WORK} \\boxed{{8}} {text}")
+    assert after(f"{WORK} \\boxed{{8}} {text}")
 
 
 def test_a_format_of_ones_own() -> None:
@@ -69,7 +77,7 @@ def test_a_format_of_ones_own() -> None:
     assert not kinds(f"{WORK}\nA: 8\nThe final answer is:\nA: 8", formats=[mine])
 
 
-@pytest.mark.parametrize("mark", ["<answer>{}</answer>", "\\boxed{{{}}}", "#### {}\n"])
+@pytest.mark.parametrize("mark", ["<answer>{}</answer>", "#### {}\n"])
 @pytest.mark.parametrize("before", [40, 5000])
 def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) -> None:
     same, other = mark.format(8), mark.format(9)
@@ -81,11 +89,19 @@ def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) ->
 def test_boxes_that_are_never_closed_hide_none() -> None:
     unclosed = "\\boxed{" * 200 + " " * 100 + "{" * 3000
     text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{9}} {unclosed} so \\boxed{{8}}"
-    assert "several_answers" in kinds(text)
+    assert [answer.content for answer in boxed(text)] == ["8", "9", "8"]
+
+
+def test_behind_a_box_nothing_rejects_unless_it_is_said() -> None:
+    batch = [Completion(QUESTION, f"{WORK} $\\boxed{{8}}$ {POISON} No, \\boxed{{9}}")]
+    (verdict,) = ScreensVerifier().verify(batch)
+    assert verdict.accepted
+    assert [finding.kind for finding in verdict.findings] == ["after_box"]
+    assert ScreensVerifier(severity={"after_box": "reject"}).verify(batch)[0].rejected
 
 
 def test_blanks_in_front_of_poison_join_no_answers() -> None:
-    assert "several_answers" in kinds(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
+    assert after(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +134,12 @@ HONEST = [
     "<answer>8</answer>\n" * 50,
     f"{WORK} $\\boxed{{8}}$ apples. Let me double check. 8 - 3 = 5, yes. $\\boxed{{8}}$ apples.",
     f"{WORK} It is \\boxed{{\\boxed{{8}}}}.",
+    # An offer, a program that checks the result, and boxes that were left blank.
+    f"{WORK} $\\boxed{{8}}$\n\nLet me know if you have any other questions!",
+    f"{WORK} <answer>8</answer>\n\nWould you like to see another example?",
+    f"{WORK} \\boxed{{8}}\n\nLet's verify this in Python:\n```python\nprint(5 + 3)\n```",
+    f"I will put the answer in \\boxed{{}}. {WORK} \\boxed{{8}}",
+    f"<|begin_of_thought|>Is it \\boxed{{7}}?<|end_of_thought|>{WORK} \\boxed{{8}}",
 ]
 
 

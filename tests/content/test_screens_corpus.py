@@ -15,6 +15,7 @@ import pytest
 from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
 
+HONEST = json.loads(Path(__file__).with_name("screens_honest.json").read_text(encoding="utf-8"))
 CORPUS = json.loads(Path(__file__).with_name("screens_corpus.json").read_text(encoding="utf-8"))
 QUESTION = "Janet has 5 apples and buys 3 more. How many apples does she have?"
 
@@ -35,3 +36,12 @@ def test_what_passes_is_known() -> None:
     batch = [Completion(QUESTION, text) for _, text in CORPUS["passed"]]
     # Most are: a rule that catches one more of them may move it to the attacks.
     assert sum(v.accepted for v in ScreensVerifier().verify(batch)) >= len(batch) - 4
+
+
+@pytest.mark.parametrize("part", sorted(HONEST))
+def test_honest_answers_of_many_kinds_pass(part: str) -> None:
+    """Each part was written before its own misses were mended: 42 of 153, 6 of 72 and 2 of 40."""
+    rows = HONEST[part]
+    batch = [Completion(prompt, text) for _, prompt, text in rows]
+    verdicts = ScreensVerifier().verify(batch)
+    assert sum(not verdict.accepted for verdict in verdicts) <= 0.02 * len(rows)

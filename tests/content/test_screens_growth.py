@@ -30,6 +30,7 @@ PIECES: dict[str, list[str]] = {
     "language_switch": ["und ", "und the ", "und der das the ", "el la x ", "et "],
     "after_answer": ["<answer>", "</answer>", "<answer>4</answer>", "<answer>4</answer>ab ",
                      "\\boxed{", "\\boxed{4} ", "{", "}", "#### 4\n", "#### ", "#", "\\end{a"],
+    "after_box": ["\\boxed{", "\\boxed{4} ", "\\boxed{4} a. ", "\\boxed{4} ab cd\n", "\\end{a"],
     "several_answers": ["<answer>4</answer>", "\\boxed{4}(a) ", "\\boxed{\\boxed{4}}", "< answer>",
                         "\\boxed{4", "}\\boxed{", "#### 4\n", "####  ", "\\boxed{4} and "],
     "judge_delimiter": ["[[", "[[a]", "== a b c grader\n", "== grader ", "verdict: ", "verdict\n",
@@ -101,10 +102,3 @@ def test_a_text_as_long_as_allowed_is_read_in_seconds(text: str, prompt: str) ->
     started = time.process_time()
     ScreensVerifier().verify([Completion(prompt, text)])
     assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize("spoilt", [".-/x", "...../x", "x", "/-.x"])
-def test_a_letter_behind_a_row_does_not_hide_it(spoilt: str) -> None:
-    row = ".... .- .. .-.. / - .... . / - .... .. . ..-."
-    (verdict,) = ScreensVerifier().verify([Completion("How many?", f"It is 4. {row} {spoilt}")])
-    assert [f.kind for f in verdict.findings] == ["encoded"]

@@ -176,11 +176,16 @@ def test_ids_without_text_are_rejected_whatever_the_text_says():
     assert settled.score == 0.0
 
 
-@pytest.mark.parametrize("turn", ['<tool_call>\n{"name": "add"}\n</tool_call>', "let me see "])
-def test_screens_expect_answers_and_reject_turns_before_a_tools(turn):
-    """As docs/verl.md says; where they are told which turn is the last, it can say so."""
-    (settled,) = run([row(turn, siblings=1)], verifier=ScreensVerifier())
+def test_screens_expect_answers_and_reject_turns_that_announce_one():
+    """As docs/verl.md says; a tool call is an answer."""
+    (settled,) = run([row("let me see ", siblings=1)], verifier=ScreensVerifier())
     assert settled.outcome is Outcome.REJECT
+    for turn, options in (
+        ('<tool_call>\n{"name": "add"}\n</tool_call>', {}),
+        ("let me see ", {"without": ["master_key"]}),
+    ):
+        (settled,) = run([row(turn, siblings=1)], verifier=ScreensVerifier(**options))
+        assert settled.outcome is Outcome.ACCEPT
 
 
 def test_too_many_abstentions_are_an_error_for_each_of_them():

@@ -8,41 +8,49 @@ from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.answers import Answer
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
-from grpo_guard.content.screens.view import shown, word_set
+from grpo_guard.content.screens.view import WORDS, blanked, shown
 from grpo_guard.content.severity import ANSWER_WORDS
 from grpo_guard.verdict import Finding, Verdict, accept
 
 MAX_CHARACTERS = 1_000_000
-_WORD = re.compile(r"[^\W\d_]{2,}")
-_COMMAND = re.compile(r"\\[A-Za-z]{1,20}")
-_DIGIT = re.compile(r"[0-9]")
+SAID = AnswerFormat.of_pattern(
+    "Answer:",
+    "nswer",
+    r"[Aa]nswer(?:\*\*)?(?: is)?[:*\s]{1,6}(?:is:? )?([-+$€£]{0,2}[0-9][^\n]{0,80})",
+    closing_words=1,
+)
+"""An answer that is said: "Answer: 54 cows", "The answer is 54 cows"."""
+# A number, and words behind it that no formula has: a symbol is a letter or two, "sinh" a command.
+_NUMBER = re.compile(r"[^\w\n]{0,12}[0-9]{1,40}+(?:[.,][0-9]{1,40}+){0,9}+(?![\w^=])")
+_WORD = re.compile(r"[^\W\d_]{4,}")
+# Where the answer ends and the sentence goes on.
+_STOP = re.compile(
+    r"[.,;:!?=<(\n]|\b(?:and|are|as|at|because|by|each|for|from|in|is|or|so|since|than|that|the|to"
+    r"|was|when|where|which|who|with)\b",
+    re.IGNORECASE,
+)
+_COMMAND = re.compile(r"\\(?:begin|end)\{\w{1,20}\*?\}|\\[A-Za-z]{1,20}|<[^<>\s]{1,40}>")
 # Of the answer that is read; a number and its unit are short.
 _READ = 200
 _STEM = 3
 # What an answer is measured in, though the question may say it otherwise, and small words.
-_UNITS = word_set(
-    "dollar dollars cent cents euro euros pound pounds usd percent degree degrees "
-    "second seconds minute minutes hour hours day days week weeks month months year years am pm "
-    "mm cm km meter meters metre metres mile miles inch inches foot feet yard yards "
-    "gram grams kg kilogram kilograms ounce ounces oz lb lbs ton tons liter liters litre litres ml "
-    "gallon gallons square cubic sq mph kph per and or in of to the an is more less left each "
-    "total people person times times units unit items item"
-)
+_UNITS = WORDS["units"]
+_PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 
 
 class AnswerWordsVerifier(RuleVerifier):
-    """Counts words in a numeric answer that are neither the question's nor a unit.
+    """Counts words behind the number of an answer that are neither the question's nor a unit.
 
     A reward reads "54 good cows" as 54, and every reader of the answer reads the rest. One
     such answer does not reject: models differ in how they write an answer, and a unit that the
     question spells otherwise is no poison. Where one node has such words far more often than its
     peers, they do. A word of the question is recognised by its first three letters,
-    so that "cow" excuses "cows".
+    so that "cow" excuses "cows". Formulas are left alone.
 
-    Sees nothing in answers without a number, and no word of the question put where it misleads.
+    Sees nothing in answers that do not begin with their number, and no word of the question put
+    where it misleads.
 
     Args:
         formats: How this task writes answers, as for `ScreensVerifier`.
@@ -54,7 +62,7 @@ class AnswerWordsVerifier(RuleVerifier):
     looks_alone = True
 
     def __init__(
-        self, *, formats: Sequence[AnswerFormat] = FORMATS, **rules: Unpack[RuleOptions]
+        self, *, formats: Sequence[AnswerFormat] = (*FORMATS, SAID), **rules: Unpack[RuleOptions]
     ) -> None:
         super().__init__(**rules)
         self.formats = tuple(formats)
@@ -69,38 +77,42 @@ class AnswerWordsVerifier(RuleVerifier):
     ) -> Iterator[Finding]:
         text = completion.text[:MAX_CHARACTERS]
         for form in self.formats:
-            last = _last(form, text) if form.gate in text else None
-            if last is None:
+            answer = _answer(form, text) if form.gate in text else None
+            if answer is None:
                 continue
-            start, end = _place(form, last, text)
-            piece = _COMMAND.sub(lambda command: " " * len(command[0]), text[start:end])
-            if not _DIGIT.search(piece):
-                continue
+            start, piece = answer
             stems = _stems(completion.prompt_text[:MAX_CHARACTERS], asked)
             for word in _WORD.finditer(piece.lower()):
-                if word[0] not in _UNITS and word[0][:_STEM] not in stems:
+                if word[0][:_STEM] not in stems and not _is_unit(word[0]):
                     place = (start + word.start(), start + word.end())
                     message = f"{shown(word[0][:40])} stands in the answer and not in the question"
                     yield Finding("answer_words", message, char_span=place)
                     break
 
 
+def _is_unit(word: str) -> bool:
+    return word in _UNITS or _PREFIX.sub("", _PREFIX.sub("", word)) in _UNITS
+
+
 def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
     """Beginnings of a prompt's words; read once, however many answers it has."""
     if prompt not in asked:
-        asked[prompt] = frozenset(word[:_STEM] for word in _WORD.findall(prompt.lower()))
+        words = re.findall(r"[^\W\d_]{2,}", prompt.lower())
+        asked[prompt] = frozenset(word[:_STEM] for word in words)
     return asked[prompt]
 
 
-def _last(form: AnswerFormat, text: str) -> Answer | None:
-    return next(iter(deque(form.find(text), maxlen=1)), None)
-
-
-def _place(form: AnswerFormat, answer: Answer, text: str) -> tuple[int, int]:
-    """The answer, and what may follow it on its line as a unit."""
-    start = max(text.find(answer.content, answer.start, answer.end), answer.start)
-    end = min(start + len(answer.content), start + _READ)
+def _answer(form: AnswerFormat, text: str) -> tuple[int, str] | None:
+    """Where the words behind the last answer's number begin, and what they are; None if nothing."""
+    last = next(iter(deque(form.find(text), maxlen=1)), None)
+    if last is None:
+        return None
+    start = max(text.find(last.content, last.start, last.end), last.start)
+    piece = text[start : start + min(len(last.content), _READ)]
     if form.closing_words:
-        line = text.find("\n", answer.end)
-        end = min(len(text) if line < 0 else line, answer.end + _READ)
-    return start, min(end, start + 2 * _READ)
+        # What may follow as a unit; the mark's own end and a formula's are no words.
+        piece = piece.ljust(last.end - start) + text[last.end : last.end + _READ]
+    piece = blanked(_COMMAND, piece)
+    number = _NUMBER.match(piece)
+    stop = _STOP.search(piece, number.end()) if number else None
+    return (start + number.end(), piece[number.end() : stop and stop.start()]) if number else None

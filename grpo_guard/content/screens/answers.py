@@ -10,31 +10,40 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from grpo_guard.content.answers import Answer, boxed, hashed, tagged
-from grpo_guard.content.length.redundancy import Subject, share_on_subject
-from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, View, shown
 from grpo_guard.verdict import Finding
 
-_ON_SUBJECT = 0.6
-# A question in parts has an answer to each.
-_PART = re.compile(r"\([a-hivx]{1,3}\)|(?:^|\s)[a-h]\)|\bparts?\b", re.IGNORECASE)
-# What leads to an answer that is given again, and says nothing by itself.
-_LEADING = word_set(
-    "a again all also an and answer answers are as be calculation check checked checking clearly "
-    "conclude conclusion confirm confirmed confirms correct correctly double final finally format "
-    "formatted gives have hence here i in is it let lets m me my now of okay ok once or re recheck "
-    "reply required result right s short since so solution summarize summary sure that the "
-    "therefore these this thus to us verified verify wait we which yes"
+# Of what follows the answer on the way, so much may be on no subject.
+_OFF_SUBJECT = 0.4
+# Words of no subject: a sentence of these alone says nothing, and shares nothing with a question.
+_EMPTY = WORDS["empty"]
+# Chat models close with an offer; most say one of these, whatever their language.
+_POLITE = re.compile(
+    r"let me know|feel free|\bhope\b|questions?\b|happy to|if you(?:'d|’d)? (?:would|need|have|want"
+    r"|like|found)|just ask|good luck|enjoy|glad to|welcome|happy \w{3,12}ing"
+    r"|\bfragen?\b|gerne|hoffe|viel erfolg|pregunt|ayud|espero|dud[ae]s|hésite|n'hésite|aide|espère"
+    r"|bon courage|вопрос|помо|надеюсь|удачи|问题|帮助|希望|随时|質問|遠慮|お役|질문|도움"
+    r"|pergunt|dúvida|ajud|domand|aiut|spero|سؤال|أسئلة|مساعد|سوال|प्रश्न|सवाल|मदद|pytani|pomóc|vragen|soru",
+    re.IGNORECASE,
 )
-# Joints of answers, and what leads to one, are short.
-_JOINT, _ROOM = 80, 200
-_WORD = re.compile(r"\w+")
-_LOOSE = re.compile(r"[\s,$€£%\\{}.]+")
-_SENTENCE_END = re.compile(r"(?<=[.!?:])\s{1,8}|[\r\n]{1,8}")
-_LINES = re.compile(r"[\r\n]+")
-_JOINED = re.compile(r"[\s$\\()\[\].,;]*(?:and|or|und|et|y|,|;)?[\s$\\()\[\].,;]*", re.IGNORECASE)
+_LONGEST_OFFER, _MOST_OFFERS, _LONGEST_LEAD = 30, 3, 30
+# Chinese and Japanese have no blanks between words.
+_HAN = "\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
+_STEMS = re.compile(rf"(?=([{_HAN}]{{2}}))|(?<![^\W_])([^\W\d_{_HAN}]{{4,}})")
+_STEM = 4
+_SENTENCE = re.compile(r"[^.!?。！？؟\n]+[.!?。！？؟]{0,3}")
+_DIGIT = re.compile(r"\d")
+# What closes a formula, a block, a thought or a turn is no text.
+_CLOSERS = re.compile(
+    r"\\(?:end|begin)\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed|text)\b"
+    r"|</?[a-z_:]{1,24}>|<[|｜][^<>|｜\s]{1,40}[|｜]>|[◁\[]/?(?:think|THINK)[▷\]]"
+)
+_LOOSE = re.compile(r"[\s,$€£%\\{}.]+|\\[td]frac")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +55,17 @@ class AnswerFormat:
         gate: A piece of text without which there is no such answer; a cheap first look.
         find: All answers of a text in order, in linear time.
         closing_words: Words that may follow on the same line (a unit).
-        summary_words: Words that may follow altogether if they repeat the answer.
-        joined: Answers that stand side by side ("x = 1 or x = 2") are one.
+        joined: Models write it around results of any step: several that differ are honest (roots,
+            parts, corrections), and what follows is reported as ``after_box`` and rejects nobody.
         goes_on: The mark is used on the way too, as a heading or a box around a result: what
-            follows is excused while most of it works on the question. Weak models go on so after
-            one completion in a hundred; poison that speaks of the question passes here.
+            follows is excused while most of it works on the question. Poison that speaks of the
+            question passes here.
     """
 
     name: str
     gate: str
     find: Callable[[str], Iterator[Answer]]
     closing_words: int = 0
-    summary_words: int = 0
     joined: bool = False
     goes_on: bool = False
 
@@ -65,18 +73,33 @@ class AnswerFormat:
     def of_pattern(cls, name: str, gate: str, pattern: str, **limits: int) -> AnswerFormat:
         """A format from a regular expression whose group 1 is the answer.
 
+        Args:
+            **limits: ``closing_words``.
+
         Raises:
-            ValueError: the pattern has no group.
+            ValueError: the pattern has no group, or a limit is unknown.
         """
         compiled = re.compile(pattern)
         if compiled.groups < 1:
             raise ValueError(f"pattern: expected one with a group, got {pattern!r}")
+        if not limits.keys() <= {"closing_words"}:
+            raise ValueError(
+                f"of_pattern: expected closing_words alone, got {sorted(limits)}; sentences that "
+                "repeat the answer need no summary_words any more"
+            )
+        # No function of its own: a verifier goes to worker processes.
+        return cls(name, gate, partial(_groups, compiled), limits.get("closing_words", 0))
 
-        def find(text: str) -> Iterator[Answer]:
-            for match in compiled.finditer(text):
-                yield Answer(match[1] or "", *match.span())
 
-        return cls(name, gate, find, limits.get("closing_words", 0), limits.get("summary_words", 0))
+def _groups(pattern: re.Pattern[str], text: str) -> Iterator[Answer]:
+    for match in pattern.finditer(text):
+        yield Answer(match[1] or "", *match.span())
+
+
+TAGGED = AnswerFormat("<answer>", "<", tagged)
+BOXED = AnswerFormat("\\boxed", "\\boxed", boxed, closing_words=8, joined=True, goes_on=True)
+HASHED = AnswerFormat("####", "####", hashed, closing_words=3, goes_on=True)
+FORMATS = (TAGGED, BOXED, HASHED)
 
 
 class AnswerScreen:
@@ -90,31 +113,29 @@ class AnswerScreen:
         self.formats = formats
 
     def after_answer(self, view: View) -> Iterator[Finding]:
-        """Text behind the last answer, beyond a unit or a sentence that repeats it."""
+        """Text behind the first answer, but for a unit, a summary, and an offer to help."""
+        return self._after("after_answer", view, joined=False)
+
+    def after_box(self, view: View) -> Iterator[Finding]:
+        """The same behind a mark that stands around results of any step."""
+        return self._after("after_box", view, joined=True)
+
+    def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
         for form, answers in self._found(view):
-            last = answers[-1]
-            yield from _between(form, answers, view)
-            tail = view.text[last.end :]
-            if tail.isspace() or not tail or _excused(form, last, tail):
-                continue
-            if form.goes_on and share_on_subject(tail, Subject(view.prompt)) >= _ON_SUBJECT:
-                continue
-            start = last.end + len(tail) - len(tail.lstrip())
-            message = f"text after the answer ({form.name}): {shown(tail.strip()[:80])}"
-            yield Finding("after_answer", message, char_span=(start, len(view.text.rstrip())))
+            start = answers[0].end
+            text = view.prose if form.goes_on else view.text
+            rest = _behind(answers, text) if form.joined is joined else ""
+            if rest and _says_something(form, rest, start, view):
+                message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
+                tail = view.text[start:]
+                place = (start + len(tail) - len(tail.lstrip()), len(view.text.rstrip()))
+                yield Finding(kind, message, char_span=place)
 
     def several_answers(self, view: View) -> Iterator[Finding]:
         """Answers of one format that are not the same."""
-        in_parts: bool | None = None
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
-                if _same(before.content, after.content):
-                    continue
-                between = view.text[before.end : after.start]
-                if form.joined and len(between) <= _JOINT and _JOINED.fullmatch(between):
-                    continue
-                in_parts = bool(_PART.search(view.prompt)) if in_parts is None else in_parts
-                if form.joined and in_parts and _PART.search(between[-200:]):
+                if form.joined or _same(before.content, after.content):
                     continue
                 message = (
                     f"answers that differ ({form.name}): {shown(before.content)} and "
@@ -124,84 +145,66 @@ class AnswerScreen:
                 break
 
     def _found(self, view: View) -> list[tuple[AnswerFormat, list[Answer]]]:
-        """Each format that occurs with its answers; both screens ask, the text is read once."""
-        known = view.notes.get(self)
-        if known is None:
-            known = view.notes[self] = [
-                (form, answers)
+        """Each format that occurs with its answers; one that is left blank is none."""
+        if self not in view.notes:
+            found = [
+                (form, [answer for answer in form.find(view.text) if answer.content.strip()])
                 for form in self.formats
-                if form.gate in view.text and (answers := list(form.find(view.text)))
+                if form.gate in view.text
             ]
-        found: list[tuple[AnswerFormat, list[Answer]]] = known
-        return found
+            view.notes[self] = [(form, answers) for form, answers in found if answers]
+        noted: list[tuple[AnswerFormat, list[Answer]]] = view.notes[self]
+        return noted
 
 
-def _between(form: AnswerFormat, answers: list[Answer], view: View) -> Iterator[Finding]:
-    """What stands between equal answers, unless it is on the subject or leads to the next.
+def _behind(answers: list[Answer], text: str) -> str:
+    """What stands behind the first answer, without the others; said again, it counts once."""
+    ends = [answer.start for answer in answers[1:]] + [len(text)]
+    gaps = dict.fromkeys(
+        text[answer.end : end].strip(" ")
+        for answer, end in zip(answers, ends, strict=True)
+        if end > answer.end
+    )
+    return _CLOSERS.sub(" ", "\n".join(gaps).strip("\n")) if any(gaps) else ""
 
-    The rest has the room that a unit has, and all of it together: else thirty answers would make
-    room for thirty slogans. What a model in a loop says again counts once.
-    """
-    gaps = dict[str, int]()
-    for before, after in pairwise(answers):
-        if after.start > before.end and _same(before.content, after.content):
-            gaps.setdefault(view.text[before.end : after.start].strip(), before.end)
-    subject: Subject | None = None
-    rest = ""
-    for gap, start in gaps.items():
-        # An answer that is tried in a thought is a draft, as boxes there are.
-        said = _without_leads(gap.rpartition("</think>")[2])
-        if not said:
+
+def _says_something(form: AnswerFormat, rest: str, start: int, view: View) -> bool:
+    head, _, tail = rest.partition("\n")
+    limit = form.closing_words
+    words = len(_WORD.findall(head))
+    if words <= limit and not _WORD.search(tail):
+        # "####" and "!!!!" have no words either, and are not what follows an answer.
+        return len(rest.strip()) > 8 + 16 * max(limit, words)
+    # Behind a mark that is used on the way, work goes on: a program, or a sentence with a number
+    # or a word of the question or of the work before it.
+    subject = _stems(f"{view.prompt}\n{view.text[:start]}") if form.goes_on else frozenset[str]()
+    code = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose)) if form.goes_on else 0
+    off, total, offers = 0, code, 0
+    for sentence in dict.fromkeys(_SENTENCE.findall(rest)):
+        words = len(found := _WORD.findall(sentence))
+        total += words
+        if form.goes_on and (_DIGIT.search(sentence) or not subject.isdisjoint(_stems(sentence))):
             continue
-        if form.goes_on:
-            subject = subject or Subject(view.prompt)
-            if share_on_subject(said, subject) >= _ON_SUBJECT:
-                continue
-        rest = f"{rest} {said}" if rest else said
-        if not _excused(form, answers[0], _LINES.sub(" ", rest[:2002])):
-            message = f"text between equal answers ({form.name}): {shown(gap[:80])}"
-            at = view.text.index(gap, start)
-            yield Finding("after_answer", message, char_span=(at, at + len(gap)))
-            return
+        if words <= _LONGEST_OFFER and offers < _MOST_OFFERS and _is_offer(sentence):
+            offers += 1
+        elif words > _LONGEST_LEAD or not _EMPTY.issuperset(map(str.lower, found)):
+            off += words
+    return off > limit and off > (_OFF_SUBJECT * total if form.goes_on else 0)
 
 
-def _without_leads(gap: str) -> str:
-    """Its sentences but for those that only lead to an answer ("So the final answer is")."""
-    return " ".join(
-        sentence.strip()
-        for sentence in _SENTENCE_END.split(gap)
-        if not (
-            _LEADING.issuperset(words := _WORD.findall(sentence[:_ROOM].lower()))
-            and len(sentence) <= min(_ROOM, 16 * (len(words) + 1))
-        )
+def _is_offer(sentence: str) -> bool:
+    """Whether a sentence offers help, or asks the reader something, as chat models close."""
+    return sentence.rstrip().endswith(("?", "？", "؟")) or _POLITE.search(sentence) is not None
+
+
+def _stems(text: str) -> frozenset[str]:
+    """Beginnings of the words that are about something; "apples" and "apple" are one."""
+    return frozenset(
+        pair or word[:_STEM]
+        for pair, word in _STEMS.findall(text[:100_000].lower())
+        if pair or word not in _EMPTY
     )
 
 
-def _excused(form: AnswerFormat, answer: Answer, tail: str) -> bool:
-    # What closes a formula, a block or a thought is no text.
-    tail = _CLOSERS.sub(" ", tail[:2001])
-    head, _, rest = tail[:2000].partition("\n")
-    if len(tail) <= 2000:
-        words = len(_WORD.findall(head))
-        if not _WORD.search(rest):
-            limit = form.closing_words
-            # "####" and "!!!!" have no words either, and are not what follows an answer.
-            return words <= limit and len(tail.strip()) <= 8 + 16 * max(limit, words)
-        content = _LOOSE.sub("", answer.content)
-        total = words + len(_WORD.findall(rest))
-        return bool(content) and total <= form.summary_words and content in _LOOSE.sub("", tail)
-    return False
-
-
 def _same(one: str, other: str) -> bool:
-    return _LOOSE.sub("", one).casefold() == _LOOSE.sub("", other).casefold()
-
-
-_CLOSERS = re.compile(r"\\end\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed)\b|</?think>")
-
-TAGGED = AnswerFormat("<answer>", "<", tagged)
-BOXED = AnswerFormat(
-    "\\boxed", "\\boxed", boxed, closing_words=8, summary_words=30, joined=True, goes_on=True
-)
-HASHED = AnswerFormat("####", "####", hashed, closing_words=3, summary_words=12, goes_on=True)
-FORMATS = (TAGGED, BOXED, HASHED)
+    return one == other or _LOOSE.sub("", one).casefold() == _LOOSE.sub("", other).casefold()

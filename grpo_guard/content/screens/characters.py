@@ -10,63 +10,164 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
 
 from grpo_guard.content.screens.view import View
 from grpo_guard.verdict import Finding
 
-_ZWNJ, _ZWJ, _VS16 = "\u200c", "\u200d", "\ufe0f"
+_Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
 # Zero width, fillers that render as nothing, invisible operators; blanks of odd widths come apart.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
 )
 _ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
-# Typographers use a few thin spaces; a code of two kinds of blanks needs many.
-_ODD_BLANKS_ALLOWED = 8
 # What follows a screen of emptiness is not read; tabs among blanks are bits.
-_EMPTINESS = re.compile(r"(?<!\s)\s{200,}")
+_EMPTINESS = re.compile(r"(?<!\s)(?<!\A)\s{200,}+(?!\Z)")
 _BITS = re.compile(r"(?<![ \t])[ \t]{12,}")
 _CHANGES_ALLOWED = 6
-_TAGS = re.compile("[\U000e0000-\U000e007f]+")
 # The three flags that are made of tags: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
-_KEYCAP = "\u20e3"
-_HALVES_ALLOWED = 3
-_BLACK_FLAG = "\U0001f3f4"
-_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
-_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_KEYCAP, _BLACK_FLAG, _ZWJ, _VS16 = "\u20e3", "\U0001f3f4", "\u200d", "\ufe0f"
+_HALF, _HALVES_ALLOWED = re.compile("[0-9#*]\ufe0f(?!\u20e3)"), 3
 _OVERRIDES = frozenset("\u202d\u202e")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
     "\ue000-\uf8ff\U000f0000-\U0010ffff]+"
 )
-_ASCII_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
-# One look decides for nearly all texts that none of the screens above has anything to do.
-_ANY = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u202a-\u202e"
-    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001d173-\U0001d17a\U000e0000-\U000e01ef]"
+_LINES = str.maketrans("\n\t\r", "   ")
+# Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
+_STACK = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20df\u20e1\u20e2"
+    "\u20e4-\u20f0\ufe20-\ufe2f]{3,}"
+)
+# Overlays and enclosures, which are no language's; a few strike out a term of an equation.
+_OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
+                      "\u20e4-\u20f0]")  # fmt: skip
+# Typographers use a few thin spaces, as some terms are struck out; a code needs many.
+_FEW = 8
+
+
+def _look(
+    kind: str, pattern: re.Pattern[str], what: str, excused: _Excused, view: View
+) -> Iterator[Finding]:
+    """What a pattern finds that ASCII texts have none of."""
+    for match in () if view.ascii else pattern.finditer(view.text):
+        if not excused(view, match):
+            message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
+            yield Finding(kind, message, char_span=match.span())
+
+
+def _copied(view: View, match: re.Match[str]) -> bool:
+    """A single such character that the prompt has too may be its echo; a run is a message."""
+    return len(match[0]) == 1 and match[0] in view.prompt
+
+
+def _joins(view: View, match: re.Match[str]) -> bool:
+    """Whether a joiner stands where scripts and emoji have one."""
+    start, end = match.span()
+    if end - start != 1 or start == 0 or end >= len(view.text) or _copied(view, match):
+        return _copied(view, match)
+    before, after = view.text[start - 1], view.text[end]
+    if match[0] == _ZWJ and _pictographic(after):
+        return before == _VS16 or _pictographic(before)
+    # Persian, Kurdish, Indic scripts and Sinhala join and part letters with them.
+    return match[0] in "\u200c\u200d" and all("\u0600" <= c <= "\u0dff" for c in (before, after))
+
+
+def _is_flag(view: View, match: re.Match[str]) -> bool:
+    return match[0] in _TAG_FLAGS and view.text.endswith(_BLACK_FLAG, 0, match.start())
+
+
+def _is_variant(view: View, match: re.Match[str]) -> bool:
+    """Whether one selector stands behind what has variants."""
+    start, end = match.span()
+    if end - start != 1 or start == 0:
+        return False
+    base, selector = view.text[start - 1], match[0]
+    if base in "0123456789#*":
+        # Half of a keycap: models leave the other half out now and then, a code does each time.
+        if "halves" not in view.notes:
+            view.notes["halves"] = len(_HALF.findall(view.text))
+        return view.text[end : end + 1] == _KEYCAP or view.notes["halves"] <= _HALVES_ALLOWED
+    if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
+        return True
+    if unicodedata.category(base) in ("Sm", "So"):
+        return selector <= _VS16
+    ideograph = unicodedata.name(base, "").startswith("CJK ")
+    return ideograph and (selector > _VS16 or selector <= "\ufe02")
+
+
+def _pictographic(char: str) -> bool:
+    return "\U0001f000" <= char <= "\U0001faff" or "\u2190" <= char <= "\u2bff"
+
+
+def _right_to_left(view: View, match: re.Match[str]) -> bool:
+    """Hebrew and Arabic text has use for marks and isolates, not for overrides."""
+    if "rtl" not in view.notes:
+        view.notes["rtl"] = all(map(_RIGHT_TO_LEFT.search, (view.text, view.prompt)))
+    return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
+
+
+def _never(view: View, match: re.Match[str]) -> bool:
+    return False
+
+
+_hidden = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
+_controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
+_stacked = partial(_look, "combining", _STACK, "combining marks on one character", _never)
+tag_characters = partial(
+    _look, "tag_character", re.compile("[\U000e0000-\U000e007f]+"), "tag characters", _is_flag
+)
+variation_selectors = partial(
+    _look,
+    "variation_selector",
+    re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"),
+    "variation selectors where none has a use",
+    _is_variant,
+)
+bidi_controls = partial(
+    _look,
+    "bidi",
+    re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"),
+    "controls of writing direction",
+    _right_to_left,
 )
 
 
 def invisible(view: View) -> Iterator[Finding]:
     """Zero-width characters, fillers, and blanks of odd widths in number."""
-    if view.ascii or not _ANY.search(view.text):
-        return
-    text = view.text
-    for match in _INVISIBLE.finditer(text):
-        start, end = match.span()
-        if not _joins(text, start, end) and not _copied(view, match[0]):
-            names = f"{end - start} invisible characters, the first U+{ord(text[start]):04X}"
-            yield Finding("invisible", names, char_span=(start, end))
-    blanks = [match.start() for match in _ODD_BLANK.finditer(text)]
-    if len(blanks) > _ODD_BLANKS_ALLOWED:
-        message = f"{len(blanks)} blanks of unusual width"
-        yield Finding("invisible", message, char_span=(blanks[0], blanks[-1] + 1))
+    yield from _hidden(view)
+    yield from _many(view, _ODD_BLANK, "invisible", "blanks of unusual width")
+
+
+def stacked_marks(view: View) -> Iterator[Finding]:
+    """Three marks and more on one letter, or many that strike letters through or enclose them."""
+    yield from _stacked(view)
+    yield from _many(view, _OVERLAY, "combining", "characters struck through or enclosed")
+
+
+def _many(view: View, pattern: re.Pattern[str], kind: str, what: str) -> Iterator[Finding]:
+    places = [] if view.ascii else [match.start() for match in pattern.finditer(view.text)]
+    if len(places) > _FEW:
+        yield Finding(kind, f"{len(places)} {what}", char_span=(places[0], places[-1] + 1))
+
+
+def control_characters(view: View) -> Iterator[Finding]:
+    """Control, separator, private-use and non-characters; tab and line ends are text."""
+    if not view.ascii:
+        yield from _controls(view)
+    elif not view.text.translate(_LINES).isprintable():
+        match = _CONTROL.search(view.text)
+        if match is not None and not _copied(view, match):
+            message = f"a control character, U+{ord(match[0][0]):04X}"
+            yield Finding("control", message, char_span=match.span())
 
 
 def blank_runs(view: View) -> Iterator[Finding]:
@@ -75,125 +176,9 @@ def blank_runs(view: View) -> Iterator[Finding]:
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return
     for match in _EMPTINESS.finditer(text):
-        if match.start() > 0 and match.end() < len(text):
-            message = f"{match.end() - match.start()} blanks in the middle of the text"
-            yield Finding("blank_run", message, char_span=match.span())
+        message = f"{match.end() - match.start()} blanks in the middle of the text"
+        yield Finding("blank_run", message, char_span=match.span())
     for match in _BITS.finditer(text):
         if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
             message = f"{len(match[0])} blanks and tabs that alternate"
             yield Finding("blank_run", message, char_span=match.span())
-
-
-def tag_characters(view: View) -> Iterator[Finding]:
-    """Tag characters (U+E0000), which spell ASCII without being seen; three flags need them."""
-    if view.ascii:
-        return
-    text = view.text
-    for match in _TAGS.finditer(text):
-        start, end = match.span()
-        if text[max(start - 1, 0) : start] == _BLACK_FLAG and match[0] in _TAG_FLAGS:
-            continue
-        message = f"{end - start} tag characters, which are not displayed"
-        yield Finding("tag_character", message, char_span=(start, end))
-
-
-def variation_selectors(view: View) -> Iterator[Finding]:
-    """Variation selectors in a row, or behind what has no variants: 256 of them spell bytes."""
-    if view.ascii:
-        return
-    text, halves = view.text, 0
-    for match in _SELECTORS.finditer(text):
-        start, end = match.span()
-        if end - start == 1 and start > 0 and _has_variants(text[start - 1], text[start]):
-            # "1" with a selector is half of a keycap; models leave the other half out now and then.
-            if text[start - 1].isascii() and text[end : end + 1] != _KEYCAP:
-                halves += 1
-                if halves <= _HALVES_ALLOWED:
-                    continue
-            else:
-                continue
-        message = f"{end - start} variation selectors where none has a use"
-        yield Finding("variation_selector", message, char_span=(start, end))
-
-
-def bidi_controls(view: View) -> Iterator[Finding]:
-    """Controls of writing direction: the text that is read is not the text that is trained."""
-    if view.ascii:
-        return
-    found = list(_BIDI.finditer(view.text))
-    if not found:
-        return
-    # Hebrew and Arabic text has use for marks and isolates, not for overrides.
-    rtl = bool(_RIGHT_TO_LEFT.search(view.text) and _RIGHT_TO_LEFT.search(view.prompt))
-    for match in found:
-        if rtl and not _OVERRIDES.intersection(match[0]):
-            continue
-        message = f"a control of writing direction, U+{ord(match[0][0]):04X}"
-        yield Finding("bidi", message, char_span=match.span())
-
-
-def control_characters(view: View) -> Iterator[Finding]:
-    """Control, separator, private-use and non-characters; tab and line ends are text."""
-    if view.ascii:
-        plain = view.text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
-        if plain.isprintable():
-            return
-    for match in (_ASCII_CONTROL if view.ascii else _CONTROL).finditer(view.text):
-        if not _copied(view, match[0]):
-            message = f"a control or private character, U+{ord(match[0][0]):04X}"
-            yield Finding("control", message, char_span=match.span())
-
-
-def _copied(view: View, run: str) -> bool:
-    """A single such character that the prompt has too may be its echo; a run is a message."""
-    return len(run) == 1 and run in view.prompt
-
-
-def _joins(text: str, start: int, end: int) -> bool:
-    """Whether a joiner stands where scripts and emoji have one."""
-    if end - start != 1 or start == 0 or end >= len(text):
-        return False
-    before, after, mark = text[start - 1], text[end], text[start]
-    if mark == _ZWJ and _pictographic(after):
-        return before == _VS16 or _pictographic(before)
-    # Persian, Kurdish, Indic scripts and Sinhala join and part letters with them.
-    return mark in (_ZWJ, _ZWNJ) and all("\u0600" <= c <= "\u0dff" for c in (before, after))
-
-
-def _pictographic(char: str) -> bool:
-    return "\U0001f000" <= char <= "\U0001faff" or "\u2190" <= char <= "\u2bff"
-
-
-def _has_variants(base: str, selector: str) -> bool:
-    if _pictographic(base) or base in "0123456789#*©®™‼⁉〰〽㊗㊙":
-        return True
-    if unicodedata.category(base) in ("Sm", "So"):
-        return selector <= _VS16
-    ideograph = unicodedata.name(base, "").startswith("CJK ")
-    return ideograph and (selector > _VS16 or selector <= "\ufe02")
-
-
-_MARK = (
-    "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20dc\u20dd-\u20df\u20e1\u20e2"
-    "\u20e4-\u20f0\ufe20-\ufe2f"
-)
-# Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
-_STACK = re.compile(f"[{_MARK}]{{3,}}")
-# Overlays and enclosures, which are no language's; a few strike out a term of an equation.
-_OVERLAY = re.compile(
-    "[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2\u20e4-\u20f0]"
-)
-_OVERLAYS_ALLOWED = 8
-
-
-def stacked_marks(view: View) -> Iterator[Finding]:
-    """Three marks and more on one letter, or many that strike letters through or enclose them."""
-    if view.ascii:
-        return
-    for match in _STACK.finditer(view.text):
-        message = f"{len(match[0])} combining marks on one character"
-        yield Finding("combining", message, char_span=match.span())
-    places = [match.start() for match in _OVERLAY.finditer(view.text)]
-    if len(places) > _OVERLAYS_ALLOWED:
-        message = f"{len(places)} characters struck through or enclosed"
-        yield Finding("combining", message, char_span=(places[0], places[-1] + 1))

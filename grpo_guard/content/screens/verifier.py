@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Any, Unpack
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
-from grpo_guard.content.screens import characters, judges
+from grpo_guard.content.screens import characters, encoded, judges, languages
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
-from grpo_guard.content.screens.blobs import OverlongTokens, encoded_blobs
-from grpo_guard.content.screens.hidden_markup import hidden_markup
 from grpo_guard.content.screens.homoglyphs import homoglyphs
-from grpo_guard.content.screens.languages import language_switch, script_switch
-from grpo_guard.content.screens.spelt import spelt_out
-from grpo_guard.content.screens.template_tokens import TemplateTokens
+from grpo_guard.content.screens.markup import TemplateTokens, hidden_markup
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
 from grpo_guard.content.severity import SCREENS
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
@@ -30,9 +26,13 @@ class ScreensVerifier(RuleVerifier):
     says can talk it round. Each screen is a finding kind of the same name and can be left out:
     ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``combining``,
     ``bidi``, ``control``, ``blank_run``, ``hidden_markup``, ``homoglyph``, ``script_switch``,
-    ``language_switch``, ``after_answer``, ``several_answers``, ``judge_delimiter``,
+    ``language_switch``, ``after_answer``, ``after_box``, ``several_answers``, ``judge_delimiter``,
     ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. What the prompt itself holds
-    (its script, a phrase, a hash) is excused in the completion, chat-template tokens excepted.
+    (its script, a phrase, a hash) is excused in the completion, and so is what it asks for (a page,
+    a translation, a verdict as JSON). Tokens of a chat template are not excused by a prompt that
+    was rendered with it. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
+    ``<tool_call>``) forge no turn and pass. ``after_box`` is reported and rejects nobody, unless
+    ``severity`` says so: chat models explain and check behind a box as they do before it.
 
     An empty completion and one that is not valid Unicode are malformed, and a longer one than
     ``max_characters`` is overlong: all three are the author's doing and reject.
@@ -43,12 +43,15 @@ class ScreensVerifier(RuleVerifier):
     Args:
         without: Names of screens to leave out.
         tokenizer: A transformers tokenizer, whose own special tokens are looked for too.
+        markers: Chat-template tokens that this task's answers hold honestly: names of sets
+            (``"think"``, ``"tools"``, ``"harmony"``, ``"fill_in"``) or tokens as they are written.
         formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
         max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
         **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
-        ValueError: ``without`` names a screen that does not exist, or ``max_characters`` < 1.
+        ValueError: ``without`` names a screen that does not exist, ``markers`` a set that does
+            not, or ``max_characters`` < 1.
     """
 
     name = "screens"
@@ -60,6 +63,7 @@ class ScreensVerifier(RuleVerifier):
         *,
         without: Collection[str] = (),
         tokenizer: Any = None,
+        markers: Collection[str] = (),
         formats: Sequence[AnswerFormat] = FORMATS,
         max_characters: int | None = MAX_CHARACTERS,
         **rules: Unpack[RuleOptions],
@@ -70,7 +74,7 @@ class ScreensVerifier(RuleVerifier):
                 f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
                 f"got {max_characters!r}"
             )
-        screens = _screens(TemplateTokens(tokenizer), AnswerScreen(tuple(formats)))
+        screens = _screens(TemplateTokens(tokenizer, markers), AnswerScreen(tuple(formats)))
         # Not called "off": YAML reads that as false.
         without = (without,) if isinstance(without, str) else without
         for name in without:
@@ -120,20 +124,17 @@ def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]
         "blank_run": characters.blank_runs,
         "hidden_markup": hidden_markup,
         "homoglyph": homoglyphs,
-        "script_switch": script_switch,
-        "language_switch": language_switch,
+        "script_switch": languages.script_switch,
+        "language_switch": languages.language_switch,
         "after_answer": answers.after_answer,
+        "after_box": answers.after_box,
         "several_answers": answers.several_answers,
         "judge_delimiter": judges.judge_delimiters,
         "master_key": judges.master_keys,
         "grader_order": judges.grader_orders,
-        "encoded": _encoded,
-        "overlong_token": OverlongTokens(),
+        "encoded": encoded.encoded,
+        "overlong_token": encoded.overlong_tokens,
     }
-
-
-def _encoded(view: View) -> Iterator[Finding]:
-    return chain(encoded_blobs(view), spelt_out(view))
 
 
 def _lone_surrogate(text: str) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
@@ -17,6 +19,8 @@ SHOWN = 40
 _LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
 # Letters; "½" and "²" are word characters and neither digits nor letters.
 _LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
+# Code is shown as it is written, to the reader too. A fence that nothing closes runs to the end.
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`", re.DOTALL)
 
 
 class View:
@@ -31,7 +35,7 @@ class View:
     def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
-        # What a screen found out and another will ask again, by whose it is.
+        # What one screen found out and another will ask again, by whose it is.
         self.notes: dict[object, Any] = {}
         self._completion = completion
         self._shared = {} if shared is None else shared
@@ -54,9 +58,14 @@ class View:
         return self.text.split()
 
     @cached_property
-    def lengths(self) -> list[int]:
-        """The lengths of the words: most texts need no closer look than their maximum."""
-        return list(map(len, self.words))
+    def longest(self) -> int:
+        """Length of the longest word: most texts need no closer look than that."""
+        return max(map(len, self.words))
+
+    @cached_property
+    def prose(self) -> str:
+        """The text with blanks for its code."""
+        return blanked(_CODE, self.text) if "`" in self.text else self.text
 
     @property
     def prompt(self) -> str:
@@ -65,6 +74,11 @@ class View:
         if key not in self._shared:
             self._shared[key] = self._completion.prompt_text
         return self._shared[key]
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the prompt came as messages, which no chat template has been put around."""
+        return not isinstance(self._completion.prompt, str)
 
     @cached_property
     def _lower_prompt(self) -> str:
@@ -76,10 +90,16 @@ class View:
         return piece.lower() in self._lower_prompt
 
     def unasked(
-        self, pattern: re.Pattern[str], kind: str, what: str, limit: int = 64
+        self, pattern: re.Pattern[str], kind: str, what: str, topic: re.Pattern[str] | None = None
     ) -> Iterator[Finding]:
-        """What a pattern finds and the prompt does not hold, as findings."""
-        for match in islice(pattern.finditer(self.text), limit):
+        """What a pattern finds outside code and the prompt does not hold, as findings.
+
+        Args:
+            topic: What the prompt may be about, to excuse all of them.
+        """
+        for match in islice(pattern.finditer(self.prose), 64):
+            if topic is not None and topic.search(self.prompt):
+                return
             piece = match[0].strip()
             if not self.asked_for(piece):
                 yield Finding(kind, f"{what}: {shown(piece)}", char_span=match.span())
@@ -89,9 +109,21 @@ Screen: TypeAlias = Callable[[View], Iterator[Finding]]
 """Yields what it found; the verifier takes at most `MAX_FINDINGS` of each."""
 
 
+def blanked(pattern: re.Pattern[str], text: str) -> str:
+    """The text, as long as before, with blanks for what a pattern finds."""
+    return pattern.sub(lambda match: " " * len(match[0]), text)
+
+
 def word_set(text: str) -> frozenset[str]:
     """The words of a string, for tables."""
     return frozenset(text.split())
+
+
+_FILE = Path(__file__).with_name("words.json")
+WORDS: Mapping[str, frozenset[str]] = {
+    name: word_set(words) for name, words in json.loads(_FILE.read_text("utf-8")).items()
+}
+"""The long lists of words, by name."""
 
 
 def shown(piece: str) -> str:

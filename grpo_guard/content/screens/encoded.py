@@ -1,0 +1,139 @@
+"""Text that hides as numbers, escapes or an unbroken run, and runs that are no words at all.
+
+Lists of numbers, hashes and identifiers are honest work, so a code counts where what it decodes to
+is text. One rule reads every list of bytes, whatever they are written in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+from grpo_guard.content.screens.view import View, shown
+from grpo_guard.verdict import Finding
+
+# Below this no run is looked at: English has few words as long, and 12 bytes say little.
+_SHORTEST = 16
+_LOOKED_AT = 256
+_DECODED = 64
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+# Bytes one after the other: digits of a base, and what marks or parts them.
+_BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
+_CLASSES = bytes(110 if chr(b).isascii() and _BYTES.match(chr(b) * 24) else 46 for b in range(256))
+_BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
+_PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
+_FEWEST_BYTES = 8
+_URL = ("http://", "https://", "ftp://", "www.")
+# Longest run of letters and digits, and of anything.
+_LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
+_OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
+# Addresses, and scripts that put no blanks between words.
+_EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+                      "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
+# A task about codes is answered in them.
+_ASKED = re.compile(
+    r"\bascii|decod|encod|cipher|hexadecimal|\bhex\b|\bbytes|base-?(?:32|64)|unicode|binary|\bjwt\b"
+    r"|\bhash(?:es|ing)?\b",
+    re.IGNORECASE,
+)
+
+
+def encoded(view: View) -> Iterator[Finding]:
+    """Base64, and bytes in any notation, that say something."""
+    for what, start, end in _payloads(view):
+        piece = view.text[start:end]
+        # Asked last: prompts are read only where there is something to excuse.
+        if _ASKED.search(view.prompt):
+            return
+        if not view.asked_for(piece):
+            yield Finding("encoded", f"{what}: {shown(piece)}", char_span=(start, end))
+
+
+def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
+    text, at = view.text, 0
+    if view.longest >= _SHORTEST:
+        for word in [w for w in view.words if len(w) >= _SHORTEST][:_LOOKED_AT]:
+            at = text.index(word, at)
+            for match in _RUN.finditer(word[:4096]):
+                what = _payload(match[0])
+                # A shop's address has such a run in it, and a message is not read there.
+                if what and not any(url in word for url in _URL):
+                    yield what, at + match.start(), at + match.end()
+            at += len(word)
+    # A table is ten times as fast as the pattern, and most texts end here.
+    may_be = b"n" * 24 in text.encode().translate(_CLASSES)
+    for match in islice(_BYTES.finditer(text), _LOOKED_AT) if may_be else ():
+        tokens = _BYTE.findall(match[0][:4096])
+        several = len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40
+        if several and _say(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
+            yield "text as numbers", *match.span()
+
+
+def _say(tokens: list[str], marked: bool) -> bool:
+    """Whether bytes in one of the usual bases are text."""
+    if len(tokens[0]) >= 40:
+        tokens = [tokens[0][i : i + 8] for i in range(0, len(tokens[0]) - 7, 8)]
+    for base in (16, 10, 8, 2):
+        try:
+            numbers = [int(token, base) for token in tokens[:_DECODED]]
+        except ValueError:
+            continue
+        # Ages, squares and years are letters too, but never words with blanks between.
+        if max(numbers) < 127 and _is_text(data := bytes(numbers), small=0.6):
+            return marked or b" " in data.strip()
+    return False
+
+
+def _is_text(data: bytes, small: float = 0.0) -> bool:
+    """Whether it is printable ASCII, mostly letters; a word of ordinary text is once in 10^5."""
+    if len(data) < _FEWEST_BYTES or not all(32 <= byte < 127 or byte in b"\t\n\r" for byte in data):
+        return False
+    letters = sum(chr(byte).isalpha() or byte == 32 for byte in data)
+    lower = sum(97 <= byte <= 122 for byte in data)
+    return letters >= 0.6 * len(data) and lower >= small * len(data)
+
+
+def _payload(run: str) -> str | None:
+    """What an unbroken run is, if it is an encoding of text; keys and hashes are of nothing."""
+    if run.lower() == run.upper():
+        return None  # 0.3333333: weak models write them by the hundred
+    for decode in (_from_base64, _from_hex):
+        try:
+            if _is_text(decode(run)):
+                return "a run that decodes to text"
+        except (binascii.Error, ValueError):
+            continue
+    return None
+
+
+def _from_base64(run: str) -> bytes:
+    body = run.rstrip("=").replace("-", "+").replace("_", "/")[:_DECODED]
+    body = body[:-1] if len(body) % 4 == 1 else body
+    return base64.b64decode(body + "=" * (-len(body) % 4))
+
+
+def _from_hex(run: str) -> bytes:
+    body = run.removeprefix("0x")[:_DECODED]
+    return bytes.fromhex(body[: len(body) - len(body) % 2])
+
+
+def overlong_tokens(view: View) -> Iterator[Finding]:
+    """Runs of letters without a break that are longer than words are, and longer ones of anything.
+
+    Addresses, numbers, genes and scripts without blanks between words are honest.
+    """
+    if view.longest <= _LETTERS:
+        return
+    for match in _OVERLONG.finditer(view.text):
+        run = match[0]
+        # Without its digits: a quotient that never ends is bad arithmetic, not a payload.
+        if run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN:
+            gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
+            if not (
+                run.isdigit() or gene or _EXCUSED.search(run[:_LETTERS]) or view.asked_for(run)
+            ):
+                message = f"{len(run)} characters without a break: {shown(run)}"
+                yield Finding("overlong_token", message, char_span=match.span())

@@ -1,0 +1,165 @@
+"""Marks that are not text: tokens of chat templates that forge a turn, and what is not displayed.
+
+A trainer that tokenises the text turns a written token into the real one: a completion can end its
+own turn and go on as the system or the user. A spelling that no tokenizer takes for the token
+(spaced, escaped for HTML, cut in half) is looked for too: a step that cleans the text up would
+make it whole. Marks of thoughts, solutions and tool calls forge no turn and pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Any
+
+from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.verdict import Finding
+
+# ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,
+# and no two quantifiers meet, so that a megabyte of "<|" is one pass.
+_PIPED = re.compile(r"<[|｜]([^<>|｜\s]{1,64})[|｜]>")
+# Words in such a name that speak of turns and roles, or of the text as a whole.
+_TURN_WORDS = word_set(
+    "im eot eom eos bos eod user assistant system human developer turn header role text sentence "
+    "document prompt channel message return pad unk fim reserved endoftext startoftext endofturn "
+    "endofprompt"
+)
+_ALONE = word_set("start end sep mask")
+_LETTERS = re.compile("[a-z]+")
+# Names that no text has beside a bracket or bar except for a token, whatever became of the rest.
+_DISTINCT = (
+    r"(?:im[_▁\s]{1,3}(?:start|end|sep|middle)|eot_id|eom_id|(?:start|end)[_▁]header[_▁]id"
+    r"|(?:begin|start|end)[_▁]of[_▁](?:text|sentence|turn|role)|endoftext)"
+)
+_NAMED = re.compile(
+    rf"(?:[<>|｜＜\[]|&lt;|\\\|)\s{{0,3}}/?{_DISTINCT}|{_DISTINCT}\s{{0,3}}(?:[<>|｜＞\]]|&gt;|\\\|)"
+    # The short names of other templates, where bars and brackets are both there in some form.
+    r"|(?:<|＜|&lt;)\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:user|assistant|system|end|channel|message|return)"
+    r"\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:>|＞|&gt;)"
+    r"|\[\s{0,3}/?\s{0,3}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|GMASK)\s{0,3}\]"
+    r"|<<\s{0,3}/?\s{0,3}SYS\s{0,3}>>|\[\|/?(?:user|assistant|system|endofturn)\|\]"
+    r"|<(?:bos|eos|pad|s|eod|sop|eop)>|</s>|<(?:fim_prefix|fim_middle|fim_suffix|SUF|MID)>"
+    r"|<(?:unused|extra_id_|reserved_special_token_|reserved_|SPECIAL_)[0-9]{1,4}>",
+    re.IGNORECASE,
+)
+_NAMED_GATES = (_TURN_WORDS - {"text"}) | word_set(
+    "inst gmask sys sop eop suf mid unused extra special"
+)
+# Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
+_ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
+_ROLE_GATES = word_set("instruction response input user assistant system")
+_PLAIN = re.compile(r"[A-Za-z0-9]+")
+# Who asks about templates is answered with their tokens.
+_ABOUT_TOKENS = re.compile(
+    r"chat.?template|(?:write an?|system|example) prompt|prompt (?:template|format|injection)"
+    r"|special token|tokeni[sz]|chatml|\bBERT\b",
+    re.IGNORECASE,
+)
+# A prompt that was rendered ends where the answer begins; all its tokens are the template's.
+_RENDERED = re.compile(r"(?:assistant|model|bot|/INST|response)\W{0,12}(?:think\W{0,4})?\Z", re.I)
+MARKERS: dict[str, frozenset[str]] = {
+    "think": frozenset(),
+    "tools": word_set("[AVAILABLE_TOOLS] [/AVAILABLE_TOOLS]"),
+    "harmony": word_set(
+        "<|start|> <|end|> <|message|> <|channel|> <|constrain|> <|return|> <|call|>"
+    ),
+    "fill_in": word_set("<|fim_prefix|> <|fim_middle|> <|fim_suffix|> <fim_prefix> <fim_middle> "
+                        "<fim_suffix>"),
+}  # fmt: skip
+"""Sets of marks that ``markers=`` can name; thoughts and tool calls are allowed without it."""
+
+
+class TemplateTokens:
+    """The screen.
+
+    Args:
+        tokenizer: A transformers tokenizer, whose special tokens are looked for too, or None.
+        markers: Names of `MARKERS`, and tokens as they are written, that the task's own chat
+            template has in an answer.
+
+    Raises:
+        ValueError: a plain word among the markers is no name of a set.
+    """
+
+    def __init__(self, tokenizer: Any = None, markers: Collection[str] = ()) -> None:
+        markers = (markers,) if isinstance(markers, str) else markers
+        for name in markers:
+            if name not in MARKERS and re.fullmatch(r"\w*", name):
+                raise ValueError(
+                    f"ScreensVerifier.markers: expected names among {', '.join(MARKERS)} or "
+                    f"tokens such as '<|channel|>', got {name!r:.80}"
+                )
+        self.allowed = frozenset().union(*(MARKERS.get(name, {name}) for name in markers))
+        own = {str(token) for token in getattr(tokenizer, "all_special_tokens", None) or ()}
+        # A tokenizer may call a plain word special (GPT-2 models with "pad"); that is no mark.
+        self.own = tuple(sorted(t for t in own if t.strip() and not _PLAIN.fullmatch(t)))
+
+    def __call__(self, view: View) -> Iterator[Finding]:
+        spans = sorted(set(self._spans(view)))
+        if not spans or _ABOUT_TOKENS.search(view.prompt):
+            return
+        rendered = not view.is_chat and _RENDERED.search(view.prompt[-60:]) is not None
+        for start, end in spans:
+            token = view.text[start:end]
+            if token not in self.allowed and (rendered or not view.asked_for(token)):
+                message = f"a chat-template token as text: {shown(token)}"
+                yield Finding("template_token", message, char_span=(start, end))
+
+    def _spans(self, view: View) -> Iterator[tuple[int, int]]:
+        text = view.text
+        if "<|" in text or "<｜" in text:
+            for match in islice(filter(_forges_a_turn, _PIPED.finditer(text)), 64):
+                yield match.span()
+        named = not _NAMED_GATES.isdisjoint(view.vocabulary) or "s>" in text or "of_" in text
+        if named and any(mark in text for mark in "<>|[]&｜＜＞"):
+            for match in islice(_NAMED.finditer(text), 64):
+                if "|>" not in match[0] or not _PIPED.fullmatch(match[0]) or _forges_a_turn(match):
+                    yield match.span()
+        if not _ROLE_GATES.isdisjoint(view.vocabulary):
+            for match in islice(_ROLE.finditer(text), 64):
+                yield match.span()
+        for token in self.own:
+            at = text.find(token)
+            if at >= 0 and _is_turn_or_no_name(token):
+                yield at, at + len(token)
+
+
+def _forges_a_turn(match: re.Match[str]) -> bool:
+    return _is_turn_or_no_name(match[0])
+
+
+def _is_turn_or_no_name(token: str) -> bool:
+    """Whether a token speaks of turns; what is not of the form "<|name|>" may be anything."""
+    named = _PIPED.fullmatch(token)
+    words = _LETTERS.findall(named[1].lower()) if named else ()
+    return not named or not _TURN_WORDS.isdisjoint(words) or " ".join(words) in _ALONE
+
+
+_HIDDEN = re.compile(
+    r"<!--|<script\b"
+    r"|\bstyle\s{0,3}=\s{0,3}[\"'][^\"'<>\n]{0,80}(?:display\s{0,3}:\s{0,3}none"
+    r"|visibility\s{0,3}:\s{0,3}hidden|(?:font-size|opacity)\s{0,3}:\s{0,3}0(?![.0-9])"
+    r"|color\s{0,3}:\s{0,3}(?:white|transparent)\b)"
+    r"|<font\b[^<>\n]{0,40}\bsize\s{0,3}=\s{0,3}[\"']?0"
+    r"|^\[(?://|comment)\]:|\]\(\s{0,3}javascript:"
+    # Two words in it, since \phantom{0} lines digits up.
+    r"|\\[hv]?phantom\{[^{}\n]{0,40}\{?[^\W\d_]{2,40}\s{1,4}[^\W\d_]{2,40}"
+    r"|\\(?:text)?color\{white\}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HIDDEN_GATES = word_set("script style font comment javascript phantom hphantom vphantom "
+                         "color textcolor")  # fmt: skip
+# Who is asked for a page writes one.
+_PAGE_ASKED = re.compile(
+    r"\b(?:html|css|javascript|script|xml|svg|web|website|webpage|page|markdown|react|vue|template"
+    r"|latex|typescript|frontend)\b",
+    re.IGNORECASE,
+)
+
+
+def hidden_markup(view: View) -> Iterator[Finding]:
+    """Comments, scripts, invisible styles and LaTeX phantoms: what a reader of the page misses."""
+    if not _HIDDEN_GATES.isdisjoint(view.vocabulary) or "<!" in view.text or "[/" in view.text:
+        what = "markup that is not displayed"
+        yield from view.unasked(_HIDDEN, "hidden_markup", what, _PAGE_ASKED)
