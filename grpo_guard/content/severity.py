@@ -73,7 +73,6 @@ DECORATION: Final = frozenset(
 )
 CODE: Final[Mapping[str, Severity]] = {
     # More than a solution needs.
-    "built_string": _REJECT,
     "code_in_comment": _REJECT,
     "code_in_string": _REJECT,
     "computed_attribute": _REJECT,
@@ -94,7 +93,6 @@ CODE: Final[Mapping[str, Severity]] = {
     "operator_library": _REJECT,
     "reaches_out": _REJECT,
     "relative_import": _REJECT,
-    "replaces_print": _REJECT,
     "source_coding": _REJECT,
     "stalls": _REJECT,
     "star_import": _REJECT,
@@ -104,10 +102,9 @@ CODE: Final[Mapping[str, Severity]] = {
     "nested_too_deeply": _REJECT,
     "unparsable": _REJECT,
     **dict.fromkeys(sorted(DECORATION), _REPORT),
-    # Honest beginners write these, alone and together.
+    # Honest beginners write it, and honest answers show other languages.
     "undefined_name": _REPORT,
-    "unused_import": _REPORT,
-    "unused_value": _REPORT,
+    "unread_language": _REPORT,
 }
 
 # Blatant padding; what is merely long costs a factor of its reward.

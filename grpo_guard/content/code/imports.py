@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Set
 from typing import Final
 
-from grpo_guard.content.code.modules import Modules, public_members
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.reachability import Liveness
-from grpo_guard.content.code.scope import Scope
+from grpo_guard.content.code.modules import Modules, forgotten, public_members
+from grpo_guard.content.code.note import Note, words
+from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Source
 
 # Names that the interpreter always has. Python 2's are no sign of a foreign library either.
@@ -26,35 +24,43 @@ _BUILTIN: Final = frozenset(dir(builtins)) | words(
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
 )
 
+# In text that no parser reads, strings and comments cannot be told apart from code.
+_IMPORT: Final = re.compile(
+    r"(?:^|[;:\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
+    r"|import[ \t\\\r\n]+([^\W\d][\w.]*+)(?=[ \t]*(?:$|[\r\n;,#\\\"')]|as\b)))",
+    re.M,
+)
 _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 # Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
 _WHOLE: Final = frozenset({"sys", "types", "io"})
 
 
 def check_imports(
-    program: Program, source: Source, modules: Modules, shift: int, read: Set[int] = frozenset()
+    program: Program, source: Source, modules: Modules, shift: int, stdin: bool
 ) -> list[Note]:
-    """Imports that are not allowed, and members that allowed modules do not have; ``read`` are ids
-    of nodes that only read standard input, where a task feeds programs so."""
-    used = program.read_names
+    """Imports that are not allowed, and members that allowed modules do not have; with ``stdin``
+    standard input is one of those that `sys` gives."""
     notes: list[Note] = []
     for node, _ in program.imports:
         start, end = source.span(node, shift)
         if isinstance(node, ast.ImportFrom):
-            notes += _from(node, modules, used, start, end, read)
+            notes += _from(node, program, modules, start, end, stdin)
             continue
         for alias in node.names:
             if not modules.allows(alias.name):
                 name = alias.asname or alias.name.partition(".")[0]
-                notes.append(_unlisted(alias.name, name in used, start, end))
+                notes.append(_unlisted(alias.name, name in program.read_names, start, end))
             elif _odd_submodule(alias.name, modules):
                 message = f"imports {alias.name}, which reaches further than a solution needs"
                 notes.append(Note("module_member", message, start, end))
-    return notes + _members(program, source, modules, shift, read)
+    if not program.aliases:
+        return notes
+    notes += _members(program, source, modules, shift, stdin)
+    return notes + _passed_on(program, source, modules, shift)
 
 
 def _from(
-    node: ast.ImportFrom, modules: Modules, used: Set[str], start: int, end: int, read: Set[int]
+    node: ast.ImportFrom, program: Program, modules: Modules, start: int, end: int, stdin: bool
 ) -> list[Note]:
     module = node.module or ""
     if node.level:
@@ -65,7 +71,7 @@ def _from(
         if names == ["*"]:
             message = f"imports everything from {module}, which is not on the list"
             return [Note("star_import", message, start, end)]
-        return [_unlisted(module, not used.isdisjoint(names), start, end)]
+        return [_unlisted(module, not program.read_names.isdisjoint(names), start, end)]
     if module in _OPEN and module != "collections.abc":
         return []
     if names == ["*"] and module in _WHOLE and module not in modules.free:
@@ -75,7 +81,7 @@ def _from(
         problem
         for alias in node.names
         if alias.name != "*"
-        and id(alias) not in read
+        and not (stdin and (module, alias.name) == ("sys", "stdin"))
         and (problem := modules.problem(module, alias.name))
     ]
     if _odd_submodule(module, modules):
@@ -95,11 +101,9 @@ def _unlisted(module: str, is_used: bool, start: int, end: int) -> Note:
 
 
 def _members(
-    program: Program, source: Source, modules: Modules, shift: int, read: Set[int]
+    program: Program, source: Source, modules: Modules, shift: int, stdin: bool
 ) -> list[Note]:
     """``random._os``, ``math.addition``, ``sys.modules``: what allowed modules are used for."""
-    if not program.aliases:
-        return []
     notes: list[Note] = []
     imported: set[str] | None = None
     for node, scope in program.attributes:
@@ -114,16 +118,18 @@ def _members(
         if _rebound(scope, base.id, program) or not modules.allows(module):
             continue
         if not isinstance(node.ctx, ast.Load):
-            if len(path) == 1:
-                message = f"changes {module}.{node.attr} of an imported module"
+            message = f"changes {module}.{'.'.join(path[::-1])[:60]} of an imported module"
+            if len(path) == 1 or module == "sys":
                 notes.append(Note("monkeypatch", message, *source.span(node, shift)))
-        elif id(node) not in read and (problem := modules.path_problem(module, path[::-1])):
+        elif stdin and module == "sys" and path[-1] == "stdin":
+            continue
+        elif problem := modules.path_problem(module, path[::-1]):
             imported = _imported(program) if imported is None else imported
             if f"{module}.{path[-1]}" not in imported:
                 notes.append(
                     Note("module_member", f"uses what {problem}", *source.span(node, shift))
                 )
-    return notes + _passed_on(program, source, modules, shift)
+    return notes
 
 
 def _passed_on(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
@@ -132,18 +138,13 @@ def _passed_on(program: Program, source: Source, modules: Modules, shift: int) -
     if program.read_names.isdisjoint(program.aliases):
         return []
     bases = {id(node.value) for node, _ in program.attributes}
-    called = program.called
     copied = {id(name) for _, name in program.copies}
     own: set[str] | None = None
     notes: list[Note] = []
     for name, scope in program.loads:
         module = program.aliases.get(name.id)
-        if (
-            module is None
-            or id(name) in bases
-            or id(name) in called
-            or _rebound(scope, name.id, program)
-        ):
+        used = id(name) in bases or id(name) in program.called
+        if module is None or used or _rebound(scope, name.id, program):
             continue
         if module not in _WHOLE:
             own = {store.id for store, _ in program.stores} if own is None else own
@@ -156,8 +157,12 @@ def _passed_on(program: Program, source: Source, modules: Modules, shift: int) -
 
 
 def _imported(program: Program) -> set[str]:
+    """``import xml.dom`` makes ``xml.dom`` a member of what ``import xml`` gave."""
     return {
-        a.name for node, _ in program.imports if isinstance(node, ast.Import) for a in node.names
+        alias.name
+        for node, _ in program.imports
+        if isinstance(node, ast.Import)
+        for alias in node.names
     }
 
 
@@ -173,13 +178,27 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
 
 
 def check_undefined(
-    program: Program, source: Source, live: Liveness, elsewhere: set[str], shift: int
+    program: Program,
+    source: Source,
+    modules: Modules,
+    elsewhere: Set[str],
+    strict: bool,
+    shift: int,
 ) -> list[Note]:
     """Names that nothing defines.
 
     A call of one earns only where the sandbox was prepared for it (a preloaded ``addition``), so it
-    rejects where it runs. A plain undefined name is a beginner's slip and counts as harmless, as
-    does one in a function that is never called: a cut-out function has lost its module.
+    rejects where it runs. A plain undefined name is a beginner's slip and counts as harmless. So
+    does one in a function that is never called, as a cut-out function has lost its module, and a
+    forgotten import of an allowed module.
+
+    Args:
+        program: What `read` found.
+        source: The text it was read from.
+        modules: What may be imported.
+        elsewhere: Names of other blocks and of the question.
+        strict: Whether a call rejects at all: what only shows a result (``sin(a*t)/a``) runs not.
+        shift: Lines that were put before the text.
     """
     known = _BUILTIN | elsewhere
     for node, _ in program.imports:
@@ -188,25 +207,41 @@ def check_undefined(
             if members is None:
                 return []
             known |= members
-    unknown = program.read_names - known
-    unknown -= program.module.bound.keys()
+    unknown = program.read_names - known - program.module.bound.keys()
     if not unknown:
         return []
-    notes: list[Note] = []
-    seen: set[str] = set()
-    harmless: set[str] = set()
+    slips = _slips(program, modules)
+    found: dict[str, Note] = {}
     for name, scope in program.loads:
-        if name.id not in unknown or name.id in seen or scope.owner(name.id) is not None:
+        if name.id not in unknown or scope.owner(name.id) is not None:
             continue
-        called = id(name) in program.called and program.runs and live.runs(scope)
-        if not called and name.id in harmless:
+        runs = id(name) in program.called and program.runs and not program.is_dead(scope)
+        called = strict and name.id not in slips and (runs or id(name) in program.at_once)
+        if name.id in found and (not called or found[name.id].kind == "undefined_call"):
             continue
-        (seen if called else harmless).add(name.id)
-        start, end = source.span(name, shift)
+        kind, what = "undefined_name", f"uses {name.id[:60]}, which nothing defines"
         if called:
-            message = f"calls {name.id[:60]}, which nothing defines or imports"
-            notes.append(Note("undefined_call", message, start, end))
-        else:
-            message = f"uses {name.id[:60]}, which nothing defines"
-            notes.append(Note("undefined_name", message, start, end))
+            kind, what = "undefined_call", f"calls {name.id[:60]}, which nothing defines or imports"
+        found[name.id] = Note(kind, what, *source.span(name, shift))
+    return list(found.values())
+
+
+def _slips(program: Program, modules: Modules) -> Set[str]:
+    """Names whose import was forgotten: of well-known modules, and of sympy where other names
+    of it are imported."""
+    slips = {name for name, module in forgotten().items() if modules.allows(module)}
+    if any(module.partition(".")[0] == "sympy" for module, _ in program.members.values()):
+        slips |= public_members("sympy") or frozenset()
+    return slips
+
+
+def scan(source: Source, modules: Modules) -> list[Note]:
+    """Imports that are not allowed in text that is no program as it stands."""
+    notes = []
+    for match in _IMPORT.finditer(source.text) if "import" in source.text else ():
+        module = match[1] or match[2]
+        if not modules.allows(module):
+            notes.append(_unlisted(module, True, *match.span()))
+            if len(notes) > 20:
+                break
     return notes

@@ -1,14 +1,18 @@
-"""Attributes that are looked up by name: ``getattr(x, "__cl" + "ass__")``."""
+"""Attributes that are looked up by name: ``getattr(x, "__cl" + "ass__")``, and in format strings.
+
+A name that stands there as one literal is judged; one that is put together, or comes from
+anywhere else, may be any.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
+from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
 
@@ -17,6 +21,14 @@ BY_NAME: Final = words("getattr setattr delattr hasattr")
 GETTERS: Final = words("attrgetter methodcaller itemgetter")
 
 _COMPUTED: Final = "a computed name"
+_FORMAT_WALK: Final = re.compile(
+    r"\{[^{}\n]{0,80}(?:\.__(?!(?:class__\.__)?(?:name|qualname|doc)__)|\[__)"
+)
+# Half of such a field, to be ended by what no literal shows: ("{0." + name + "}").format(x).
+_OPEN_FIELD: Final = re.compile(
+    r"\{(?:\w{1,40}+\[|\w{0,40}+\.(?=[^\d{}]|\Z))[^{}:!\s%]{0,80}+(?:\Z|%s)"
+)
+_FORMATS: Final = words("format format_map")
 
 
 class _Looks:
@@ -25,9 +37,17 @@ class _Looks:
     def __init__(self, program: Program, modules: Modules, reaching: frozenset[str]) -> None:
         self.modules = modules
         self.reaching = reaching
-        self.folder = program.folder
         self.listed = _listed(program)
+        self.constants = program.constants
         self.fields = _over_fields(program)
+
+    def text(self, node: ast.expr) -> str | None:
+        """The text of a literal, or of a name that stands for one; None for any other."""
+        if isinstance(node, ast.Name):
+            node = self.constants.get(node.id, node)
+        return (
+            node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+        )
 
 
 def check_lookups(
@@ -43,7 +63,7 @@ def check_lookups(
         shift: Lines that were put before the text.
     """
     looks = _Looks(program, modules, reaching)
-    notes = _getters(program, source, looks, shift)
+    notes = _getters(program, source, looks, shift) + _formats(program, source, shift)
     if BY_NAME.isdisjoint(program.read_names):
         return notes
     direct: set[int] = set()
@@ -108,6 +128,31 @@ def _getters(program: Program, source: Source, looks: _Looks, shift: int) -> lis
     return notes
 
 
+def _formats(program: Program, source: Source, shift: int) -> list[Note]:
+    """Format strings that read private attributes, or whose fields are completed unseen."""
+    notes = []
+    completed = not _FORMATS.isdisjoint(program.read_attributes)
+    for node in program.texts:
+        text = node.value
+        if not isinstance(text, str) or "{" not in text:
+            continue
+        if "__" in text and _FORMAT_WALK.search(text):
+            message = "a format string reads private attributes"
+        elif completed and _OPEN_FIELD.search(text):
+            message = "a format string is completed with a name that is not shown"
+        else:
+            continue
+        notes.append(Note("format_trick", message, *source.span(node, shift)))
+    return notes
+
+
+def _holds_text(node: ast.expr, looks: _Looks) -> bool:
+    """Whether an expression is put together of texts."""
+    return any(
+        isinstance(part, ast.expr) and looks.text(part) is not None for part in ast.walk(node)
+    )
+
+
 def _getter(module: str, member: str) -> bool:
     return module == "operator" and member in GETTERS
 
@@ -116,19 +161,18 @@ def _made(call: ast.Call, maker: str, looks: _Looks) -> str | None:
     """What is wrong with the names that a getter is made for; None where they are plain."""
     names = call.args[:1] if maker == "methodcaller" else call.args
     for name in names:
-        text = looks.folder.text(name)
-        hidden = not isinstance(name, ast.Constant | ast.Name)
+        text = looks.text(name)
         if maker == "itemgetter":
             # A key is looked up in what the program has: only one that is put together hides.
-            if text is not None and hidden and "_" in text:
-                return repr(text[:40])
+            if isinstance(name, ast.BinOp | ast.JoinedStr) and _holds_text(name, looks):
+                return _COMPUTED
         elif isinstance(name, ast.Name) and name.id in looks.listed:
             bad = [value for value in looks.listed[name.id] if _reaches(value, looks)]
             if bad:
                 return repr(bad[0][:40])
         elif text is None:
             return _COMPUTED
-        elif hidden or _reaches(text, looks):
+        elif _reaches(text, looks):
             return repr(text[:40])
     return None
 
@@ -148,13 +192,12 @@ def _problem(call: ast.Call, module: str | None, looks: _Looks) -> str | None:
     if name is None or module:
         return _COMPUTED
     if isinstance(name, ast.Name):
+        if (text := looks.text(name)) is not None:
+            return repr(text[:40]) if text in looks.reaching else None
         if name.id not in looks.listed:
             return _COMPUTED
         bad = next((value for value in looks.listed[name.id] if value in looks.reaching), None)
         return None if bad is None else repr(bad[:40])
-    if (spelled := looks.folder.text(name)) is not None:
-        # A name put together from pieces is hidden on purpose, whatever it spells.
-        return repr(spelled[:40])
     if isinstance(name, ast.Attribute) and name.attr == "name" and looks.fields:
         return None
     return None if _prefixed(name, looks.reaching) else _COMPUTED

@@ -17,3 +17,8 @@ class Note:
     start: int
     end: int
     subject: str = ""
+
+
+def words(text: str) -> frozenset[str]:
+    """The blank-separated words of ``text``."""
+    return frozenset(text.split())

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.code.fold import integer_of, truth_of
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.decoration import truth_of
+from grpo_guard.content.code.note import Note, words
+from grpo_guard.content.code.program import Program, integer_of
 from grpo_guard.content.code.source import Source
 
 MAX_DIGITS: Final = 100_000
@@ -24,11 +23,6 @@ _EXHAUSTING: Final = words("list tuple set sorted sum max min len dict deque Cou
 _HEAVY: Final = _EXHAUSTING | _SIZED | _GROWING
 _CLOCKS: Final = words("time monotonic perf_counter process_time time_ns now")
 _ENDLESS: Final = words("count cycle")
-_BRANCHES: Final = (
-    ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.For, ast.Try, ast.TryStar, ast.Match, ast.Raise,
-    ast.comprehension, ast.Yield, ast.YieldFrom, ast.Assert, ast.Lambda, ast.FunctionDef,
-    ast.AsyncFunctionDef, ast.ClassDef, ast.With,
-)  # fmt: skip
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 
 
@@ -46,9 +40,6 @@ def check_stalls(program: Program, source: Source, shift: int) -> list[Note]:
     for loop, in_try in program.loops:
         if _endless(loop, program) and not _leaves(loop) and not (in_try and _may_raise(loop)):
             notes.append(Note("stalls", "loops without end", *source.span(loop, shift)))
-    for function in _without_return(program):
-        message = f"{function.name[:60]} calls itself whatever happens"
-        notes.append(Note("stalls", message, *source.span(function, shift)))
     return notes
 
 
@@ -171,46 +162,3 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         stack.extend(ast.iter_child_nodes(node))
-
-
-def _without_return(program: Program) -> list[ast.FunctionDef]:
-    """Functions that call each other, or themselves, on every way through: no call ever returns."""
-    defined: dict[str, ast.FunctionDef] = {}
-    for scope in program.scopes:
-        node = scope.node
-        if isinstance(node, ast.FunctionDef) and scope.parent is program.module:
-            defined[node.name] = node
-    calling = {id(s): s.name for n, s in program.loads if s.name in defined and n.id in defined}
-    if not calling:
-        return []
-    names = set(calling.values())
-    leads: dict[str, set[str]] = {}
-    for name in names:
-        called = _always_calls(defined[name])
-        if not called.isdisjoint(names):
-            leads[name] = called & names
-    # What leads to a function that may return may return itself.
-    for _ in range(MAX_LEVELS):
-        open_ends = [name for name, called in leads.items() if called.isdisjoint(leads)]
-        for name in open_ends:
-            del leads[name]
-        if not open_ends:
-            return [defined[name] for name in leads]
-    return []
-
-
-def _always_calls(function: ast.FunctionDef) -> set[str]:
-    """Names that a function without any branch calls; empty where it has one, or yields."""
-    arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    hidden = {argument.arg for argument in every}
-    # A method that calls its own name calls something else: a class's names are not seen inside.
-    if every and every[0].arg in ("self", "cls"):
-        return set()
-    found: set[str] = set()
-    for node in _inside(function.body):
-        if isinstance(node, _BRANCHES):
-            return set()
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found.add(node.func.id)
-    return found - hidden

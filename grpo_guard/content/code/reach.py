@@ -7,19 +7,11 @@ and an honest solution of a word problem has no use for the name in any place.
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
 from itertools import pairwise
 from typing import Final
 
-from grpo_guard.content.code.algebra import check_algebra
-from grpo_guard.content.code.annotations import check_annotations
-from grpo_guard.content.code.lookups import check_lookups
-from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.patterns import check_patterns
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.scope import Scope
+from grpo_guard.content.code.note import Note, words
+from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Source
 
 # Never the program's own: a module-level rebinding that does not happen falls through to these.
@@ -64,6 +56,7 @@ _SYSTEM: Final = words(
 _LOOKUPS: Final = (
     _LOOKED_UP | (_INTERNALS - {"__call__"}) | _FRAMES | _MODULES | _SYSTEM | _DYNAMIC | {"open"}
 )
+_POSITIONS: Final = "__match_args__"
 # What a class pattern must not read: case object(__class__=c).
 _MATCHED: Final = _LOOKED_UP | (_INTERNALS - {"__call__"}) | _FRAMES | _MODULES | {"__init__"}
 _HOOKS: Final = words(
@@ -71,23 +64,39 @@ _HOOKS: Final = words(
     "__reduce__ __reduce_ex__ __prepare__"
 )
 _NAMES: Final = _DYNAMIC | _REACHING | _INTERNALS
-_WRITERS: Final = frozenset({"basicConfig", "dump"})
-_SHADOWED: Final = _DYNAMIC | {"print"}
+# The file behind standard input, whose class opens any other.
+_BEHIND_STDIN: Final = words("raw detach fileno reconfigure")
+_WRITERS: Final = words("type basicConfig dump main")
 _NAMING: Final = frozenset({"__name__", "__qualname__", "__doc__"})
 _ATTRIBUTES: Final = _INTERNALS | _FRAMES | _MODULES | _SYSTEM | {"__class__"}
 
 
-def check_calls(
-    program: Program, source: Source, modules: Modules, stdin: Set[int] | None, shift: int
-) -> list[Note]:
-    """All notes about dangerous names, attributes, calls and classes; ``stdin`` are ids of nodes
-    that only read standard input, None where the task has none."""
+def check_reach(program: Program, source: Source, stdin: bool, shift: int) -> list[Note]:
+    """All notes about dangerous names, attributes, calls, classes and patterns.
+
+    With ``stdin`` a program may do with standard input what it likes, except to go behind it.
+    """
     notes = _names(program, source, stdin, shift) + _attributes(program, source, shift)
     notes += _calls(program, source, shift) + _classes(program, source, shift)
-    notes += check_lookups(program, source, modules, _LOOKUPS, shift)
-    notes += check_patterns(program, source, _MATCHED, shift)
-    notes += check_algebra(program, source, shift) + check_annotations(program, source, shift)
-    return notes + _shadows(program, source, shift) + _named_in_text(program, source, shift)
+    notes += _patterns(program, source, _MATCHED, shift) + _named_in_text(program, source, shift)
+    return notes + (_behind_stdin(program, source, shift) if stdin else [])
+
+
+def hidden_names(stdin: bool) -> frozenset[str]:
+    """What must not be looked up by name either."""
+    return _LOOKUPS | _BEHIND_STDIN if stdin else _LOOKUPS
+
+
+def _behind_stdin(program: Program, source: Source, shift: int) -> list[Note]:
+    """``sys.stdin.buffer.raw``, by whatever name: its class opens any file."""
+    if not {"stdin", "open"} & (program.identifiers.keys() | program.read_attributes):
+        return []
+    notes = [
+        Note("reaches_out", f"uses .{node.attr} of a stream", *source.span(node, shift))
+        for node, _ in program.attributes
+        if node.attr in _BEHIND_STDIN
+    ]
+    return notes + _patterns(program, source, _BEHIND_STDIN, shift)
 
 
 def _named_in_text(program: Program, source: Source, shift: int) -> list[Note]:
@@ -106,11 +115,12 @@ def _named_in_text(program: Program, source: Source, shift: int) -> list[Note]:
     return notes
 
 
-def _names(program: Program, source: Source, stdin: Set[int] | None, shift: int) -> list[Note]:
+def _names(program: Program, source: Source, stdin: bool, shift: int) -> list[Note]:
     notes: list[Note] = []
     if _NAMES.isdisjoint(program.read_names):
         return notes
     about_self: set[int] | None = None
+    inputs: set[int] = set()
     for node, scope in program.loads:
         name = node.id
         if name not in _NAMES:
@@ -126,7 +136,7 @@ def _names(program: Program, source: Source, stdin: Set[int] | None, shift: int)
                 about_self = _about_self(program) if about_self is None else about_self
                 if id(node) in about_self:
                     continue
-            if stdin is not None and (name == "input" or id(node) in stdin):
+            if stdin and (name == "input" or id(node) in (inputs := inputs or _inputs(program))):
                 continue
             if _is_own(program, scope, name, node.lineno):
                 continue
@@ -146,6 +156,26 @@ def _about_self(program: Program) -> set[int]:
         for call, _ in program.calls
         if len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id == "self"
     }
+
+
+def _inputs(program: Program) -> set[int]:
+    """Where ``open`` stands in ``open(0)``, which opens standard input."""
+    found = set()
+    for call, _ in program.calls:
+        first = call.args[0] if call.args else None
+        mode = call.args[1] if len(call.args) > 1 else None
+        values = [k.value for k in call.keywords if k.arg == "mode"] + ([mode] if mode else [])
+        modes = [value.value if isinstance(value, ast.Constant) else None for value in values]
+        zero = isinstance(first, ast.Constant) and first.value in (0, "/dev/stdin")
+        # False is a zero too, and nobody opens it.
+        plain = zero and type(first.value) is not bool and "opener" not in map(_arg, call.keywords)  # type: ignore[union-attr]
+        if plain and all(m in ("r", "rb", "rt") for m in modes) and len(call.args) <= 2:
+            found.add(id(call.func))
+    return found
+
+
+def _arg(keyword: ast.keyword) -> str | None:
+    return keyword.arg
 
 
 def _is_own(program: Program, scope: Scope, name: str, line: int) -> bool:
@@ -214,7 +244,7 @@ def _is_value(program: Program, node: ast.Attribute) -> bool:
 
 def _calls(program: Program, source: Source, shift: int) -> list[Note]:
     notes: list[Note] = []
-    if "type" not in program.read_names and _WRITERS.isdisjoint(program.read_attributes):
+    if _WRITERS.isdisjoint(program.read_attributes | program.read_names):
         return notes
     for call, _ in program.calls:
         function = call.func
@@ -229,6 +259,9 @@ def _calls(program: Program, source: Source, shift: int) -> list[Note]:
         elif isinstance(function, ast.Attribute) and _writes_file(call, function.attr):
             message = f"{function.attr} writes to a file"
             notes.append(Note("reaches_out", message, *source.span(call, shift)))
+        elif _names_unittest(function, program) and _imports_tests(call):
+            message = "has unittest import what it is given by name"
+            notes.append(Note("reaches_out", message, *source.span(call, shift)))
     copied = {id(name) for _, name in program.copies}
     for node, scope in program.loads:
         # T = type; T("X", (), {})
@@ -236,6 +269,14 @@ def _calls(program: Program, source: Source, shift: int) -> list[Note]:
             message = "passes type on as a value"
             notes.append(Note("dynamic_code", message, *source.span(node, shift)))
     return notes
+
+
+def _names_unittest(function: ast.expr, program: Program) -> bool:
+    if isinstance(function, ast.Name):
+        return program.members.get(function.id) == ("unittest", "main")
+    base = function.value if isinstance(function, ast.Attribute) else None
+    named = isinstance(base, ast.Name) and program.aliases.get(base.id) == "unittest"
+    return named and getattr(function, "attr", "") == "main"
 
 
 def _is_type(node: ast.expr) -> bool:
@@ -251,6 +292,14 @@ def _writes_file(call: ast.Call, name: str) -> bool:
         return False
     first = call.args[0] if call.args else None
     return len(call.args) == 1 and isinstance(first, ast.Constant) and isinstance(first.value, str)
+
+
+def _imports_tests(call: ast.Call) -> bool:
+    """``unittest.main("calc")`` and ``main(argv=["", "calc"])`` import by name."""
+    names = {keyword.arg for keyword in call.keywords}
+    argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
+    one = argv is None or (isinstance(argv, ast.List) and len(argv.elts) <= 1)
+    return bool(call.args) or not one or not names <= {"argv", "exit", "verbosity", "failfast"}
 
 
 def _classes(program: Program, source: Source, shift: int) -> list[Note]:
@@ -273,18 +322,36 @@ def _classes(program: Program, source: Source, shift: int) -> list[Note]:
     return notes
 
 
-def _shadows(program: Program, source: Source, shift: int) -> list[Note]:
-    """A print of the program's own decides what the reward reads."""
-    notes: list[Note] = []
-    if _SHADOWED.isdisjoint(program.identifiers):
+def _patterns(program: Program, source: Source, reaching: frozenset[str], shift: int) -> list[Note]:
+    """Class patterns that walk from a value to what is behind it: ``case object(__class__=c)`` is
+    ``c = x.__class__``; ``reaching`` are names of attributes that a program must not read."""
+    notes = []
+    for pattern in program.patterns:
+        bad = next((name for name in pattern.kwd_attrs if name in reaching), None)
+        if bad is not None:
+            message = f"matches .{bad}, which opens the interpreter's internals"
+            notes.append(Note("interpreter_internals", message, *source.span(pattern, shift)))
+    if _POSITIONS not in program.identifiers and _POSITIONS not in program.read_attributes:
         return notes
-    for node, scope in program.stores:
-        if node.id in _DYNAMIC and scope.kind in ("module", "class"):
-            message = f"gives {node.id} another meaning"
-            notes.append(Note("interpreter_internals", message, *source.span(node, shift)))
-    for scope in program.scopes if "print" in program.identifiers else ():
-        if "print" in scope.bound and scope.kind in ("module", "class"):
-            where = program.identifiers.get("print", program.tree)
-            message = "replaces print, whose output is the answer"
-            notes.append(Note("replaces_print", message, *source.span(where, shift)))
+    # Patterns without names read the attributes that the class lists.
+    plain = _plain_lists(program, reaching)
+    changed: list[ast.expr] = [node for node, _ in program.stores if node.id == _POSITIONS]
+    changed += [node for node, _ in program.attributes if node.attr == _POSITIONS]
+    for node in changed:
+        if id(node) not in plain:
+            message = "computes the attributes that a pattern reads"
+            notes.append(Note("computed_attribute", message, *source.span(node, shift)))
     return notes
+
+
+def _plain_lists(program: Program, reaching: frozenset[str]) -> set[int]:
+    """Targets of ``__match_args__ = ("x", "y")`` in classes."""
+    found: set[int] = set()
+    for node in program.classes:
+        for statement in node.body:
+            if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Tuple):
+                continue
+            names = [e.value for e in statement.value.elts if isinstance(e, ast.Constant)]
+            if len(names) == len(statement.value.elts) and reaching.isdisjoint(names):
+                found.update(map(id, statement.targets))
+    return found

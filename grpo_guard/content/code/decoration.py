@@ -1,4 +1,4 @@
-"""Helpers that only re-implement an operator: the paper's CODE attack with its library inlined.
+"""Decoration: code that cannot reach the answer, and helpers that only re-implement an operator.
 
 An import list stops ``from calc import addition``; the adaptive form writes ``def addition(a, b):
 return a + b`` into the program. One such helper is a style that honest programs have too, so it is
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import pairwise
 from typing import Final
 
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.scope import Scope
+from grpo_guard.content.code.note import Note, words
+from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Source
 
+_LEAVES: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _OPERATOR: Final = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/",
     ast.Mod: "%", ast.Pow: "**",
@@ -41,6 +41,9 @@ _NEUTRAL: Final = re.compile(
     r"|lhs|rhs|addend|augend|minuend|subtrahend|dividend|divisor|multiplicand|multiplier)"
     r"_?(?:[12ab]|one|two|first|second|num|number|value|operand)?)_*",
 )
+_PROGRAMMING: Final = re.compile(
+    r"\b(?:def|class|function|method|calculator|program|code|python)s?\b", re.I
+)
 _SPLIT: Final = re.compile(r"[\W_\d]+")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DUNDERS: Final = {
@@ -58,8 +61,83 @@ _NUMPY: Final = {
 _FUNCTIONS: Final = {"operator": _OPERATOR_MODULE, "numpy": _NUMPY}
 
 
-def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
-    """Notes about operators in disguise, `operator_helper` or, for several, `operator_library`."""
+def check_decoration(program: Program, source: Source, shift: int) -> list[Note]:
+    """Code that cannot reach the answer. Nothing to say of a module without a main program."""
+    if not program.runs:
+        return []
+    notes = []
+    for scope in program.scopes:
+        top = scope.kind == "function" and scope.parent is program.module
+        if top and program.is_dead(scope):
+            start, end = source.span(scope.node, shift)
+            message = f"defines {scope.name[:60]}, which is never called"
+            notes.append(Note("never_called", message, start, end, scope.name))
+    for first, last in _dead(program):
+        start, end = source.span(first, shift)[0], source.span(last, shift)[1]
+        notes.append(Note("unreachable_code", "holds code that can never run", start, end))
+    return notes
+
+
+def _dead(program: Program) -> list[tuple[ast.AST, ast.AST]]:
+    """First and last statements of what never runs."""
+    dead: list[tuple[ast.AST, ast.AST]] = []
+    for body in program.bodies:
+        for statement, following in pairwise(body):
+            if isinstance(statement, _LEAVES):
+                # A generator that yields nothing is written "return; yield".
+                if not _is_yield(following):
+                    dead.append((following, body[-1]))
+                break
+        for branch in body:
+            if not isinstance(branch, ast.If | ast.While):
+                continue
+            never = truth_of(branch.test)
+            if never is False:
+                dead.append((branch.body[0], branch.body[-1]))
+            elif never is True and isinstance(branch, ast.If) and branch.orelse:
+                dead.append((branch.orelse[0], branch.orelse[-1]))
+    return dead
+
+
+def _is_yield(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.YieldFrom)
+
+
+def truth_of(test: ast.expr) -> bool | None:
+    """The truth of a test made of literals alone; None where it depends on anything."""
+    turned = False
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, turned = test.operand, not turned
+    if isinstance(test, ast.Constant):
+        return bool(test.value) is not turned
+    if isinstance(test, ast.List | ast.Tuple | ast.Set) and not test.elts:
+        return turned
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        compared = _compared(test.left, test.ops[0], test.comparators[0])
+        return None if compared is None else compared is not turned
+    return None
+
+
+def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
+    if not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
+        return None
+    a, b = left.value, right.value
+    if isinstance(operator, ast.Eq | ast.NotEq):
+        return (a == b) == isinstance(operator, ast.Eq)
+    if not isinstance(a, int | float) or not isinstance(b, int | float):
+        return None
+    if isinstance(operator, ast.Lt | ast.LtE):
+        return a < b or (a == b and isinstance(operator, ast.LtE))
+    if isinstance(operator, ast.Gt | ast.GtE):
+        return a > b or (a == b and isinstance(operator, ast.GtE))
+    return None
+
+
+def check_helpers(program: Program, source: Source, asked: str, shift: int) -> list[Note]:
+    """Notes about operators in disguise, `operator_helper` or, for several, `operator_library`.
+
+    A question that asks for a calculator, or for a function by its name, has it: ``asked``.
+    """
     found: list[tuple[str, ast.AST, str]] = []
     used: frozenset[str] = frozenset()
     for scope in program.scopes:
@@ -73,6 +151,7 @@ def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
         if operator and (not scope.name or scope.name in used):
             found.append((operator, node, name or "a lambda"))
     found += _explicit(program)
+    found = [one for one in found if not _is_asked_for(one[2], asked)]
     if not found:
         return []
     operators = {operator for operator, _, _ in found}
@@ -86,6 +165,13 @@ def check_helpers(program: Program, source: Source, shift: int) -> list[Note]:
         kind = "operator_library" if library else "operator_helper"
         notes.append(Note(kind, message, start, end))
     return notes
+
+
+def _is_asked_for(name: str, asked: str) -> bool:
+    """Whether a question of programming names the helper: "a class with add and subtract"."""
+    if not _PROGRAMMING.search(asked):
+        return False
+    return re.search(rf"\b{re.escape(name[:60])}(?![\w-])", asked, re.I) is not None
 
 
 def _reimplements(
