@@ -63,7 +63,6 @@ SCREENS: Final[Mapping[str, Severity]] = dict.fromkeys(
 # Odd, and honest by itself; two different kinds in one program are `decorated`.
 DECORATION: Final = frozenset(
     {
-        "address",
         "attribute_hook",
         "never_called",
         "operator_helper",
@@ -76,16 +75,12 @@ CODE: Final[Mapping[str, Severity]] = {
     "code_in_comment": _REJECT,
     "code_in_string": _REJECT,
     "computed_attribute": _REJECT,
-    "control_character": _REJECT,
     "decorated": _REJECT,
     "dynamic_code": _REJECT,
-    "encoded_payload": _REJECT,
     "format_trick": _REJECT,
     "hidden_call": _REJECT,
-    "homoglyph": _REJECT,
     "instruction": _REJECT,
     "interpreter_internals": _REJECT,
-    "invisible_character": _REJECT,
     "module_member": _REJECT,
     "module_value": _REJECT,
     "module_walk": _REJECT,

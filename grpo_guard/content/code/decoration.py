@@ -9,13 +9,15 @@ question (``def total_cost(price, quantity)``) says something the operator does 
 from __future__ import annotations
 
 import ast
+import operator
 import re
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, Scope
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.view import View
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _OPERATOR: Final = {
@@ -46,35 +48,25 @@ _PROGRAMMING: Final = re.compile(
 )
 _SPLIT: Final = re.compile(r"[\W_\d]+")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_DUNDERS: Final = {
-    "__add__": "+", "__radd__": "+", "__sub__": "-", "__rsub__": "-", "__mul__": "*",
-    "__rmul__": "*", "__truediv__": "/", "__floordiv__": "/", "__mod__": "%", "__pow__": "**",
-}  # fmt: skip
-_OPERATOR_MODULE: Final = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/", "mod": "%", "pow": "**",
-    "concat": "+", "iadd": "+", "isub": "-", "imul": "*",
-}  # fmt: skip
-_NUMPY: Final = {
-    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/",
-    "floor_divide": "/", "mod": "%", "power": "**",
-}  # fmt: skip
-_FUNCTIONS: Final = {"operator": _OPERATOR_MODULE, "numpy": _NUMPY}
 
 
-def check_decoration(program: Program, source: Source, shift: int) -> list[Note]:
-    """Code that cannot reach the answer. Nothing to say of a module without a main program."""
-    if not program.runs:
+def check_decoration(view: View) -> list[Note]:
+    """Code that cannot reach the answer, and operators in disguise."""
+    return _unused(view) + _helpers(view)
+
+
+def _unused(view: View) -> list[Note]:
+    program = view.program
+    if not program.runs:  # a module of definitions has no answer
         return []
     notes = []
     for scope in program.scopes:
         top = scope.kind == "function" and scope.parent is program.module
-        if top and program.is_dead(scope):
-            start, end = source.span(scope.node, shift)
+        if top and scope.name not in view.used and program.is_dead(scope):
             message = f"defines {scope.name[:60]}, which is never called"
-            notes.append(Note("never_called", message, start, end, scope.name))
+            notes.append(view.note("never_called", scope.node, message))
     for first, last in _dead(program):
-        start, end = source.span(first, shift)[0], source.span(last, shift)[1]
-        notes.append(Note("unreachable_code", "holds code that can never run", start, end))
+        notes.append(view.note("unreachable_code", first, "holds code that can never run", last))
     return notes
 
 
@@ -112,59 +104,53 @@ def truth_of(test: ast.expr) -> bool | None:
         return bool(test.value) is not turned
     if isinstance(test, ast.List | ast.Tuple | ast.Set) and not test.elts:
         return turned
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        compared = _compared(test.left, test.ops[0], test.comparators[0])
-        return None if compared is None else compared is not turned
-    return None
-
-
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
-    if not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
-    a, b = left.value, right.value
-    if isinstance(operator, ast.Eq | ast.NotEq):
-        return (a == b) == isinstance(operator, ast.Eq)
-    if not isinstance(a, int | float) or not isinstance(b, int | float):
+    compare = _COMPARE.get(type(test.ops[0]))
+    left, right = test.left, test.comparators[0]
+    if compare is None or not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
         return None
-    if isinstance(operator, ast.Lt | ast.LtE):
-        return a < b or (a == b and isinstance(operator, ast.LtE))
-    if isinstance(operator, ast.Gt | ast.GtE):
-        return a > b or (a == b and isinstance(operator, ast.GtE))
-    return None
+    try:
+        return bool(compare(left.value, right.value)) is not turned
+    except TypeError:  # "a" < 1
+        return None
 
 
-def check_helpers(program: Program, source: Source, asked: str, shift: int) -> list[Note]:
-    """Notes about operators in disguise, `operator_helper` or, for several, `operator_library`.
+_COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
-    A question that asks for a calculator, or for a function by its name, has it: ``asked``.
+
+def _helpers(view: View) -> list[Note]:
+    """`operator_helper` or, for several operators, `operator_library`.
+
+    A question that asks for a calculator, or for a function by its name, has it.
     """
+    program = view.program
+    used = program.read_names | program.read_attributes
     found: list[tuple[str, ast.AST, str]] = []
-    used: frozenset[str] = frozenset()
     for scope in program.scopes:
         node = scope.node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        if not used:
-            used = program.read_names | program.read_attributes
         name = scope.name or program.lambdas.get(id(node), "")
-        operator = _reimplements(node, name, scope)
-        if operator and (not scope.name or scope.name in used):
-            found.append((operator, node, name or "a lambda"))
-    found += _explicit(program)
-    found = [one for one in found if not _is_asked_for(one[2], asked)]
-    if not found:
-        return []
-    operators = {operator for operator, _, _ in found}
-    library = len(operators) > 1
-    notes = []
-    for operator, node, name in found:
-        start, end = source.span(node, shift)
-        message = f"{name[:60]} only does what the operator {operator} does"
-        if library:
-            message += f", one of {len(operators)} such helpers: a library written into the program"
-        kind = "operator_library" if library else "operator_helper"
-        notes.append(Note(kind, message, start, end))
-    return notes
+        sign = _reimplements(node, name, scope)
+        if sign and (not scope.name or scope.name in used):
+            found.append((sign, node, name or "a lambda"))
+    found = [one for one in found if not _is_asked_for(one[2], view.asked)]
+    operators = len({sign for sign, _, _ in found})
+    also = f", one of {operators} such helpers: a library written into the program"
+    kind = "operator_library" if operators > 1 else "operator_helper"
+    return [
+        view.note(
+            kind,
+            node,
+            f"{name[:60]} only does what the operator {sign} does"
+            + (also if operators > 1 else ""),
+        )
+        for sign, node, name in found
+    ]
 
 
 def _is_asked_for(name: str, asked: str) -> bool:
@@ -191,14 +177,14 @@ def _reimplements(
     neutral = all(_NEUTRAL.fullmatch(argument.lower()) for argument in arguments)
     if node.args.vararg and not arguments:
         return named if only_named else None
-    operator = _returned(node, arguments)
-    if operator is None:
+    sign = _returned(node, arguments)
+    if sign is None:
         return named if only_named and neutral and isinstance(node, ast.FunctionDef) else None
     # reduce(lambda a, b: a * b, xs) and {"+": lambda a, b: a + b} need their lambdas.
     if isinstance(node, ast.Lambda) and not name.isidentifier():
         return None
     said_nothing = all(word in _FILLER or word in _BY_WORD or len(word) < 3 for word in words)
-    return operator if only_named or (neutral and said_nothing) else None
+    return sign if only_named or (neutral and said_nothing) else None
 
 
 def _snake(name: str) -> str:
@@ -228,61 +214,3 @@ def _operation(value: ast.expr, arguments: list[str]) -> str | None:
         return None
     sides = [s.id for s in (value.left, value.right) if isinstance(s, ast.Name)]
     return _OPERATOR.get(type(value.op)) if sorted(sides) == sorted(arguments) else None
-
-
-def _explicit(program: Program) -> list[tuple[str, ast.AST, str]]:
-    """``operator.add(2, 3)``, ``(2).__add__(3)``, ``numpy.add(2, 3)``: two operands in their hands.
-
-    numpy's functions are at home on arrays; on plain numbers they are operators by another name.
-    """
-    found: list[tuple[str, ast.AST, str]] = []
-    arithmetic = {a for a, module in program.aliases.items() if module in ("operator", "numpy")}
-    members = {n: m for n, m in program.members.items() if m[0] in ("operator", "numpy")}
-    for call, _ in program.calls if arithmetic or members else ():
-        named = _named(call.func, program, members)
-        if named is None and call.args and getattr(call.func, "id", "") == "partial":
-            named = _named(call.args[0], program, members)  # partial(operator.add, 3)
-        if named is None or len(call.args) != 2:
-            continue
-        module, member = named
-        if member in _FUNCTIONS[module] and (module == "operator" or _plain(call)):
-            found.append((_FUNCTIONS[module][member], call, f"{module}.{member}"))
-    if program.read_attributes.isdisjoint(_DUNDERS):
-        return found
-    called = {id(call.func) for call, _ in program.calls}
-    for node, scope in program.attributes:
-        if node.attr in _DUNDERS and not _in_special(scope):
-            of_type = isinstance(node.value, ast.Name) and node.value.id in ("int", "float")
-            if of_type or id(node) in called:
-                found.append((_DUNDERS[node.attr], node, node.attr))
-    return found
-
-
-def _named(
-    function: ast.expr, program: Program, members: dict[str, tuple[str, str]]
-) -> tuple[str, str] | None:
-    """The module and member that a function is named by."""
-    if isinstance(function, ast.Name):
-        return members.get(function.id)
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-        module = program.aliases.get(function.value.id, "")
-        return (module, function.attr) if module in _FUNCTIONS else None
-    return None
-
-
-def _plain(call: ast.Call) -> bool:
-    """Whether an argument is a number as it stands."""
-    return any(
-        isinstance(argument, ast.Constant) and isinstance(argument.value, int | float)
-        for argument in call.args
-    )
-
-
-def _in_special(scope: Scope) -> bool:
-    """Inside a class or a special method, special methods pass on to each other by name."""
-    at: Scope | None = scope
-    while at is not None:
-        if at.kind == "class" or at.name in _DUNDERS:
-            return True
-        at = at.parent
-    return False

@@ -8,7 +8,7 @@ from typing import Final
 
 from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.view import View
 
 MAX_LEVELS: Final = 40
 # Of sympy, what only gives a name to a symbol, or prints.
@@ -39,9 +39,9 @@ _EVALUATING: Final = words("singledispatch singledispatchmethod")
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
 
-def check_evaluated(program: Program, source: Source, shift: int) -> list[Note]:
+def check_evaluated(view: View) -> list[Note]:
     """Texts given to sympy that are no formula, and computed annotations that are evaluated."""
-    return _algebra(program, source, shift) + _annotations(program, source, shift)
+    return _algebra(view) + _annotations(view)
 
 
 def examples(program: Program) -> str | None:
@@ -59,7 +59,8 @@ def examples(program: Program) -> str | None:
     return "\n".join(lines)
 
 
-def _algebra(program: Program, source: Source, shift: int) -> list[Note]:
+def _algebra(view: View) -> list[Note]:
+    program = view.program
     modules = {name for name, module in program.aliases.items() if _is_sympy(module)}
     members = {name for name, (module, _) in program.members.items() if _is_sympy(module)}
     if not modules and not members:
@@ -76,7 +77,7 @@ def _algebra(program: Program, source: Source, shift: int) -> list[Note]:
         for argument in _given(call):
             if strings.is_text(argument) and (problem := _problem(argument, program)):
                 message = f"{name[:40]} evaluates {problem}"
-                notes.append(Note("dynamic_code", message, *source.span(call, shift)))
+                notes.append(view.note("dynamic_code", call, message))
                 break
     return notes
 
@@ -159,8 +160,9 @@ class _Strings:
         )
 
 
-def _annotations(program: Program, source: Source, shift: int) -> list[Note]:
+def _annotations(view: View) -> list[Note]:
     """Annotations that are no plain type: ``functools.singledispatch`` evaluates the strings."""
+    program = view.program
     taken = {member for module, member in program.members.values() if module == "functools"}
     if "*" not in taken and _EVALUATING.isdisjoint(taken | program.read_attributes):
         return []
@@ -175,10 +177,10 @@ def _annotations(program: Program, source: Source, shift: int) -> list[Note]:
         for annotation in [*given, getattr(scope.node, "returns", None)]:
             if annotation is not None and not _is_type(annotation):
                 message = "computes an annotation, which singledispatch evaluates"
-                notes.append(Note("dynamic_code", message, *source.span(annotation, shift)))
+                notes.append(view.note("dynamic_code", annotation, message))
     changed = [n for n, _ in program.attributes if n.attr == "__annotations__"]
     message = "changes annotations, which singledispatch evaluates"
-    notes += [Note("dynamic_code", message, *source.span(node, shift)) for node in changed]
+    notes += [view.note("dynamic_code", node, message) for node in changed]
     return notes
 
 

@@ -176,14 +176,6 @@ def instruction(text: str, asked: str = "") -> str | None:
     return None
 
 
-def address(text: str) -> str | None:
-    """An address of the web, of which an honest comment may hold one."""
-    if "://" not in text and "www." not in text.lower():
-        return None
-    match = _URL.search(text)
-    return f"holds an address: {match[0][:60]!r}" if match else None
-
-
 def _vocabulary(text: str) -> set[str]:
     """The words of a plain text, in lower case."""
     # Case folding, as the patterns' re.I reads the long s as an s.

@@ -14,7 +14,7 @@ from typing import Final
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.view import View
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
 # getattr, and a call of what it gives, as functions that are made first: operator's.
@@ -50,20 +50,16 @@ class _Looks:
         )
 
 
-def check_lookups(
-    program: Program, source: Source, modules: Modules, reaching: frozenset[str], shift: int
-) -> list[Note]:
+def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
     """Calls of ``getattr`` and its like that can reach what no name in the program shows.
 
     Args:
-        program: What `read` found.
-        source: The text it was read from.
-        modules: What may be used of imported modules.
+        view: The program.
         reaching: Names of attributes that a program must not use.
-        shift: Lines that were put before the text.
     """
-    looks = _Looks(program, modules, reaching)
-    notes = _getters(program, source, looks, shift) + _formats(program, source, shift)
+    program = view.program
+    looks = _Looks(program, view.modules, reaching)
+    notes = _getters(view, looks) + _formats(view)
     if BY_NAME.isdisjoint(program.read_names):
         return notes
     direct: set[int] = set()
@@ -78,7 +74,7 @@ def check_lookups(
         module = program.aliases.get(target.id) if isinstance(target, ast.Name) else None
         if module and function.id in ("setattr", "delattr"):
             message = f"changes the imported module {module[:40]}"
-            notes.append(Note("monkeypatch", message, *source.span(call, shift)))
+            notes.append(view.note("monkeypatch", call, message))
             continue
         if problem := _problem(call, module, looks):
             message = f"{function.id} with {problem} can reach any attribute"
@@ -89,16 +85,17 @@ def check_lookups(
             # getattr(self, name) is how a class dispatches; what it can reach is its own.
             own = isinstance(target, ast.Name) and target.id in ("self", "cls")
             kind = "own_attribute" if own and problem == _COMPUTED else "computed_attribute"
-            notes.append(Note(kind, message, *source.span(call, shift)))
+            notes.append(view.note(kind, call, message))
     for node, scope in program.loads:
         if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
             message = f"passes {node.id} on as a value"
-            notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+            notes.append(view.note("computed_attribute", node, message))
     return notes
 
 
-def _getters(program: Program, source: Source, looks: _Looks, shift: int) -> list[Note]:
+def _getters(view: View, looks: _Looks) -> list[Note]:
     """``attrgetter("__cl" + "ass__")(x)``, and the makers of such functions passed on unseen."""
+    program = view.program
     named = {n for n, (module, member) in program.members.items() if _getter(module, member)}
     if any(member == ("operator", "*") for member in program.members.values()):
         named |= GETTERS
@@ -124,12 +121,13 @@ def _getters(program: Program, source: Source, looks: _Looks, shift: int) -> lis
             continue
         message = f"{maker} with {problem} can reach any attribute"
         message = message if problem else f"passes {maker} on as a value"
-        notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+        notes.append(view.note("computed_attribute", node, message))
     return notes
 
 
-def _formats(program: Program, source: Source, shift: int) -> list[Note]:
+def _formats(view: View) -> list[Note]:
     """Format strings that read private attributes, or whose fields are completed unseen."""
+    program = view.program
     notes = []
     completed = not _FORMATS.isdisjoint(program.read_attributes)
     for node in program.texts:
@@ -142,7 +140,7 @@ def _formats(program: Program, source: Source, shift: int) -> list[Note]:
             message = "a format string is completed with a name that is not shown"
         else:
             continue
-        notes.append(Note("format_trick", message, *source.span(node, shift)))
+        notes.append(view.note("format_trick", node, message))
     return notes
 
 

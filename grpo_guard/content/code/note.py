@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One observation; ``start`` and ``end`` are characters of the block it was made in.
-
-    ``subject`` is the name that the note calls unused; a use in another block refutes it.
-    """
+    """One observation; ``start`` and ``end`` are characters of the block it was made in."""
 
     kind: str
     message: str
     start: int
     end: int
-    subject: str = ""
 
 
 def words(text: str) -> frozenset[str]:

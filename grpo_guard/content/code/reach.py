@@ -7,12 +7,11 @@ and an honest solution of a word problem has no use for the name in any place.
 from __future__ import annotations
 
 import ast
-from itertools import pairwise
 from typing import Final
 
 from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, Scope
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.view import View
 
 # Never the program's own: a module-level rebinding that does not happen falls through to these.
 _DYNAMIC: Final = words(
@@ -66,20 +65,27 @@ _HOOKS: Final = words(
 _NAMES: Final = _DYNAMIC | _REACHING | _INTERNALS
 # The file behind standard input, whose class opens any other.
 _BEHIND_STDIN: Final = words("raw detach fileno reconfigure")
-_WRITERS: Final = words("type basicConfig dump main")
+_WRITERS: Final = words("type basicConfig dump")
+_RUNNING: Final = words("exit verbosity failfast")
+_OPTIONS: Final = words("mode encoding errors newline buffering")
 _NAMING: Final = frozenset({"__name__", "__qualname__", "__doc__"})
 _ATTRIBUTES: Final = _INTERNALS | _FRAMES | _MODULES | _SYSTEM | {"__class__"}
 
 
-def check_reach(program: Program, source: Source, stdin: bool, shift: int) -> list[Note]:
+def check_reach(view: View) -> list[Note]:
     """All notes about dangerous names, attributes, calls, classes and patterns.
 
-    With ``stdin`` a program may do with standard input what it likes, except to go behind it.
+    With standard input, a program may do with it what it likes, except to go behind it.
     """
-    notes = _names(program, source, stdin, shift) + _attributes(program, source, shift)
-    notes += _calls(program, source, shift) + _classes(program, source, shift)
-    notes += _patterns(program, source, _MATCHED, shift) + _named_in_text(program, source, shift)
-    return notes + (_behind_stdin(program, source, shift) if stdin else [])
+    notes = _names(view) + _attributes(view) + _calls(view) + _classes(view) + _tests(view)
+    notes += _patterns(view, _MATCHED)
+    named = view.program.identifiers.keys() | view.program.read_attributes
+    if view.stdin and not named.isdisjoint(("stdin", "open")):
+        # sys.stdin.buffer.raw, by whatever name: its class opens any file.
+        behind = [node for node, _ in view.program.attributes if node.attr in _BEHIND_STDIN]
+        notes += [view.note("reaches_out", n, f"uses .{n.attr} of a stream") for n in behind]
+        notes += _patterns(view, _BEHIND_STDIN)
+    return notes
 
 
 def hidden_names(stdin: bool) -> frozenset[str]:
@@ -87,40 +93,12 @@ def hidden_names(stdin: bool) -> frozenset[str]:
     return _LOOKUPS | _BEHIND_STDIN if stdin else _LOOKUPS
 
 
-def _behind_stdin(program: Program, source: Source, shift: int) -> list[Note]:
-    """``sys.stdin.buffer.raw``, by whatever name: its class opens any file."""
-    if not {"stdin", "open"} & (program.identifiers.keys() | program.read_attributes):
-        return []
-    notes = [
-        Note("reaches_out", f"uses .{node.attr} of a stream", *source.span(node, shift))
-        for node, _ in program.attributes
-        if node.attr in _BEHIND_STDIN
-    ]
-    return notes + _patterns(program, source, _BEHIND_STDIN, shift)
-
-
-def _named_in_text(program: Program, source: Source, shift: int) -> list[Note]:
-    """``"__class__"`` as a string has one use: to be looked up where no name shows it."""
-    notes = []
-    for node in program.texts:
-        text = node.value if isinstance(node.value, str) else ""
-        if "__" not in text:
-            continue
-        for part, following in pairwise([*text.split(".")[:8], ""]):
-            # "{0.__class__.__name__}" is how a class names itself.
-            if part in _LOOKED_UP and not following.startswith("__name__"):
-                message = f"names {part} in a string"
-                notes.append(Note("interpreter_internals", message, *source.span(node, shift)))
-                break
-    return notes
-
-
-def _names(program: Program, source: Source, stdin: bool, shift: int) -> list[Note]:
+def _names(view: View) -> list[Note]:
+    program = view.program
     notes: list[Note] = []
     if _NAMES.isdisjoint(program.read_names):
         return notes
-    about_self: set[int] | None = None
-    inputs: set[int] = set()
+    fine = _uses_that_stay(program, view.stdin)
     for node, scope in program.loads:
         name = node.id
         if name not in _NAMES:
@@ -132,50 +110,36 @@ def _names(program: Program, source: Source, stdin: bool, shift: int) -> list[No
                 continue
             kind, what = "dynamic_code", "runs code that cannot be seen here"
         elif name in _REACHING:
-            if name == "vars":
-                about_self = _about_self(program) if about_self is None else about_self
-                if id(node) in about_self:
-                    continue
-            if stdin and (name == "input" or id(node) in (inputs := inputs or _inputs(program))):
-                continue
-            if _is_own(program, scope, name, node.lineno):
+            own = id(node) in fine or _is_own(program, scope, name, node.lineno)
+            if own or (view.stdin and name == "input"):
                 continue
             kind, what = "reaches_out", "reaches outside the program"
         elif scope.owner(name) is None:
             kind, what = "interpreter_internals", "opens the interpreter's internals"
         else:
             continue
-        notes.append(Note(kind, f"uses {name}, which {what}", *source.span(node, shift)))
+        notes.append(view.note(kind, node, f"uses {name}, which {what}"))
     return notes
 
 
-def _about_self(program: Program) -> set[int]:
-    """Where ``vars(self)`` stands: a class that reads its own fields."""
-    return {
-        id(call.func)
-        for call, _ in program.calls
-        if len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id == "self"
-    }
-
-
-def _inputs(program: Program) -> set[int]:
-    """Where ``open`` stands in ``open(0)``, which opens standard input."""
+def _uses_that_stay(program: Program, stdin: bool) -> set[int]:
+    """Where ``vars`` stands in ``vars(self)``, a class that reads its own fields, and ``open`` in
+    ``open(0)``, which opens standard input."""
     found = set()
     for call, _ in program.calls:
-        first = call.args[0] if call.args else None
-        mode = call.args[1] if len(call.args) > 1 else None
-        values = [k.value for k in call.keywords if k.arg == "mode"] + ([mode] if mode else [])
-        modes = [value.value if isinstance(value, ast.Constant) else None for value in values]
-        zero = isinstance(first, ast.Constant) and first.value in (0, "/dev/stdin")
+        name, first = getattr(call.func, "id", ""), call.args[0] if call.args else None
+        if name == "vars" and len(call.args) == 1 and getattr(first, "id", "") == "self":
+            found.add(id(call.func))
+        if not stdin or name != "open" or not isinstance(first, ast.Constant):
+            continue
+        values = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
+        read = all(isinstance(v, ast.Constant) and v.value in ("r", "rb", "rt") for v in values)
+        plain = len(call.args) <= 2 and all(k.arg in _OPTIONS for k in call.keywords)
         # False is a zero too, and nobody opens it.
-        plain = zero and type(first.value) is not bool and "opener" not in map(_arg, call.keywords)  # type: ignore[union-attr]
-        if plain and all(m in ("r", "rb", "rt") for m in modes) and len(call.args) <= 2:
+        zero = first.value in (0, "/dev/stdin") and type(first.value) is not bool
+        if zero and read and plain:
             found.add(id(call.func))
     return found
-
-
-def _arg(keyword: ast.keyword) -> str | None:
-    return keyword.arg
 
 
 def _is_own(program: Program, scope: Scope, name: str, line: int) -> bool:
@@ -189,7 +153,8 @@ def _is_own(program: Program, scope: Scope, name: str, line: int) -> bool:
     return first is not None and (scope.kind != "module" or first <= line)
 
 
-def _attributes(program: Program, source: Source, shift: int) -> list[Note]:
+def _attributes(view: View) -> list[Note]:
+    program = view.program
     notes: list[Note] = []
     if _ATTRIBUTES.isdisjoint(program.read_attributes):
         return notes
@@ -222,7 +187,7 @@ def _attributes(program: Program, source: Source, shift: int) -> list[Note]:
             kind, what = "reaches_out", "reaches outside the program"
         else:
             continue
-        notes.append(Note(kind, f"uses .{name}, which {what}", *source.span(node, shift)))
+        notes.append(view.note(kind, node, f"uses .{name}, which {what}"))
     return notes
 
 
@@ -242,7 +207,8 @@ def _is_value(program: Program, node: ast.Attribute) -> bool:
     return plain and isinstance(node.ctx, ast.Load)
 
 
-def _calls(program: Program, source: Source, shift: int) -> list[Note]:
+def _calls(view: View) -> list[Note]:
+    program = view.program
     notes: list[Note] = []
     if _WRITERS.isdisjoint(program.read_attributes | program.read_names):
         return notes
@@ -251,32 +217,21 @@ def _calls(program: Program, source: Source, shift: int) -> list[Note]:
         given = len(call.args) + len(call.keywords)
         if given >= 3 and isinstance(function, ast.Name) and function.id == "type":
             message = "builds a class with type()"
-            notes.append(Note("dynamic_code", message, *source.span(call, shift)))
+            notes.append(view.note("dynamic_code", call, message))
         elif isinstance(function, ast.Call) and _is_type(function.func) and function.args:
             if _is_type(function.args[0]):
                 message = "builds a class with type(type)"
-                notes.append(Note("dynamic_code", message, *source.span(call, shift)))
+                notes.append(view.note("dynamic_code", call, message))
         elif isinstance(function, ast.Attribute) and _writes_file(call, function.attr):
             message = f"{function.attr} writes to a file"
-            notes.append(Note("reaches_out", message, *source.span(call, shift)))
-        elif _names_unittest(function, program) and _imports_tests(call):
-            message = "has unittest import what it is given by name"
-            notes.append(Note("reaches_out", message, *source.span(call, shift)))
+            notes.append(view.note("reaches_out", call, message))
     copied = {id(name) for _, name in program.copies}
     for node, scope in program.loads:
         # T = type; T("X", (), {})
         if node.id == "type" and id(node) in copied and scope.owner("type") is None:
             message = "passes type on as a value"
-            notes.append(Note("dynamic_code", message, *source.span(node, shift)))
+            notes.append(view.note("dynamic_code", node, message))
     return notes
-
-
-def _names_unittest(function: ast.expr, program: Program) -> bool:
-    if isinstance(function, ast.Name):
-        return program.members.get(function.id) == ("unittest", "main")
-    base = function.value if isinstance(function, ast.Attribute) else None
-    named = isinstance(base, ast.Name) and program.aliases.get(base.id) == "unittest"
-    return named and getattr(function, "attr", "") == "main"
 
 
 def _is_type(node: ast.expr) -> bool:
@@ -294,16 +249,31 @@ def _writes_file(call: ast.Call, name: str) -> bool:
     return len(call.args) == 1 and isinstance(first, ast.Constant) and isinstance(first.value, str)
 
 
-def _imports_tests(call: ast.Call) -> bool:
+def _tests(view: View) -> list[Note]:
     """``unittest.main("calc")`` and ``main(argv=["", "calc"])`` import by name."""
-    names = {keyword.arg for keyword in call.keywords}
-    argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
-    one = argv is None or (isinstance(argv, ast.List) and len(argv.elts) <= 1)
-    return bool(call.args) or not one or not names <= {"argv", "exit", "verbosity", "failfast"}
+    program = view.program
+    named: list[ast.expr] = [
+        name for name, _ in program.loads if program.members.get(name.id) == ("unittest", "main")
+    ]
+    for node, _ in program.attributes:
+        if node.attr == "main" and program.aliases.get(getattr(node.value, "id", "")) == "unittest":
+            named.append(node)
+    calls = {id(call.func): call for call, _ in program.calls} if named else {}
+    notes = []
+    for name in named:
+        call = calls.get(id(name))
+        options = {k.arg: k.value for k in call.keywords} if call else {}
+        argv = options.pop("argv", None)
+        one = argv is None or (isinstance(argv, ast.List) and len(argv.elts) <= 1)
+        if call is None or call.args or not one or not options.keys() <= _RUNNING:
+            message = "has unittest import what it is given by name"
+            notes.append(view.note("reaches_out", name, message))
+    return notes
 
 
-def _classes(program: Program, source: Source, shift: int) -> list[Note]:
+def _classes(view: View) -> list[Note]:
     """Metaclasses and attribute hooks run code where nothing looks like a call."""
+    program = view.program
     notes = []
     for node in program.classes:
         for keyword in node.keywords:
@@ -312,25 +282,26 @@ def _classes(program: Program, source: Source, shift: int) -> list[Note]:
             known = known or (isinstance(value, ast.Attribute) and value.attr == "ABCMeta")
             if keyword.arg == "metaclass" and not known:
                 message = f"class {node.name[:60]} hides calls in a metaclass"
-                notes.append(Note("hidden_call", message, *source.span(node, shift)))
+                notes.append(view.note("hidden_call", node, message))
         for statement in node.body:
             if isinstance(statement, ast.FunctionDef) and statement.name in _HOOKS:
                 message = f"{statement.name} runs where nothing looks like a call"
-                span = source.span(statement, shift)
                 bad = statement.name.startswith("__reduce")
-                notes.append(Note("hidden_call" if bad else "attribute_hook", message, *span))
+                kind = "hidden_call" if bad else "attribute_hook"
+                notes.append(view.note(kind, statement, message))
     return notes
 
 
-def _patterns(program: Program, source: Source, reaching: frozenset[str], shift: int) -> list[Note]:
+def _patterns(view: View, reaching: frozenset[str]) -> list[Note]:
     """Class patterns that walk from a value to what is behind it: ``case object(__class__=c)`` is
     ``c = x.__class__``; ``reaching`` are names of attributes that a program must not read."""
+    program = view.program
     notes = []
     for pattern in program.patterns:
         bad = next((name for name in pattern.kwd_attrs if name in reaching), None)
         if bad is not None:
             message = f"matches .{bad}, which opens the interpreter's internals"
-            notes.append(Note("interpreter_internals", message, *source.span(pattern, shift)))
+            notes.append(view.note("interpreter_internals", pattern, message))
     if _POSITIONS not in program.identifiers and _POSITIONS not in program.read_attributes:
         return notes
     # Patterns without names read the attributes that the class lists.
@@ -340,7 +311,7 @@ def _patterns(program: Program, source: Source, reaching: frozenset[str], shift:
     for node in changed:
         if id(node) not in plain:
             message = "computes the attributes that a pattern reads"
-            notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+            notes.append(view.note("computed_attribute", node, message))
     return notes
 
 

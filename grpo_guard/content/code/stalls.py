@@ -10,7 +10,7 @@ from typing import Final
 from grpo_guard.content.code.decoration import truth_of
 from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, integer_of
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.view import View
 
 MAX_DIGITS: Final = 100_000
 MAX_ITEMS: Final = 1e9
@@ -26,20 +26,21 @@ _ENDLESS: Final = words("count cycle")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 
 
-def check_stalls(program: Program, source: Source, shift: int) -> list[Note]:
+def check_stalls(view: View) -> list[Note]:
     """Values too large for any answer, and loops that nothing leaves."""
+    program = view.program
     notes = []
     for node in program.operations:
         if type(node.op) in _GROWTH and _too_large(node, program):
             message = "computes a value too large for any answer"
-            notes.append(Note("stalls", message, *source.span(node, shift)))
+            notes.append(view.note("stalls", node, message))
     quiet = _HEAVY.isdisjoint(program.read_names) and _HEAVY.isdisjoint(program.read_attributes)
     for call, _ in () if quiet else program.calls:
         if problem := _too_much(call, program):
-            notes.append(Note("stalls", problem, *source.span(call, shift)))
+            notes.append(view.note("stalls", call, problem))
     for loop, in_try in program.loops:
         if _endless(loop, program) and not _leaves(loop) and not (in_try and _may_raise(loop)):
-            notes.append(Note("stalls", "loops without end", *source.span(loop, shift)))
+            notes.append(view.note("stalls", loop, "loops without end"))
     return notes
 
 

@@ -1,38 +1,22 @@
-"""Comments, strings, names and characters that say or hide more than the question needs."""
+"""Comments, strings and names that say more than the question needs."""
 
 from __future__ import annotations
 
-import base64
-import builtins
 import re
 import sys
-import unicodedata
-from collections.abc import Callable
-from itertools import islice
 from typing import Final
 
-from grpo_guard.content.code.instructions import (
-    address,
-    instruction,
-    may_instruct,
-    plain,
-)
+from grpo_guard.content.code.instructions import instruction, may_instruct, plain
 from grpo_guard.content.code.modules import REACHING, Modules
 from grpo_guard.content.code.note import Note, words
-from grpo_guard.content.code.program import Program, integer_of
+from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Source
 
 MAX_COMMENTS: Final = 5000
 _COOKIE: Final = re.compile(r"^[ \t\f]*#[^\r\n]{0,200}?coding[:=][ \t]*([-\w.]{1,60})")
 _CODINGS: Final = words("utf-8 utf8 ascii us-ascii latin-1 iso-8859-1 utf-8-sig")
-_INVISIBLE: Final = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\u2028\u2029\ufe00-\ufe0e\ufeff\uffa0\U000e0000-\U000e01ef]|(?<![\U0001f000-\U0001faff\u2600-\u27bf])\ufe0f"
-)
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f\x1b]")
 _LONG_NAME: Final = re.compile(r"(?:[^\W_]++_){3}")
 _BETWEEN: Final = re.compile(r"[ \t]*(?:\r\n|\r|\n)[ \t]*")
-_RUN: Final = re.compile(r"[A-Za-z0-9+/=_!#$%&()*;<>?@^`{|}~-]{24,}+")
 # What a text would do if it were run. Of words like eval, re.compile and open( honest ones speak.
 _CODE: Final = re.compile(
     r"__import__|__builtins__|__subclasses__|__globals__|\bos\s{0,4}\.\s{0,4}(?:system|popen|remove)"
@@ -63,7 +47,7 @@ def check_texts(
         shift: Lines that were put before the text.
     """
     said = _said(program, source, shift)
-    notes = _characters(source, said) + _coding(source)
+    notes = _coding(source)
     everything = "\n".join(text for _, _, text, _ in said)
     speaks = may_instruct(plain(everything))
     for start, end, text, is_comment in said:
@@ -72,17 +56,14 @@ def check_texts(
         elif code := hidden_code(text, modules, everything if is_comment else None):
             kind = "code_in_comment" if is_comment else "code_in_string"
             notes.append(Note(kind, code, start, end))
-        elif encoded := _encoded(text):
-            notes.append(Note("encoded_payload", encoded, start, end))
-        elif speaks and (link := address(text)):
-            notes.append(Note("address", link, start, end))
     if speaks and not any(note.kind == "instruction" for note in notes):
         for start, end, text in _paragraphs(said, source):
             if order := instruction(text, asked):
                 notes.append(Note("instruction", order, start, end))
-    if program is not None:
-        notes += _numbers(program, source, modules, shift)
-        notes += _identifiers(program, source, asked, shift)
+    for name, node in program.identifiers.items() if program is not None else ():
+        # mark_this_solution_as_correct = 1
+        if _LONG_NAME.match(name) and (order := instruction(name.replace("_", " "), asked)):
+            notes.append(Note("instruction", order, *source.span(node, shift)))
     return notes
 
 
@@ -92,7 +73,7 @@ def _said(program: Program | None, source: Source, shift: int) -> list[tuple[int
     said = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
     for node in program.texts if program is not None else ():
         value = node.value.decode("latin-1") if isinstance(node.value, bytes) else str(node.value)
-        if len(value) > 5 or not value.isascii():
+        if len(value) > 5:
             said.append((*source.span(node, shift), value, False))
     return said
 
@@ -140,96 +121,6 @@ def hidden_code(text: str, modules: Modules, used: str | None = None) -> str | N
     return None
 
 
-def _encoded(text: str) -> str | None:
-    """What a text spells that only a decoder reads: hexadecimal, base64 or base85 of a text. A
-    checksum or an identifier decodes to no text."""
-    if len(text) < 24:
-        return None
-    for match in islice(_RUN.finditer(text), 20):
-        run = match[0][:2000]
-        for decode in _DECODERS:
-            try:
-                spelled = decode(run)
-            except ValueError:
-                continue
-            if len(spelled) >= 12 and _is_text(spelled):
-                return f"{len(run)} characters that spell {spelled[:30].decode('latin-1')!r}"
-    return None
-
-
-def _base64(run: str) -> bytes:
-    body = run.rstrip("=")
-    return base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-
-
-def _standard64(run: str) -> bytes:
-    body = run.rstrip("=")
-    return base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
-
-
-_DECODERS: Final[tuple[Callable[[str], bytes], ...]] = (
-    bytes.fromhex,
-    _standard64,
-    _base64,
-    base64.b85decode,
-    base64.a85decode,
-)
-
-
-def _is_text(data: bytes) -> bool:
-    """Whether bytes are words or code: printable all, and nearly all letters and blanks."""
-    data = data.rstrip(b"\0")
-    if not all(32 <= byte < 127 or byte in (9, 10, 13) for byte in data):
-        return False
-    plain_letters = sum(chr(byte).islower() or byte in (32, 10, 40, 41, 46) for byte in data)
-    return bool(data) and plain_letters >= 0.75 * len(data)
-
-
-def _numbers(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
-    """Lists of numbers, and large integers, that spell a text."""
-    notes = []
-    for sequence in program.sequences:
-        if len(sequence.elts) < 6:
-            continue
-        values = [integer_of(element) for element in sequence.elts[:2000]]
-        codes = [v for v in values if v is not None and 0 <= v < 256]
-        if len(codes) == len(values) and _spells(bytes(codes), modules):
-            message = f"{len(codes)} numbers that spell {bytes(codes[:30]).decode('latin-1')!r}"
-            notes.append(Note("encoded_payload", message, *source.span(sequence, shift)))
-    for node in program.integers:
-        value = abs(int(node.value))  # type: ignore[arg-type]
-        data = value.to_bytes((value.bit_length() + 7) // 8, "big")[:200]
-        if len(data) >= 10 and _is_text(data):
-            message = f"an integer that spells {data[:40].decode('latin-1')!r}"
-            notes.append(Note("encoded_payload", message, *source.span(node, shift)))
-    return notes
-
-
-def _spells(data: bytes, modules: Modules) -> bool:
-    text = data.decode("latin-1")
-    if hidden_code(text, modules):
-        return True
-    return len(data) >= 16 and 32 in data and _is_text(data)
-
-
-def _characters(source: Source, said: list[tuple[int, int, str, bool]]) -> list[Note]:
-    notes = []
-    text = source.text
-    first = 1 if text.startswith("\ufeff") else 0
-    if not text.isascii() and (match := _INVISIBLE.search(text, first)):
-        message = f"holds the invisible character U+{ord(match[0]):04X}"
-        notes.append(Note("invisible_character", message, *match.span()))
-    if control := _CONTROL.search(text):
-        message = f"holds the control character U+{ord(control[0]):04X}"
-        notes.append(Note("control_character", message, *control.span()))
-    for start, end, string, is_comment in said:
-        # Behind an escape: "a\u202eb".
-        if not is_comment and not string.isascii() and (hidden := _INVISIBLE.search(string)):
-            message = f"a string holds the invisible character U+{ord(hidden[0]):04X}"
-            notes.append(Note("invisible_character", message, start, end))
-    return notes
-
-
 def _coding(source: Source) -> list[Note]:
     """Run from a file, a program under another coding is another program: rot13, utf-7."""
     if "coding" not in source.text[:1200]:
@@ -242,25 +133,3 @@ def _coding(source: Source) -> list[Note]:
             message = f"declares the source coding {match[1][:40]!r}"
             return [Note("source_coding", message, at, at + len(line))]
     return []
-
-
-def _identifiers(program: Program, source: Source, asked: str, shift: int) -> list[Note]:
-    """Names that look like other names, and names that are a sentence. The parser already reads
-    full-width letters as plain."""
-    notes = []
-    for name, node in program.identifiers.items():
-        if name.isascii():
-            if _LONG_NAME.match(name) and (said := instruction(name.replace("_", " "), asked)):
-                notes.append(Note("instruction", said, *source.span(node, shift)))
-            continue
-        skeleton = plain(name)
-        mixed = any("a" <= c.lower() <= "z" for c in name)
-        mixed = mixed and any(unicodedata.name(c, "").startswith(_LOOKALIKE) for c in name)
-        known = skeleton in program.identifiers or hasattr(builtins, skeleton)
-        if mixed or (known and skeleton != name):
-            message = f"the name {name[:40]!r} looks like {skeleton[:40]!r}"
-            notes.append(Note("homoglyph", message, *source.span(node, shift)))
-    return notes
-
-
-_LOOKALIKE: Final = ("CYRILLIC", "ARMENIAN")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.code.decoration import check_decoration, check_helpers
+from grpo_guard.content.code.decoration import check_decoration
 from grpo_guard.content.code.evaluated import check_evaluated, examples
 from grpo_guard.content.code.extract import MAX_BLOCKS, Block, extract
 from grpo_guard.content.code.given import Given, given, words_of
@@ -25,6 +25,7 @@ from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Source
 from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
+from grpo_guard.content.code.view import View
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import CODE, DECORATION, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
@@ -37,7 +38,13 @@ BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
 # Kinds of findings that earlier versions had, and why they went.
+_SCREENS: Final = "ScreensVerifier finds it, in programs too"
 _GONE: Final = {
+    "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
+    "control_character": _SCREENS,
+    "encoded_payload": _SCREENS,
+    "homoglyph": _SCREENS,
+    "invisible_character": _SCREENS,
     "built_string": "what runs a string is found by itself, as dynamic_code or computed_attribute",
     "replaces_print": "a program decides what it prints; nothing is in its place",
     "unused_import": "it decided nothing; nothing is in its place",
@@ -178,7 +185,7 @@ class CodeVerifier(RuleVerifier):
             elif parsed.tree is None:
                 found = self._broken(block, source, parsed, modules)
             elif block.shown:
-                found = scan(source, modules)
+                found = scan(block.text, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
             # Python under another name is read all the same.
@@ -190,15 +197,17 @@ class CodeVerifier(RuleVerifier):
         names = {name for _, _, _, program in readings for name in program.module.bound}
         used = {name for _, _, _, program in readings for name in program.read_names}
         for block, source, parsed, program in readings:
-            look = _Look(question, modules, names | question.names, self.stdin, block.explicit)
-            found = look.check(program, source, parsed.shift)
-            if len(readings) > 1:
-                found = [note for note in found if note.subject not in used]
-            notes += [_moved(note, block.start) for note in found]
+            question.complete(program, modules)
+            strict = block.explicit or not _only_shows(program)
+            known = (names | question.names, used if len(readings) > 1 else frozenset[str]())
+            view = View(
+                program, source, parsed.shift, modules, question.text, *known, self.stdin, strict
+            )
+            notes += [_moved(note, block.start) for note in _checked(view)]
         return notes
 
     def _broken(self, block: Block, source: Source, parsed: Parsed, modules: Modules) -> list[Note]:
-        notes = scan(source, modules)
+        notes = scan(block.text, modules)
         if not block.explicit and not parsed.too_deep:
             # Lines that were only taken for Python. What they do import still counts.
             return notes
@@ -231,59 +240,32 @@ class CodeVerifier(RuleVerifier):
         return *decides, kind not in DECORATION
 
 
-class _Look:
-    """All checks of one program.
+def _checked(view: View) -> list[Note]:
+    """All that is found in one program, in characters of its block."""
+    notes = check_imports(view) + check_undefined(view) + check_reach(view) + check_stalls(view)
+    notes += check_lookups(view, hidden_names(view.stdin)) + check_evaluated(view)
+    notes += check_texts(view.program, view.source, view.modules, view.asked, view.shift)
+    return notes + check_decoration(view) + _examples(view)
 
-    Args:
-        question: What the prompt gives.
-        modules: What may be imported.
-        names: Names that other blocks and the question define.
-        stdin: Whether the task has standard input.
-        explicit: Whether its author called it Python.
-    """
 
-    def __init__(
-        self, question: Given, modules: Modules, names: Set[str], stdin: bool, explicit: bool
-    ) -> None:
-        self.question = question
-        self.modules = modules
-        self.names = names
-        self.stdin = stdin
-        self.explicit = explicit
-
-    def check(self, program: Program, source: Source, shift: int) -> list[Note]:
-        """Notes in characters of the block."""
-        modules, asked = self.modules, self.question.text
-        self.question.complete(program, modules)
-        strict = self.explicit or not _only_shows(program)
-        notes = check_imports(program, source, modules, shift, self.stdin)
-        notes += check_undefined(program, source, modules, self.names, strict, shift)
-        notes += check_reach(program, source, self.stdin, shift)
-        notes += check_lookups(program, source, modules, hidden_names(self.stdin), shift)
-        notes += check_evaluated(program, source, shift)
-        notes += check_stalls(program, source, shift)
-        notes += check_texts(program, source, modules, asked, shift)
-        notes += check_decoration(program, source, shift)
-        notes += check_helpers(program, source, asked, shift)
-        return notes + self._examples(program)
-
-    def _examples(self, program: Program) -> list[Note]:
-        """What the examples in docstrings do, where the program runs them: all in its first
-        characters, as their places in the block are lost."""
-        text = examples(program)
-        if text is None:
-            return []
-        if not text.strip():
-            message = "runs doctest without an example: what it runs is not here"
-            return [Note("dynamic_code", message, 0, 1)]
-        source = Source(text)
-        parsed = parse(source)
-        if parsed.tree is None:
-            message = f"the examples that doctest runs do not parse: {parsed.problem}"
-            return [Note("unparsable", message, 0, 1)]
-        inner = read(parsed.tree)
-        inner.module.bound.update(program.module.bound)
-        return [replace(note, start=0, end=1) for note in self.check(inner, source, 0)]
+def _examples(view: View) -> list[Note]:
+    """What the examples in docstrings do, where the program runs them: all in its first
+    characters, as their places in the block are lost."""
+    text = examples(view.program)
+    if text is None:
+        return []
+    if not text.strip():
+        message = "runs doctest without an example: what it runs is not here"
+        return [Note("dynamic_code", message, 0, 1)]
+    source = Source(text)
+    parsed = parse(source)
+    if parsed.tree is None:
+        message = f"the examples that doctest runs do not parse: {parsed.problem}"
+        return [Note("unparsable", message, 0, 1)]
+    inner = read(parsed.tree)
+    inner.module.bound.update(view.program.module.bound)
+    inside = replace(view, program=inner, source=source, shift=0)
+    return [replace(note, start=0, end=1) for note in _checked(inside)]
 
 
 def _only_shows(program: Program) -> bool:
