@@ -65,7 +65,7 @@ def _algebra(view: View) -> list[Note]:
     members = {name for name, (module, _) in program.members.items() if _is_sympy(module)}
     if not modules and not members:
         return []
-    strings = _Strings(program)
+    texts = _texts(program)
     notes = []
     for call, scope in program.calls:
         name = _function(call.func, program, modules, members)
@@ -75,7 +75,7 @@ def _algebra(view: View) -> list[Note]:
         if name is None or name in _NAMING or name in _PYTHON or name.endswith("Error"):
             continue
         for argument in _given(call):
-            if strings.is_text(argument) and (problem := _problem(argument, program)):
+            if _is_text(argument, texts) and (problem := _problem(argument, program)):
                 message = f"{name[:40]} evaluates {problem}"
                 notes.append(view.note("dynamic_code", call, message))
                 break
@@ -123,41 +123,34 @@ def _problem(argument: ast.expr, program: Program) -> str | None:
     return None
 
 
-class _Strings:
-    """Tells texts from numbers, as far as it can be told without running anything."""
+def _texts(program: Program) -> set[str]:
+    """Names that hold text, as far as it can be told without running anything."""
+    names: set[str] = set()
+    # A name may get its text from a name that stands further down.
+    for _ in range(3):
+        names |= {name for name, value in program.literals if _is_text(value, names)}
+    return names
 
-    def __init__(self, program: Program) -> None:
-        self._names: set[str] = set()
-        # A name may get its text from a name that stands further down.
-        for _ in range(3):
-            for name, value in program.literals:
-                if name not in self._names and self.is_text(value):
-                    self._names.add(name)
 
-    def is_text(self, node: ast.expr, levels: int = MAX_LEVELS) -> bool:
-        """Whether an expression surely holds text: a literal, or something built with one."""
-        while isinstance(node, ast.BinOp | ast.Subscript):
-            if isinstance(node, ast.Subscript):
-                # One letter or a stretch of a text; of a dictionary it may be anything.
-                node = node.value
-                continue
-            if levels <= 0 or self.is_text(node.right, levels // 2):
-                return levels > 0 and isinstance(node.op, ast.Add | ast.Mult)
-            node = node.left
-        if isinstance(node, ast.Constant):
-            return isinstance(node.value, str)
-        if isinstance(node, ast.JoinedStr):
-            return True
-        if isinstance(node, ast.Name):
-            return node.id in self._names
-        function = node.func if isinstance(node, ast.Call) else None
-        if isinstance(function, ast.Name):
-            return function.id in _MAKERS
-        if not isinstance(function, ast.Attribute) or function.attr not in _METHODS:
-            return False
-        return function.attr not in _SHARED or (
-            levels > 0 and self.is_text(function.value, levels - 1)
-        )
+def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
+    """Whether an expression surely holds text: a literal, or something built with one."""
+    while isinstance(node, ast.BinOp | ast.Subscript):
+        if isinstance(node, ast.Subscript):
+            # One letter or a stretch of a text; of a dictionary it may be anything.
+            node = node.value
+            continue
+        if levels <= 0 or _is_text(node.right, names, levels // 2):
+            return levels > 0 and isinstance(node.op, ast.Add | ast.Mult)
+        node = node.left
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if not isinstance(node, ast.Call):
+        return isinstance(getattr(node, "value", None), str) or isinstance(node, ast.JoinedStr)
+    function = node.func
+    if isinstance(function, ast.Attribute) and function.attr in _METHODS:
+        own = function.attr not in _SHARED
+        return own or (levels > 0 and _is_text(function.value, names, levels - 1))
+    return isinstance(function, ast.Name) and function.id in _MAKERS
 
 
 def _annotations(view: View) -> list[Note]:

@@ -18,7 +18,7 @@ from grpo_guard.content.code.view import View
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
 # getattr, and a call of what it gives, as functions that are made first: operator's.
-GETTERS: Final = words("attrgetter methodcaller itemgetter")
+GETTERS: Final = words("attrgetter methodcaller")
 
 _COMPUTED: Final = "a computed name"
 _FORMAT_WALK: Final = re.compile(
@@ -96,32 +96,26 @@ def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
 def _getters(view: View, looks: _Looks) -> list[Note]:
     """``attrgetter("__cl" + "ass__")(x)``, and the makers of such functions passed on unseen."""
     program = view.program
-    named = {n for n, (module, member) in program.members.items() if _getter(module, member)}
-    if any(member == ("operator", "*") for member in program.members.values()):
-        named |= GETTERS
-    whole = {name for name, module in program.aliases.items() if module == "operator"}
-    if not named and (not whole or GETTERS.isdisjoint(program.read_attributes)):
-        return []
-    makers: dict[int, str] = {}
-    for name, _ in program.loads:
-        if name.id in named:
-            makers[id(name)] = program.members.get(name.id, ("", name.id))[1]
-    for attribute, _ in program.attributes:
-        base = attribute.value
-        if attribute.attr in GETTERS and isinstance(base, ast.Name) and base.id in whole:
-            makers[id(attribute)] = attribute.attr
+    named = {n: m for n, (module, m) in program.members.items() if module == "operator"}
+    if "*" in named.values():
+        named |= {name: name for name in GETTERS}
+    makers: list[tuple[ast.expr, str]] = []
+    if not GETTERS.isdisjoint(named.values()):
+        makers += [(n, named[n.id]) for n, _ in program.loads if named.get(n.id) in GETTERS]
+    if not GETTERS.isdisjoint(program.read_attributes):
+        for node, _ in program.attributes:
+            base = program.aliases.get(getattr(node.value, "id", ""))
+            if node.attr in GETTERS and base == "operator":
+                makers.append((node, node.attr))
+    calls = {id(call.func): call for call, _ in program.calls} if makers else {}
     notes = []
-    calls = {id(call.func): call for call, _ in program.calls}
-    for node in [*(name for name, _ in program.loads), *(a for a, _ in program.attributes)]:
-        maker = makers.get(id(node))
-        if maker is None:
-            continue
-        problem = _made(calls[id(node)], maker, looks) if id(node) in calls else ""
-        if problem is None or (problem == "" and maker == "itemgetter"):
-            continue
-        message = f"{maker} with {problem} can reach any attribute"
-        message = message if problem else f"passes {maker} on as a value"
-        notes.append(view.note("computed_attribute", node, message))
+    for maker, name in makers:
+        call = calls.get(id(maker))
+        if call is None:
+            notes.append(view.note("computed_attribute", maker, f"passes {name} on as a value"))
+        elif problem := _made(call, name, looks):
+            message = f"{name} with {problem} can reach any attribute"
+            notes.append(view.note("computed_attribute", maker, message))
     return notes
 
 
@@ -144,27 +138,12 @@ def _formats(view: View) -> list[Note]:
     return notes
 
 
-def _holds_text(node: ast.expr, looks: _Looks) -> bool:
-    """Whether an expression is put together of texts."""
-    return any(
-        isinstance(part, ast.expr) and looks.text(part) is not None for part in ast.walk(node)
-    )
-
-
-def _getter(module: str, member: str) -> bool:
-    return module == "operator" and member in GETTERS
-
-
 def _made(call: ast.Call, maker: str, looks: _Looks) -> str | None:
     """What is wrong with the names that a getter is made for; None where they are plain."""
     names = call.args[:1] if maker == "methodcaller" else call.args
     for name in names:
         text = looks.text(name)
-        if maker == "itemgetter":
-            # A key is looked up in what the program has: only one that is put together hides.
-            if isinstance(name, ast.BinOp | ast.JoinedStr) and _holds_text(name, looks):
-                return _COMPUTED
-        elif isinstance(name, ast.Name) and name.id in looks.listed:
+        if isinstance(name, ast.Name) and name.id in looks.listed:
             bad = [value for value in looks.listed[name.id] if _reaches(value, looks)]
             if bad:
                 return repr(bad[0][:40])
@@ -205,6 +184,7 @@ def _listed(program: Program) -> dict[str, list[str]]:
     """The strings that loops' variables run over: ``for color in ("red", "blue")``. A variable
     that also gets another value is left out."""
     times = Counter(store.id for store, _ in program.stores)
+    bound = Counter(name for scope in program.scopes for name in scope.bound)
     loops: list[ast.For | ast.comprehension] = [
         loop for loop, _ in program.loops if isinstance(loop, ast.For)
     ]
@@ -218,7 +198,7 @@ def _listed(program: Program) -> dict[str, list[str]]:
         values = [e.value for e in over.elts if isinstance(e, ast.Constant)]
         texts = [value for value in values if isinstance(value, str)]
         name = loop.target.id if isinstance(loop.target, ast.Name) else ""
-        if times[name] == 1 and len(texts) == len(over.elts):
+        if times[name] == bound[name] == 1 and len(texts) == len(over.elts):
             found[name] = texts
     return found
 

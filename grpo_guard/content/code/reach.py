@@ -79,10 +79,11 @@ def check_reach(view: View) -> list[Note]:
     """
     notes = _names(view) + _attributes(view) + _calls(view) + _classes(view) + _tests(view)
     notes += _patterns(view, _MATCHED)
-    named = view.program.identifiers.keys() | view.program.read_attributes
-    if view.stdin and not named.isdisjoint(("stdin", "open")):
+    program = view.program
+    streams = "stdin" in program.read_attributes or "open" in program.read_names
+    if view.stdin and (streams or ("sys", "stdin") in program.members.values()):
         # sys.stdin.buffer.raw, by whatever name: its class opens any file.
-        behind = [node for node, _ in view.program.attributes if node.attr in _BEHIND_STDIN]
+        behind = [node for node, _ in program.attributes if node.attr in _BEHIND_STDIN]
         notes += [view.note("reaches_out", n, f"uses .{n.attr} of a stream") for n in behind]
         notes += _patterns(view, _BEHIND_STDIN)
     return notes

@@ -62,8 +62,8 @@ class CodeVerifier(RuleVerifier):
     Rejecting: imports outside the list, also in a script's header, a list of requirements or a
     command that installs; members that allowed modules do not have or should not give, modules
     passed on under another name, calls of what nothing defines, system, files, network and dynamic
-    code, the interpreter's internals, texts that only a decoder reads, code in strings,
-    instructions to a reader, disguised names, work without end, unparsable code.
+    code, the interpreter's internals, code in strings, instructions to a reader, work without end,
+    unparsable code. Hidden characters and encoded texts are for `ScreensVerifier`.
 
     What the question gives is the program's own: its parameters, helpers and imports, in code or in
     words. A forgotten import of an allowed module is a slip.
@@ -181,15 +181,14 @@ class CodeVerifier(RuleVerifier):
             parsed = Parsed(None) if block.shell else parse(source)
             if block.shell:
                 said = instruction(block.text[:MAX_COMMANDS], question.text)
-                found = [Note("instruction", said, 0, len(block.text))] if said else []
+                found = scan(block.text, modules)
+                found += [Note("instruction", said, 0, len(block.text))] if said else []
             elif parsed.tree is None:
                 found = self._broken(block, source, parsed, modules)
-            elif block.shown:
-                found = scan(block.text, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
             # Python under another name is read all the same.
-            if (language := block.language) and parsed.tree is None:
+            if (language := block.language) and (block.label or parsed.tree is None):
                 message = f"holds a program in {language[:40]}, which is not read"
                 found.append(Note("unread_language", message, 0, len(block.text)))
             notes += [_moved(note, block.start) for note in found]
@@ -198,8 +197,11 @@ class CodeVerifier(RuleVerifier):
         used = {name for _, _, _, program in readings for name in program.read_names}
         for block, source, parsed, program in readings:
             question.complete(program, modules)
-            strict = block.explicit or not _only_shows(program)
-            known = (names | question.names, used if len(readings) > 1 else frozenset[str]())
+            strict = block.explicit or not (block.shown or _only_shows(program))
+            known = (
+                names | question.names | question.aliases.keys(),
+                used if len(readings) > 1 else frozenset[str](),
+            )
             view = View(
                 program, source, parsed.shift, modules, question.text, *known, self.stdin, strict
             )
