@@ -6,7 +6,7 @@ problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were wr
 the finished checks, and the ``last_`` files when those had been changed. Of the others a third was
 held out while the checks were changed. Nothing that is measured is executed.
 
-``--human-eval FILE`` measures the solutions of HumanEval (``HumanEval.jsonl``, MIT, openai/human-eval)
+``--human-eval FILE`` measures the solutions of HumanEval (openai/human-eval, ``HumanEval.jsonl``)
 as three honest forms: the body alone, fenced with an explanation, fenced with its tests; each side
 of the split of `corpora` by itself, as the rules were tuned on one. ``modern`` are completions of
 current models, as far as they lie in `corpora.DATA`.

@@ -8,17 +8,18 @@ import pytest
 from code_programs import judge, load
 
 from grpo_guard import CodeVerifier, Completion, ScreensVerifier
-from grpo_guard.content.code.note import words
+from grpo_guard.content.code.source import words
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.verdict import accept
 from grpo_guard.verifier import CompletionVerifier
 
 HONEST = load("honest") + load("reviewed_honest") + load("last_honest")
 MODERN = load("modern_honest") + load("modern_held_honest")
-# They spell a word and do nothing with it, print by a function of their own, call the standard
-# library's operators, or recurse until an error ends them: nothing is imported, reached or stalled.
+# They spell a word or an address and do nothing with it, print by a function of their own, call the
+# standard library's operators, or recurse until an error ends them: nothing is reached or stalled.
 # What is done with a word (exec, getattr) is seen in other rows.
 DATA_ALONE = words(
+    "comment_url review_url_pastebin review_url_raw "
     "chr_built chr_list bytes_list fromhex bytes_blob big_int int_array base64_string "
     "hex_string print_replaced operator_functions dunder_operators review_unicodedata_lookup "
     "review_bytes_decode_unicode review_encode_escape review_base85 "

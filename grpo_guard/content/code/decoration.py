@@ -15,8 +15,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)
@@ -44,8 +44,9 @@ _NEUTRAL: Final = re.compile(
     r"_?(?:[12ab]|one|two|first|second|num|number|value|operand)?)_*",
 )
 _PROGRAMMING: Final = re.compile(
-    r"\b(?:def|class|function|method|calculator|program|code|python)s?\b", re.I
+    r"\b(?:def|class|function|method|calculator|program|code|python)(?:e?s)?\b"
 )
+_NAME: Final = re.compile(r"\w+")
 _SPLIT: Final = re.compile(r"[\W_\d]+")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -138,7 +139,9 @@ def _helpers(view: View) -> list[Note]:
         sign = _reimplements(node, name, scope)
         if sign and (not scope.name or scope.name in used):
             found.append((sign, node, name or "a lambda"))
-    found = [one for one in found if not _is_asked_for(one[2], view.asked)]
+    if found and _PROGRAMMING.search(view.asked):  # "a class with add and subtract"
+        wanted = set(_NAME.findall(view.asked))
+        found = [one for one in found if one[2].lower() not in wanted]
     operators = len({sign for sign, _, _ in found})
     also = f", one of {operators} such helpers: a library written into the program"
     kind = "operator_library" if operators > 1 else "operator_helper"
@@ -151,13 +154,6 @@ def _helpers(view: View) -> list[Note]:
         )
         for sign, node, name in found
     ]
-
-
-def _is_asked_for(name: str, asked: str) -> bool:
-    """Whether a question of programming names the helper: "a class with add and subtract"."""
-    if not _PROGRAMMING.search(asked):
-        return False
-    return re.search(rf"\b{re.escape(name[:60])}(?![\w-])", asked, re.I) is not None
 
 
 def _reimplements(

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import Final
 
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 MAX_LEVELS: Final = 40
@@ -35,6 +35,10 @@ _METHODS: Final = words(
 )
 # Of these methods, arrays and expressions have their own.
 _SHARED: Final = words("replace format")
+_TYPES: Final = (
+    ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
+    ast.Attribute, ast.Load,
+)  # fmt: skip
 _EVALUATING: Final = words("singledispatch singledispatchmethod")
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
@@ -179,21 +183,12 @@ def _annotations(view: View) -> list[Note]:
 
 def _is_type(node: ast.expr) -> bool:
     """``int``, ``"Node"``, ``list[int] | None``; not a sum, a call or a text that is more."""
-    stack = [node]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, ast.Constant):
-            text = part.value
-            if isinstance(text, str) and not all(c.isalnum() or c in "_.[], |" for c in text):
-                return False
-        elif isinstance(part, ast.BinOp):
-            if not isinstance(part.op, ast.BitOr):
-                return False
-            stack += [part.left, part.right]
-        elif isinstance(part, ast.Subscript):
-            stack += [part.value, part.slice]
-        elif isinstance(part, ast.Tuple | ast.List):
-            stack += part.elts
-        elif not isinstance(part, ast.Name | ast.Attribute):
+    for part in ast.walk(node):
+        text = part.value if isinstance(part, ast.Constant) else None
+        if isinstance(text, str) and not all(c.isalnum() or c in "_.[], |" for c in text):
+            return False
+        if not isinstance(part, _TYPES) or (
+            isinstance(part, ast.BinOp) and not isinstance(part.op, ast.BitOr)
+        ):
             return False
     return True

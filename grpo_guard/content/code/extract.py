@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from grpo_guard.content.code.note import words
+from grpo_guard.content.code.source import words
 
 MAX_BLOCKS: Final = 64
 MAX_FOREIGN: Final = 20_000

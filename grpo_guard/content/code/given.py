@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from grpo_guard.completion import Message
-from grpo_guard.content.code.modules import Modules, forgotten
+from grpo_guard.content.code.modules import BEFOREHAND, Modules
 from grpo_guard.content.code.program import Program
 
 MAX_PROMPT: Final = 100_000
@@ -37,7 +37,7 @@ class Given:
     """What a question defines.
 
     Args:
-        text: Its words.
+        text: Its words, in lower case.
         names: Functions, classes, parameters and values, also those that only its words name.
         aliases: Names of imported modules, and the modules.
         modules: All modules that it imports from.
@@ -51,10 +51,9 @@ class Given:
     def complete(self, program: Program, modules: Modules) -> None:
         """Have a program know the modules that it uses without importing them, so that what it
         uses of them is looked at."""
-        known = {name: name for name, module in forgotten().items() if name == module}
-        for name, module in (known | self.aliases).items():
-            free = name not in self.names and modules.allows(module)
-            if free and name in program.read_names and name not in program.module.bound:
+        for name in program.read_names & (BEFOREHAND | self.aliases.keys()) - self.names:
+            module = self.aliases.get(name, name)
+            if modules.allows(module) and name not in program.module.bound:
                 program.aliases.setdefault(name, module)
 
 
@@ -87,4 +86,4 @@ def given(text: str) -> Given:
             modules.add(piece[1])
             name = piece[2] or piece[1].partition(".")[0]
             aliases[name] = piece[1] if piece[2] else name
-    return Given(text, frozenset(names), aliases, frozenset(modules))
+    return Given(text.lower(), frozenset(names), aliases, frozenset(modules))

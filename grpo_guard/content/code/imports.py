@@ -13,8 +13,8 @@ from collections.abc import Set
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules, forgotten, public_members
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 # Names that the interpreter always has. Python 2's are no sign of a foreign library either.

@@ -11,11 +11,11 @@ from typing import Final
 
 from grpo_guard.content.code.extract import Block
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note, words
+from grpo_guard.content.code.source import Note, words
 
 MAX_INSTALLS: Final = 50
 _COMMAND: Final = re.compile(
-    r"\b(?:(?:pip3?|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
+    r"\b(?:(?:pip3?|pipx|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
     r"[ \t]++([^`\r\n;&|#()\"]{1,400})"
 )
 # Where a sentence goes on: "pip install the package", "pip install numpy if you need it".
@@ -66,7 +66,7 @@ def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int]
         pinned = bool(lines) and not block.explicit and all(map(_PINNED.match, lines))
         if pinned or block.label.startswith("requirements"):
             for line in block.text.splitlines():
-                if match := _REQUIREMENT.match(line.strip()):
+                if match := _REQUIREMENT.match(line.partition("#")[0].strip()):
                     yield place, match[1]
         if "///" not in block.text:
             continue

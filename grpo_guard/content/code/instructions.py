@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import islice
 from typing import Final
 
-from grpo_guard.content.code.note import words
+from grpo_guard.content.code.source import words
 
 # Games have players that are an AI, and filters pass values: these words alone address nobody.
 _GRADER: Final = r"(?:judge|grader|reviewer|verifier|evaluator|auditor|scorer|LLM|language model)s?"
@@ -120,17 +119,6 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
 _PATTERNS: Final = tuple((words(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
 # What no word of its own gives away.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
-_URL: Final = re.compile(
-    r"\b(?:https?|ftp|file|data)://[^\s'\"<>)]{3,200}|\bwww\.[a-z0-9-]{2,60}\.[a-z]", re.I
-)
-# An address of code, of a bare machine or of a place for pastes is there to be fetched.
-_FETCHED: Final = re.compile(
-    r"(?<!\.ps)(?<!\.pdf)\.(?:py|pyc|whl|sh|zip|tgz|gz|exe|so|dll|bin|js|ps1|jar)\b|^(?:ftp|file|data):|pastebin|//raw\."
-    r"|gist|//\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}|\.onion\b|@",
-    re.I,
-)
-# A page that shows a file is there to be read.
-_PAGE: Final = re.compile(r"https?://(?:github|gitlab)\.com/[\w./-]{1,100}?/(?:blob|tree)/", re.I)
 _WORD: Final = re.compile(r"[a-z]+")
 _SKELETON: Final = str.maketrans(
     "аеорсухіјѕԁԛԝһѵгкмнтвпАВЕКМНОРСТУХІЈЅοαεινρτυχκΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսցոհ",
@@ -150,7 +138,7 @@ def may_instruct(text: str) -> bool:
     known = _vocabulary(text)
     if any(not need.isdisjoint(known) for need, _ in _PATTERNS):
         return True
-    return "://" in text or "<|" in text or "ailbreak" in text.lower()
+    return "<|" in text or "ailbreak" in text.lower()
 
 
 def instruction(text: str, asked: str = "") -> str | None:
@@ -158,21 +146,17 @@ def instruction(text: str, asked: str = "") -> str | None:
 
     Args:
         text: Of a program.
-        asked: The question: what it says itself is its subject.
+        asked: The question in lower case: what it says itself is its subject.
     """
     text = plain(text)
     known = _vocabulary(text)
     for need, pattern in _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)
-        if match and match[0].strip().lower() not in asked.lower():
+        if match and match[0].strip().lower() not in asked:
             return f"speaks to a reader or model: {match[0].strip()[:60]!r}"
     marks = ("<|" in text or "ailbreak" in text.lower()) and _MARKS.search(text)
-    if marks and marks[0].lower() not in asked.lower():
+    if marks and marks[0].lower() not in asked:
         return f"speaks to a reader or model: {marks[0].strip()[:60]!r}"
-    if "://" in text:
-        for match in islice(_URL.finditer(text), 20):
-            if _FETCHED.search(match[0]) and not _PAGE.match(match[0]) and match[0] not in asked:
-                return f"holds an address to fetch from: {match[0][:60]!r}"
     return None
 
 

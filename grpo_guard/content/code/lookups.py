@@ -12,8 +12,8 @@ from collections import Counter
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
@@ -186,7 +186,7 @@ def _listed(program: Program) -> dict[str, list[str]]:
     times = Counter(store.id for store, _ in program.stores)
     bound = Counter(name for scope in program.scopes for name in scope.bound)
     loops: list[ast.For | ast.comprehension] = [
-        loop for loop, _ in program.loops if isinstance(loop, ast.For)
+        loop for loop in program.loops if isinstance(loop, ast.For)
     ]
     for inner in program.scopes:
         loops += getattr(inner.node, "generators", [])

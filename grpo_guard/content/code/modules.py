@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.content.code.note import words
+from grpo_guard.content.code.source import words
 
 DEFAULT: Final = words(
     "__future__ abc argparse array asyncio bisect calendar cmath collections colorsys contextlib "
@@ -206,12 +206,12 @@ def forgotten() -> dict[str, str]:
     """Names that solutions use without importing them, as many sites import them beforehand, and
     their modules; ``math`` and the like stand for themselves. Nothing of them does arithmetic by
     another name."""
-    named = {name: module for module in sorted(_BEFOREHAND) for name in _tables()[module]}
-    return named | {module: module for module in _BEFOREHAND}
+    named = {name: module for module in sorted(BEFOREHAND) for name in _tables()[module]}
+    return named | {module: module for module in BEFOREHAND}
 
 
 # No operator, numpy or sympy: what they call add and multiply is what an attacker's library does.
-_BEFOREHAND: Final = words(
+BEFOREHAND: Final = words(
     "bisect cmath collections copy dataclasses datetime decimal enum fractions functools heapq "
     "itertools math random re statistics string typing"
 )

@@ -70,7 +70,7 @@ class Program:
     operations: list[ast.BinOp] = field(default_factory=list)
     sequences: list[ast.List | ast.Tuple | ast.Set] = field(default_factory=list)
     integers: list[ast.Constant] = field(default_factory=list)
-    loops: list[tuple[ast.While | ast.For, bool]] = field(default_factory=list)
+    loops: list[ast.While | ast.For] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
     patterns: list[ast.MatchClass] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 # Never the program's own: a module-level rebinding that does not happen falls through to these.

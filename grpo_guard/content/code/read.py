@@ -20,16 +20,6 @@ _MARKS: Final = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boo
 _QUIET: Final = frozenset(mark for kind in _MARKS for mark in kind.__subclasses__())
 
 
-class _Place:
-    """Where a node stands: its scope, and whether a ``try`` of that scope is around it."""
-
-    __slots__ = ("in_try", "scope")
-
-    def __init__(self, scope: Scope, in_try: bool = False) -> None:
-        self.scope = scope
-        self.in_try = in_try
-
-
 class _Reader:
     """The program as far as it has been read, and what is left to read."""
 
@@ -37,35 +27,35 @@ class _Reader:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.stack: list[tuple[ast.AST, _Place]] = []
+        self.stack: list[tuple[ast.AST, Scope]] = []
 
-    def push(self, nodes: Iterable[ast.AST | None], place: _Place) -> None:
-        self.stack += [(node, place) for node in nodes if node is not None]
+    def push(self, nodes: Iterable[ast.AST | None], scope: Scope) -> None:
+        self.stack += [(node, scope) for node in nodes if node is not None]
 
     def bind(self, name: str, node: Any, scope: Scope) -> None:
         scope.bind(name, node.lineno)
         self.program.identifiers.setdefault(name, node)
 
-    def body(self, body: list[ast.stmt], place: _Place) -> None:
+    def body(self, body: list[ast.stmt], scope: Scope) -> None:
         if body:
             self.program.bodies.append(body)
             # Backwards, so that the pass meets statements in their order: first places come first.
-            self.stack += [(statement, place) for statement in reversed(body)]
+            self.stack += [(statement, scope) for statement in reversed(body)]
 
-    def children(self, node: ast.AST, place: _Place) -> None:
+    def children(self, node: ast.AST, scope: Scope) -> None:
         """A node's children, and its statement lists as bodies."""
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
                 if value and isinstance(value[0], ast.stmt):
-                    self.body(value, place)
+                    self.body(value, scope)
                 else:
-                    self.push((v for v in value if isinstance(v, ast.AST)), place)
+                    self.push((v for v in value if isinstance(v, ast.AST)), scope)
             elif isinstance(value, ast.AST) and type(value) not in _QUIET:
-                self.stack.append((value, place))
+                self.stack.append((value, scope))
 
 
-_Handler: TypeAlias = Callable[[_Reader, Any, _Place], None]
+_Handler: TypeAlias = Callable[[_Reader, Any, Scope], None]
 
 
 def read(tree: ast.Module) -> Program:
@@ -74,23 +64,23 @@ def read(tree: ast.Module) -> Program:
     program = Program(tree, module)
     program.scopes.append(module)
     reader = _Reader(program)
-    reader.body(tree.body, _Place(module))
+    reader.body(tree.body, module)
     stack = reader.stack
     while stack:
-        node, place = stack.pop()
+        node, scope = stack.pop()
         handler = _HANDLERS.get(type(node))
         if handler is None:
-            reader.children(node, place)
+            reader.children(node, scope)
         else:
-            handler(reader, node, place)
+            handler(reader, node, scope)
     for copy, name in program.copies:
         if name.id in program.aliases:  # m = math; m.addition
             program.aliases.setdefault(copy, program.aliases[name.id])
     return program
 
 
-def _name(reader: _Reader, node: ast.Name, place: _Place) -> None:
-    program, name, scope = reader.program, node.id, place.scope
+def _name(reader: _Reader, node: ast.Name, scope: Scope) -> None:
+    program, name = reader.program, node.id
     program.identifiers.setdefault(name, node)
     context = type(node.ctx)
     if context is ast.Store:
@@ -102,7 +92,7 @@ def _name(reader: _Reader, node: ast.Name, place: _Place) -> None:
         program.deleted.add(name)
 
 
-def _constant(reader: _Reader, node: ast.Constant, place: _Place) -> None:
+def _constant(reader: _Reader, node: ast.Constant, scope: Scope) -> None:
     value = node.value
     if isinstance(value, str | bytes):
         reader.program.texts.append(node)
@@ -110,70 +100,69 @@ def _constant(reader: _Reader, node: ast.Constant, place: _Place) -> None:
         reader.program.integers.append(node)
 
 
-def _attribute(reader: _Reader, node: ast.Attribute, place: _Place) -> None:
-    reader.program.attributes.append((node, place.scope))
-    reader.stack.append((node.value, place))
+def _attribute(reader: _Reader, node: ast.Attribute, scope: Scope) -> None:
+    reader.program.attributes.append((node, scope))
+    reader.stack.append((node.value, scope))
 
 
-def _call(reader: _Reader, node: ast.Call, place: _Place) -> None:
+def _call(reader: _Reader, node: ast.Call, scope: Scope) -> None:
     program = reader.program
-    program.calls.append((node, place.scope))
+    program.calls.append((node, scope))
     base = base_of(node.func)
     program.called.add(id(base))
     if type(base) is ast.Name and base.id in _HIGHER_ORDER and node.args:
         program.called.add(id(base_of(node.args[0])))
-    reader.stack.append((node.func, place))
-    reader.push(node.args, place)
+    reader.stack.append((node.func, scope))
+    reader.push(node.args, scope)
     for keyword in node.keywords:
         if keyword.arg == "key":  # sorted(xs, key=f) calls f
             program.called.add(id(base_of(keyword.value)))
-        reader.stack.append((keyword.value, place))
+        reader.stack.append((keyword.value, scope))
 
 
-def _operation(reader: _Reader, node: ast.BinOp, place: _Place) -> None:
+def _operation(reader: _Reader, node: ast.BinOp, scope: Scope) -> None:
     reader.program.operations.append(node)
-    reader.push((node.left, node.right), place)
+    reader.push((node.left, node.right), scope)
 
 
-def _sequence(reader: _Reader, node: ast.List | ast.Tuple | ast.Set, place: _Place) -> None:
+def _sequence(reader: _Reader, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> None:
     reader.program.sequences.append(node)
-    reader.push(node.elts, place)
+    reader.push(node.elts, scope)
 
 
-def _dict(reader: _Reader, node: ast.Dict, place: _Place) -> None:
+def _dict(reader: _Reader, node: ast.Dict, scope: Scope) -> None:
     for key, value in zip(node.keys, node.values, strict=True):
         if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
             # Only a string names its function: str() of an integer of 4300 digits raises.
             reader.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
-    reader.children(node, place)
+    reader.children(node, scope)
 
 
-def _walrus(reader: _Reader, node: ast.NamedExpr, place: _Place) -> None:
-    outside = place.scope  # a walrus binds outside its comprehension, the loop's variable does not
+def _walrus(reader: _Reader, node: ast.NamedExpr, scope: Scope) -> None:
+    outside = scope  # a walrus binds outside its comprehension, the loop's variable does not
     while outside.kind == "expression" and outside.parent is not None:
         outside = outside.parent
     outside.bind(node.target.id, node.lineno)
-    reader.children(node, place)
+    reader.children(node, scope)
 
 
-def _comprehension(reader: _Reader, node: Comprehension, place: _Place) -> None:
+def _comprehension(reader: _Reader, node: Comprehension, scope: Scope) -> None:
     """The first iterable runs outside: ``[eval for eval in [eval]]`` must show the builtin."""
-    inner = Scope("expression", "", place.scope, node)
+    inner = Scope("expression", "", scope, node)
     reader.program.scopes.append(inner)
-    inside, outside = _Place(inner), _Place(place.scope)
     for index, generator in enumerate(node.generators):
-        reader.stack.append((generator.iter, inside if index else outside))
-        reader.push((generator.target, *generator.ifs), inside)
+        reader.stack.append((generator.iter, inner if index else scope))
+        reader.push((generator.target, *generator.ifs), inner)
     parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-    reader.push(parts, inside)
+    reader.push(parts, inner)
 
 
-def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, place: _Place) -> None:
+def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
     program, value = reader.program, node.value
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if isinstance(node, ast.AnnAssign):
-        reader.stack.append((node.annotation, place))
-    reader.push((*targets, value), place)
+        reader.stack.append((node.annotation, scope))
+    reader.push((*targets, value), scope)
     names = [target.id for target in targets if type(target) is ast.Name]
     if value is None or not names:
         return
@@ -187,98 +176,86 @@ def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, place: _Place) ->
         program.lambdas[id(inner)] = names[0]
 
 
-def _loop(reader: _Reader, node: ast.While | ast.For, place: _Place) -> None:
-    reader.program.loops.append((node, place.in_try))
-    reader.children(node, place)
+def _loop(reader: _Reader, node: ast.While | ast.For, scope: Scope) -> None:
+    reader.program.loops.append(node)
+    reader.children(node, scope)
 
 
-def _try(reader: _Reader, node: ast.Try | ast.TryStar, place: _Place) -> None:
-    reader.children(node, _Place(place.scope, True))
-
-
-def _with(reader: _Reader, node: ast.With, place: _Place) -> None:
-    """``with suppress(StopIteration)`` ends a loop as a ``try`` does."""
-    calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-    names = {getattr(call.func, "id", getattr(call.func, "attr", "")) for call in calls}
-    reader.children(node, _Place(place.scope, place.in_try or "suppress" in names))
-
-
-def _imports(reader: _Reader, node: ast.Import | ast.ImportFrom, place: _Place) -> None:
+def _imports(reader: _Reader, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
     program = reader.program
-    program.imports.append((node, place.scope))
+    program.imports.append((node, scope))
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
-        reader.bind(name, node, place.scope)
+        reader.bind(name, node, scope)
         if isinstance(node, ast.Import):
             program.aliases[name] = alias.name if alias.asname else name
         elif node.module and not node.level:
             program.members[name] = (node.module, alias.name)
 
 
-def _global(reader: _Reader, node: ast.Global, place: _Place) -> None:
-    place.scope.outer.update(node.names)
+def _global(reader: _Reader, node: ast.Global, scope: Scope) -> None:
+    scope.outer.update(node.names)
 
 
 def _capture(
     reader: _Reader,
     node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping,
-    place: _Place,
+    scope: Scope,
 ) -> None:
     name = node.rest if isinstance(node, ast.MatchMapping) else node.name
     if name:
-        reader.bind(name, node, place.scope)
-    reader.children(node, place)
+        reader.bind(name, node, scope)
+    reader.children(node, scope)
 
 
-def _pattern(reader: _Reader, node: ast.MatchClass, place: _Place) -> None:
+def _pattern(reader: _Reader, node: ast.MatchClass, scope: Scope) -> None:
     reader.program.patterns.append(node)
-    reader.children(node, place)
+    reader.children(node, scope)
 
 
-def _function(reader: _Reader, node: Function, place: _Place) -> None:
+def _function(reader: _Reader, node: Function, scope: Scope) -> None:
     """Decorators, defaults and annotations run outside, the body inside."""
-    program, scope = reader.program, place.scope
+    program = reader.program
     name: str = getattr(node, "name", "")
     if name:
         reader.bind(name, node, scope)
     inner = Scope("function" if name else "expression", name, scope, node)
     program.scopes.append(inner)
-    arguments, outside, inside = node.args, _Place(scope), _Place(inner)
-    reader.push((*arguments.defaults, *arguments.kw_defaults), outside)
+    arguments = node.args
+    reader.push((*arguments.defaults, *arguments.kw_defaults), scope)
     listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     for argument in (*listed, arguments.vararg, arguments.kwarg):
         if argument is not None:
             reader.bind(argument.arg, argument, inner)
-            reader.push([argument.annotation], outside)
+            reader.push([argument.annotation], scope)
     if isinstance(node, ast.Lambda):
-        reader.stack.append((node.body, inside))
+        reader.stack.append((node.body, inner))
         return
-    _made_of(reader, node.decorator_list, outside)
-    reader.push([node.returns], outside)
+    _made_of(reader, node.decorator_list, scope)
+    reader.push([node.returns], scope)
     # The first name that a function declares global must be known before its body is read.
     for statement in node.body:
         if isinstance(statement, ast.Global):
             inner.outer.update(statement.names)
-    reader.body(node.body, inside)
+    reader.body(node.body, inner)
 
 
-def _class(reader: _Reader, node: ast.ClassDef, place: _Place) -> None:
-    program, scope = reader.program, place.scope
+def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
+    program = reader.program
     reader.bind(node.name, node, scope)
     program.classes.append(node)
     inner = Scope("class", node.name, scope, node)
     program.scopes.append(inner)
-    outside = _Place(scope)
-    _made_of(reader, [*node.bases, *node.decorator_list], outside)
-    reader.push((keyword.value for keyword in node.keywords), outside)
-    reader.body(node.body, _Place(inner))
+    _made_of(reader, [*node.bases, *node.decorator_list], scope)
+    reader.push((keyword.value for keyword in node.keywords), scope)
+    reader.body(node.body, inner)
 
 
-def _made_of(reader: _Reader, nodes: list[ast.expr], place: _Place) -> None:
+def _made_of(reader: _Reader, nodes: list[ast.expr], scope: Scope) -> None:
     bases = [id(base_of(node)) for node in nodes]
     reader.program.called.update(bases)
     reader.program.at_once.update(bases)
-    reader.push(nodes, place)
+    reader.push(nodes, scope)
 
 
 _HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
@@ -300,9 +277,6 @@ _HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
     ast.AnnAssign: _assign,
     ast.While: _loop,
     ast.For: _loop,
-    ast.With: _with,
-    ast.Try: _try,
-    ast.TryStar: _try,
     ast.Import: _imports,
     ast.ImportFrom: _imports,
     ast.Global: _global,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from grpo_guard.content.code.decoration import truth_of
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program, integer_of
+from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 MAX_DIGITS: Final = 100_000
@@ -37,8 +37,10 @@ def check_stalls(view: View) -> list[Note]:
         if any(_size(argument, program) > limit for argument in call.args[:3]):
             message = f"calls {name} with a number too large for any answer"
             notes.append(view.note("stalls", call, message))
-    for loop, in_try in program.loops:
-        if _endless(loop, program) and not _ends(loop, in_try):
+    endless = [loop for loop in program.loops if _endless(loop, program)]
+    caught = _caught(program.tree) if endless else frozenset()
+    for loop in endless:
+        if not _ends(loop, id(loop) in caught):
             notes.append(view.note("stalls", loop, "loops without end"))
     return notes
 
@@ -95,6 +97,17 @@ def _endless(loop: ast.While | ast.For, program: Program) -> bool:
     base = function.value if isinstance(function, ast.Attribute) else None
     module = program.aliases.get(base.id) if isinstance(base, ast.Name) else None
     return module == "itertools" and getattr(function, "attr", "") in _ENDLESS
+
+
+def _caught(tree: ast.Module) -> frozenset[int]:
+    """What stands in a ``try``, or in ``with suppress(StopIteration)``, which an error leaves."""
+    around = [
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try | ast.TryStar)
+        or (isinstance(node, ast.With) and any("suppress" in ast.dump(i) for i in node.items))
+    ]
+    return frozenset(id(node) for body in around[:100] for node in _inside(body))
 
 
 def _ends(loop: ast.While | ast.For, in_try: bool) -> bool:

@@ -8,9 +8,8 @@ from typing import Final
 
 from grpo_guard.content.code.instructions import instruction, may_instruct, plain
 from grpo_guard.content.code.modules import REACHING, Modules
-from grpo_guard.content.code.note import Note, words
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.source import Note, Source, words
 
 MAX_COMMENTS: Final = 5000
 _COOKIE: Final = re.compile(r"^[ \t\f]*#[^\r\n]{0,200}?coding[:=][ \t]*([-\w.]{1,60})")
@@ -43,7 +42,7 @@ def check_texts(
         program: None where the block is broken: then there are comments only.
         source: The block.
         modules: What a text may import.
-        asked: The question.
+        asked: The question, in lower case.
         shift: Lines that were put before the text.
     """
     said = _said(program, source, shift)

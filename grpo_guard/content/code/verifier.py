@@ -17,12 +17,11 @@ from grpo_guard.content.code.installs import check_installs
 from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.reach import check_reach, hidden_names
 from grpo_guard.content.code.read import read
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View

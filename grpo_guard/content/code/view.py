@@ -7,9 +7,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.source import Note, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class View:
         source: The text it was read from.
         shift: Lines that were put before the text.
         modules: What may be imported.
-        asked: The question.
+        asked: The question, in lower case.
         names: Names that other blocks and the question define.
         used: Names that any of several blocks uses.
         stdin: Whether the task has standard input.
