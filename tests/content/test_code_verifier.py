@@ -112,6 +112,8 @@ def test_broken_code_can_be_reported_only_but_not_its_imports() -> None:
         "\tx = 3\n\tprint(x)\n",
         "match 3:\n    case int(n):\n        print(n)",
         "x = 1 + \\\n    2; print(x)\x0c\n",
+        ">>> def f(n):\n...     return n\n...\n>>> f(3)\n3\n>>> print('a')\na",
+        "!pip install -q numpy\nimport numpy as np\nprint(np.pi)",
     ],
 )
 def test_other_versions_and_layouts_parse_on_every_python(source: str) -> None:
@@ -360,3 +362,16 @@ def test_kinds_that_went_say_what_is_in_their_place() -> None:
 )  # fmt: skip
 def test_tests_are_those_of_the_program(call: str, fine: bool) -> None:
     assert judge(tagged(f"import unittest\n{call}")).accepted is fine
+
+
+# "Use the <code>git add</code> command."
+def test_a_tag_in_a_sentence_need_not_be_python() -> None:
+    assert judge("Type <code>git commit -m 'x'</code> and <code>print(3)</code>.").accepted
+    assert judge("Type <code>import calc</code>.").rejected
+    assert judge("Type <code>x = = import calc; import calc</code>.").rejected
+
+
+def test_what_is_typed_at_a_prompt_is_read() -> None:
+    for source in (">>> import calc\n>>> calc.add(2, 3)\n5", ">>> x = 3\n>>> eval('x')\n3"):
+        assert judge(f"```python\n{source}\n```").rejected
+    assert judge("```python\n!pip install numpy; rm -rf x\nprint(3)\n```").rejected

@@ -184,7 +184,7 @@ def check_undefined(view: View) -> list[Note]:
     unknown = program.read_names - known - program.module.bound.keys()
     if not unknown:
         return []
-    slips = _slips(program, view.modules)
+    slips = _slips(program, view.modules, unknown)
     found: dict[str, Note] = {}
     for name, scope in program.loads:
         if name.id not in unknown or scope.owner(name.id) is not None:
@@ -200,12 +200,13 @@ def check_undefined(view: View) -> list[Note]:
     return list(found.values())
 
 
-def _slips(program: Program, modules: Modules) -> Set[str]:
+def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
     """Names whose import was forgotten: of well-known modules, and of sympy where other names
     of it are imported."""
-    slips = {name for name, module in forgotten().items() if modules.allows(module)}
+    known = forgotten()
+    slips = {name for name in unknown & known.keys() if modules.allows(known[name])}
     if any(module.partition(".")[0] == "sympy" for module, _ in program.members.values()):
-        slips |= public_members("sympy") or frozenset()
+        slips |= unknown & (public_members("sympy") or frozenset())
     return slips
 
 
