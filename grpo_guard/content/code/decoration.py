@@ -143,15 +143,12 @@ def _helpers(view: View) -> list[Note]:
         wanted = set(_NAME.findall(view.asked))
         found = [one for one in found if one[2].lower() not in wanted]
     operators = len({sign for sign, _, _ in found})
-    also = f", one of {operators} such helpers: a library written into the program"
-    kind = "operator_library" if operators > 1 else "operator_helper"
+    kind, also = "operator_helper", ""
+    if operators > 1 and "calculator" not in view.asked:
+        kind = "operator_library"
+        also = f", one of {operators} such helpers: a library written into the program"
     return [
-        view.note(
-            kind,
-            node,
-            f"{name[:60]} only does what the operator {sign} does"
-            + (also if operators > 1 else ""),
-        )
+        view.note(kind, node, f"{name[:60]} only does what the operator {sign} does{also}")
         for sign, node, name in found
     ]
 
