@@ -45,9 +45,8 @@ class _Looks:
         """The text of a literal, or of a name that stands for one; None for any other."""
         if isinstance(node, ast.Name):
             node = self.constants.get(node.id, node)
-        return (
-            node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-        )
+        value = node.value if isinstance(node, ast.Constant) else None
+        return value if isinstance(value, str) else None
 
 
 def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
@@ -198,7 +197,8 @@ def _listed(program: Program) -> dict[str, list[str]]:
         values = [e.value for e in over.elts if isinstance(e, ast.Constant)]
         texts = [value for value in values if isinstance(value, str)]
         name = loop.target.id if isinstance(loop.target, ast.Name) else ""
-        if times[name] == bound[name] == 1 and len(texts) == len(over.elts):
+        once = times[name] == bound[name] == 1 and name not in program.deleted
+        if once and len(texts) == len(over.elts):
             found[name] = texts
     return found
 

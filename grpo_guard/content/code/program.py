@@ -112,7 +112,8 @@ class Program:
             return {}
         times = Counter(name.id for name, _ in self.stores)
         bound = Counter(name for scope in self.scopes for name in scope.bound)
-        return {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
+        once = {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
+        return {n: v for n, v in once.items() if n not in self.deleted}
 
     @cached_property
     def certain(self) -> dict[str, int]:

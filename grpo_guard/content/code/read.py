@@ -205,6 +205,8 @@ def _capture(
     name = node.rest if isinstance(node, ast.MatchMapping) else node.name
     if name:
         reader.bind(name, node, scope)
+        # What a pattern captures is no literal, and need not be there.
+        reader.program.deleted.add(name)
     reader.children(node, scope)
 
 
