@@ -12,7 +12,7 @@ import re
 from collections.abc import Set
 from typing import Final
 
-from grpo_guard.content.code.modules import Modules, forgotten, public_members
+from grpo_guard.content.code.modules import BEFOREHAND, Modules, forgotten, public_members
 from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
@@ -132,6 +132,8 @@ def _passed_on(view: View) -> list[Note]:
     for name, scope in program.loads:
         module = program.aliases.get(name.id)
         used = id(name) in bases or id(name) in program.called
+        # A forgotten import is undefined, and its name may be meant for anything.
+        used = used or (name.id in BEFOREHAND and scope.owner(name.id) is None)
         if module is None or used or _rebound(scope, name.id, program):
             continue
         if module not in _WHOLE:

@@ -76,7 +76,7 @@ class Program:
     classes: list[ast.ClassDef] = field(default_factory=list)
     bodies: list[list[ast.stmt]] = field(default_factory=list)
     called: set[int] = field(default_factory=set)
-    # What runs where it is defined: decorators and the classes that a class is made of.
+    # Modules of decorators, and of the classes that a class is made of.
     at_once: set[int] = field(default_factory=set)
     identifiers: dict[str, ast.AST] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)

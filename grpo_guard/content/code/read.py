@@ -254,9 +254,12 @@ def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
 
 
 def _made_of(reader: _Reader, nodes: list[ast.expr], scope: Scope) -> None:
-    bases = [id(base_of(node)) for node in nodes]
-    reader.program.called.update(bases)
-    reader.program.at_once.update(bases)
+    for node in nodes:
+        base = base_of(node)
+        reader.program.called.add(id(base))
+        # @calc.traced is an import; the @memo of a function that was cut out is a name it lost.
+        if isinstance(node.func if isinstance(node, ast.Call) else node, ast.Attribute):
+            reader.program.at_once.add(id(base))
     reader.push(nodes, scope)
 
 
