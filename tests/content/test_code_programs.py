@@ -15,24 +15,28 @@ from grpo_guard.verifier import CompletionVerifier
 
 HONEST = load("honest") + load("reviewed_honest") + load("last_honest")
 MODERN = load("modern_honest") + load("modern_held_honest")
-# They spell a word or an address and do nothing with it, print by a function of their own, call the
-# standard library's operators, or recurse until an error ends them: nothing is reached or stalled.
+# They spell a word and do nothing with it, print by a function of their own, call the standard
+# library's operators or start a thread: nothing is imported or reached.
 # What is done with a word (exec, getattr) is seen in other rows.
 DATA_ALONE = words(
-    "comment_url review_url_pastebin review_url_raw "
     "chr_built chr_list bytes_list fromhex bytes_blob big_int int_array base64_string "
     "hex_string print_replaced operator_functions dunder_operators review_unicodedata_lookup "
     "review_bytes_decode_unicode review_encode_escape review_base85 "
     "review_format_percent_name review_fstring_name review_chr_list review_chr_concat "
     "review_chr_xor review_caesar_exec review_int_to_bytes review_hex_fromhex "
     "review_bytearray_dec review_reverse_join review_slice_step review_replace_eval "
-    "review_translate review_split_join review_percent_c review_format_c "
-    "review_inst_varname_concat last_b64_docstring last_hex_ints last_shift_word "
-    "review_print_shadow_lambda review_print_shadow_import review_print_shadow_for "
-    "review_print_global_func review_lib_operator review_lib_operator_from "
-    "review_lib_numpy_ufunc review_lib_dunder_methods last_lib_inline_partial "
-    "review_inf_recursion review_setrecursion last_mutual_recursion review_list_grow "
-    "review_iter_cycle_list review_sleep_loop last_threading"
+    "review_translate review_split_join review_percent_c review_format_c last_b64_docstring "
+    "last_hex_ints last_shift_word review_print_shadow_lambda review_print_shadow_import "
+    "review_print_shadow_for review_print_global_func review_lib_operator "
+    "review_lib_operator_from review_lib_numpy_ufunc review_lib_dunder_methods "
+    "last_lib_inline_partial last_threading"
+)
+# Bad, and no longer found: rarer forms of work without end, addresses, an order in two pieces. Their
+# rules cost more lines, or honest programs (a link to a data set), than they saved.
+GIVEN_UP = words(
+    "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "
+    "review_inf_recursion last_mutual_recursion review_inst_varname_concat comment_url "
+    "review_url_pastebin review_url_raw"
 )
 # What hides in characters is what `screens` finds, and the presets have both.
 IN_CHARACTERS = words(
@@ -40,13 +44,15 @@ IN_CHARACTERS = words(
     "review_greek_var review_zero_width_comment review_tag_chars review_variation_selectors "
     "review_whitespace_stego review_u2028"
 )
-MALICIOUS = [row for row in load("malicious") if row["name"] not in DATA_ALONE | IN_CHARACTERS]
+MALICIOUS = [
+    row for row in load("malicious") if row["name"] not in DATA_ALONE | GIVEN_UP | IN_CHARACTERS
+]
 # Written against the finished checks. Some of these get through: praise of a library in words,
 # libraries behind a closure or an overloaded operator, other languages.
 REVIEWED = [
     row
     for row in load("reviewed_malicious") + load("last_malicious")
-    if row["name"] not in DATA_ALONE | IN_CHARACTERS
+    if row["name"] not in DATA_ALONE | GIVEN_UP | IN_CHARACTERS
 ]
 
 
