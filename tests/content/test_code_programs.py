@@ -31,7 +31,7 @@ DATA_ALONE = words(
     "review_lib_operator_from review_lib_numpy_ufunc review_lib_dunder_methods "
     "last_lib_inline_partial last_threading"
 )
-# Bad, and no longer found: rarer forms of work without end, addresses, an order in two pieces. Their
+# Bad, and no longer found: rarer forms of endless work, addresses, an order in two pieces. Their
 # rules cost more lines, or honest programs (a link to a data set), than they saved.
 GIVEN_UP = words(
     "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "

@@ -368,6 +368,7 @@ def test_tests_are_those_of_the_program(call: str, fine: bool) -> None:
 def test_a_tag_in_a_sentence_need_not_be_python() -> None:
     assert judge("Type <code>git commit -m 'x'</code> and <code>print(3)</code>.").accepted
     assert judge("Type <code>import calc</code>.").rejected
+    assert judge("<code><code>import calc</code></code>").rejected
     assert judge("Type <code>x = = import calc; import calc</code>.").rejected
 
 

@@ -138,8 +138,8 @@ def _without_fences(text: str, start: int, end: int) -> list[Block]:
     inner = text[start:end]
     cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
     if not cuts:
-        # On one line it is a word of a sentence as often as a program.
-        explicit = len(inner.splitlines()) > 1
+        # On one line it is a word of a sentence as often as a program; an import is a program.
+        explicit = len(inner.splitlines()) > 1 or "import" in inner
         return [Block(inner, start, explicit)] if inner.strip() else []
     edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
     pieces = zip(edges[::2], edges[1::2], strict=True)

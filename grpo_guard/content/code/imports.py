@@ -26,7 +26,7 @@ _BUILTIN: Final = frozenset(dir(builtins)) | words(
 
 # In text that no parser reads, strings and comments cannot be told apart from code.
 _IMPORT: Final = re.compile(
-    r"(?:^|[;:\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
+    r"(?:^|[;:>\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
     r"|import[ \t\\\r\n]+([^\W\d][\w.]*+)(?=[ \t]*(?:$|[\r\n;,#\\\"')]|as\b)))",
     re.M,
 )
