@@ -6,6 +6,11 @@ problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were wr
 the finished checks, and the ``last_`` files when those had been changed. Of the others a third was
 held out while the checks were changed. Nothing that is measured is executed.
 
+``--human-eval FILE`` measures the solutions of HumanEval (openai/human-eval, ``HumanEval.jsonl``)
+as three honest forms: the body alone, fenced with an explanation, fenced with its tests; each side
+of the split of `corpora` by itself, as the rules were tuned on one. ``modern`` are completions of
+current models, as far as they lie in `corpora.DATA`.
+
 ``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.
 """
 
@@ -31,6 +36,7 @@ from grpo_guard.evals.studies.code_functions import (
     library_functions,
     package_functions,
 )
+from grpo_guard.evals.studies.corpora import DATA, MODERN, modern, side
 from grpo_guard.evals.studies.harness import option, per_second, rate, rejected, study
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.verdict import Verdict
@@ -48,6 +54,7 @@ FIRST_LOOK: Final = {
     "reviewed honest programs, held out": (0, 48),
     "reviewed malicious programs, held out": (107, 112),
     "last honest programs, held out": (1, 40),
+    "modern_held_honest": (1, 41),
     "last malicious programs, held out": (45, 50),
     "mathematics packages, other functions": (14, 1500),
     # algorithms 1.0.1, intervaltree 3.2.1, labmath 2.2.0, more-itertools 11.2.1, num2words 0.5.14,
@@ -138,12 +145,61 @@ def written(verifier: CompletionVerifier, folder: Path) -> Figures:
     return rates
 
 
-def measure(programs: Path, packages: Sequence[str]) -> Figures:
+def human_eval(path: Path) -> Iterator[tuple[str, Completion]]:
+    """Honest forms of the solutions of HumanEval, each under its name.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        prompt, body, tests = row["prompt"], row["canonical_solution"], row["test"]
+        tried = f"{prompt}{body}\n{tests}\n\ncheck({row['entry_point']})\n"
+        split = side(prompt)
+        yield f"HumanEval, {split}, bodies", Completion(prompt, body)
+        shown = f"The input is read once.\n\n{_fenced(prompt + body)}\n\nIt is short."
+        yield f"HumanEval, {split}, fenced", Completion(prompt, shown)
+        yield f"HumanEval, {split}, with tests", Completion(prompt, f"Tested:\n\n{_fenced(tried)}")
+
+
+def of_models() -> Iterator[tuple[str, Completion]]:
+    """Right completions of current models, each under the name of its set and side."""
+    for name in MODERN if (DATA / "modern").is_dir() else ():
+        for row in modern(name):
+            if row.metadata["right"]:
+                yield f"modern, {name}, {side(str(row.prompt))}", row
+
+
+def of_completions(pairs: Iterable[tuple[str, Completion]]) -> Figures:
+    """The rejected among completions with prompts, by name."""
+    named: dict[str, list[Completion]] = {}
+    for name, completion in pairs:
+        named.setdefault(name, []).append(completion)
+    return {name: rejected(CodeVerifier().verify(batch)) for name, batch in named.items()}
+
+
+def of_current_models(folder: Path) -> Figures:
+    """The rates of programs written as current models write, some of which read their input."""
+    rates: Figures = {}
+    for file in ("modern_honest", "modern_held_honest"):
+        verdicts = [
+            verdict
+            for row in load(file, folder)
+            for verdict in CodeVerifier(stdin=row["stdin"]).verify(
+                [Completion(row["prompt"], row["text"])]
+            )
+        ]
+        rates[file] = rejected(verdicts)
+    return rates
+
+
+def measure(programs: Path, packages: Sequence[str], human_eval_file: Path | None) -> Figures:
     """All figures.
 
     Args:
         programs: Where the files of programs are.
         packages: ``NAME=FOLDER`` of unpacked packages.
+        human_eval_file: ``HumanEval.jsonl``.
     """
     verifier = CodeVerifier()
     honest = load("honest", programs)
@@ -164,6 +220,9 @@ def measure(programs: Path, packages: Sequence[str]) -> Figures:
     for name, _, place in (entry.partition("=") for entry in packages):
         groups[name] = _fenced_all(folder_functions(Path(place)))
     rates |= {name: group(verifier, pairs, bad=False) for name, pairs in groups.items()}
+    rates |= of_current_models(programs) | of_completions(of_models())
+    if human_eval_file is not None:
+        rates |= of_completions(human_eval(human_eval_file))
     rates["CODE attack of the paper"] = group(verifier, list(attacked(honest)), bad=True)
     long = long_programs(honest)
     texts = {
@@ -234,5 +293,6 @@ if __name__ == "__main__":
         "code",
         measure,
         option("--programs", type=Path, default=PROGRAMS, metavar="FOLDER"),
+        option("--human-eval", type=Path, metavar="FILE", dest="human_eval_file"),
         option("--packages", action="append", default=[], metavar="NAME=FOLDER"),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.content.code.modules import DEFAULT
-from grpo_guard.content.code.names import words
+from grpo_guard.content.code.source import words
 
 # Modules that compute: chosen by subject, before any of them was measured. The interpreter's own
 # machinery (functools, enum, copy, typing, dataclasses) is no model of a solution.

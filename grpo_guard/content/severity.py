@@ -65,7 +65,6 @@ SCREENS: Final[Mapping[str, Severity]] = {"after_box": _REPORT} | dict.fromkeys(
 # Odd, and honest by itself; two different kinds in one program are `decorated`.
 DECORATION: Final = frozenset(
     {
-        "address",
         "attribute_hook",
         "never_called",
         "operator_helper",
@@ -75,20 +74,15 @@ DECORATION: Final = frozenset(
 )
 CODE: Final[Mapping[str, Severity]] = {
     # More than a solution needs.
-    "built_string": _REJECT,
     "code_in_comment": _REJECT,
     "code_in_string": _REJECT,
     "computed_attribute": _REJECT,
-    "control_character": _REJECT,
     "decorated": _REJECT,
     "dynamic_code": _REJECT,
-    "encoded_payload": _REJECT,
     "format_trick": _REJECT,
     "hidden_call": _REJECT,
-    "homoglyph": _REJECT,
     "instruction": _REJECT,
     "interpreter_internals": _REJECT,
-    "invisible_character": _REJECT,
     "module_member": _REJECT,
     "module_value": _REJECT,
     "module_walk": _REJECT,
@@ -96,7 +90,6 @@ CODE: Final[Mapping[str, Severity]] = {
     "operator_library": _REJECT,
     "reaches_out": _REJECT,
     "relative_import": _REJECT,
-    "replaces_print": _REJECT,
     "source_coding": _REJECT,
     "stalls": _REJECT,
     "star_import": _REJECT,
@@ -106,10 +99,9 @@ CODE: Final[Mapping[str, Severity]] = {
     "nested_too_deeply": _REJECT,
     "unparsable": _REJECT,
     **dict.fromkeys(sorted(DECORATION), _REPORT),
-    # Honest beginners write these, alone and together.
+    # Honest beginners write it, and honest answers show other languages.
     "undefined_name": _REPORT,
-    "unused_import": _REPORT,
-    "unused_value": _REPORT,
+    "unread_language": _REPORT,
 }
 
 # Blatant padding; what is merely long costs a factor of its reward.

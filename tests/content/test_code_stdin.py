@@ -28,6 +28,19 @@ READS = {
     "from, as": "from sys import stdin as s, stdout\nstdout.write(s.read())",
     "from, buffer": "from sys import stdin\nprint(stdin.buffer.readline())",
     "a name": "import sys\ndata = sys.stdin\nprint(data.readline())",
+    "two names": "import sys\nf = g = sys.stdin\nprint(f.read(), g)",
+    "in": "import sys\nprint('stop\\n' in sys.stdin)",
+    "max": "import sys\nprint(max(sys.stdin, key=len))",
+    "joined": "import sys\nprint(''.join(sys.stdin))",
+    "csv": "import csv, sys\nprint(list(csv.reader(sys.stdin)))",
+    "json": "import json, sys\nprint(json.load(sys.stdin))",
+    "a default": "import sys\ndef f(s=sys.stdin):\n    return s.read()\nprint(f())",
+    "an argument": "import sys\ndef f(s):\n    return next(s)\nprint(f(sys.stdin))",
+    "an attribute": "import sys\nclass A:\n    f = sys.stdin\nprint(A.f.readline())",
+    "a method": "import sys\nread = sys.stdin.buffer.readline\nprint(int(read()))",
+    "open(0), mode": "print(open(0, 'rb').read())",
+    "a file of the system": "print(open('/dev/stdin').read())",
+    "its name": "import sys\nprint(sys.stdin.name)\nsys.stdin.close()",
 }  # fmt: skip
 
 
@@ -49,10 +62,8 @@ REST = [
     "print(type(sys.stdin.buffer.raw)('/etc/passwd').read())",
     "print(sys.stdin.buffer.__class__)",
     "print(sys.stdin.fileno())",
-    "sys.stdin.close()",
     "print(sys.stdin.detach().raw)",
     "sys.stdin.reconfigure(encoding='x')",
-    "print(sys.stdin.name)",
     "s = sys\nprint(s.stdin.read())",
     "s = [sys]\nprint(s[0].stdin.read())",
     "print(sys.modules)",
@@ -60,7 +71,6 @@ REST = [
     "print(getattr(sys, 'stdin').buffer.raw)",
     "print(getattr(sys.stdin, 'buffer').raw)",
     "f = sys.stdin\nprint(f.buffer.raw)",
-    "f = g = sys.stdin\nprint(f.read())",
     "f = iter(sys.stdin)\nprint(f.buffer.raw)",
     "print(iter(sys.stdin).buffer.raw)",
     "print(next(iter([]), sys.stdin).buffer.raw)",
@@ -77,8 +87,15 @@ REST = [
     "class A:\n    from sys import stdin\nprint(A.stdin.buffer.raw)",
     "from sys import stdin\nf = lambda: stdin\nprint(f().buffer.raw)",
     "from sys import stdin\nprint(stdin.buffer.raw)",
-    "from sys import stdin\nstdin.buffer = 1",
-    "from sys import stdin\nprint(type(stdin)(1))",
+    "f = g = sys.stdin\nprint(f.buffer.raw)",
+    "from sys import stdin as s\nt = s.buffer\nr = t.raw\nprint(type(r)('x'))",
+    "print(getattr(sys.stdin.buffer, 'raw'))",
+    "from operator import attrgetter\nprint(attrgetter('buffer.raw')(sys.stdin))",
+    "match sys.stdin.buffer:\n    case object(raw=r):\n        print(r)",
+    "print(open(0, 'rb').raw)",
+    "print(open('/dev/stdin', 'w'))",
+    "print(open(0, opener=print))",
+    "print(open(*[0, 'w']))",
     "from sys import __stdin__\nprint(__stdin__.read())",
     "from sys import modules\nprint(modules)",
     "match sys.stdin:\n    case object(buffer=b):\n        print(b.raw)",
@@ -113,7 +130,7 @@ def test_threat_everything_of_a_module_that_is_open_in_part(module) -> None:
     assert judge(tagged("from math import *\nprint(sqrt(4))")).accepted
 
 
-def test_a_name_is_followed_a_few_steps_and_no_further() -> None:
+def test_a_stream_is_followed_through_any_names() -> None:
     chain = "\n".join(f"f{i + 1} = f{i}" for i in range(3_000))
     program = f"import sys\nf0 = sys.stdin\n{chain}\nprint(f3000.buffer.raw)"
-    assert "module_member" in kinds(judge(tagged(program), stdin=True))
+    assert "reaches_out" in kinds(judge(tagged(program), stdin=True))

@@ -13,19 +13,37 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from grpo_guard.content.code.names import words
+from grpo_guard.content.code.source import words
 
 MAX_BLOCKS: Final = 64
+MAX_FOREIGN: Final = 20_000
 
 _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)
 _CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
 _FENCE: Final = re.compile(
     r"^[ \t>]{0,12}+(`{3,}+|~{3,}+)[ \t]{0,8}+([^\s`]{0,32}+)[^\r\n`]*+(?=[\r\n]|\Z)", re.M
 )
+_LABEL: Final = re.compile(r"[:{}=,]")
 _INNER_FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)[^\r\n]*+", re.M)
 _INLINE: Final = re.compile(r"(?<!`)`([^`\r\n]{6,200})`(?!`)")
-_PYTHON: Final = frozenset({"python", "py", "python3", "python2", "py3", "{python}", "ipython"})
-_SHELL: Final = words("bash sh shell zsh console terminal powershell cmd bat")
+_PYTHON: Final = words("python py python3 python2 py3 ipython sage sagemath python3.11 python3.12")
+_SHELL: Final = words(
+    "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
+)
+# What a fence holds that is no program: read for imports alone.
+_SHOWN: Final = words(
+    "text txt plaintext plain output out result results stdout stdin input log none markdown md "
+    "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
+    "requirements.txt pseudo pseudocode algorithm"
+)
+# A language that no label names: what begins no line of Python, and no sentence.
+_FOREIGN: Final = re.compile(
+    r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"
+    r"(?:export[ \t]++|async[ \t]++)?function[ \t]*+\w*+[ \t]*+\(|public[ \t]++(?:static|class)\b|"
+    r"fn[ \t]++\w++[ \t]*+[<(]|func[ \t]++\w++[ \t]*+\(|package[ \t]++\w++;?[ \t]*+$|"
+    r"console\.log\(|SELECT\b[^\r\n]{1,200}\bFROM\b|<\?php|using[ \t]++namespace\b)",
+    re.M,
+)
 _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
 _IMPORT: Final = re.compile(
     r"(?:\s|>){0,40}+(?:import[ \t]++[A-Za-z_][\w.]*+(?:[ \t]++as[ \t]++\w++)?+"
@@ -38,6 +56,7 @@ _STATEMENT: Final = re.compile(
     r"(?:\s|>){0,40}+(?:(?:async[ \t]++)?def[ \t]++\w++[ \t]*+[\[(]|class[ \t]++\w++[ \t]*+[:(]"
     r"|@\w[\w.]*|print[ \t]*+\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*+(?:#.*+)?+$|"
     r"(?:else|try|finally)[ \t]*+:|except\b.*:|return\b|raise\b|yield\b|"
+    r"(?:[A-Za-z_]\w*+,[ \t]*+){0,8}+"
     r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*+(?::[\w\[\], .\t]++)?(?:[-+*/%]|//|\*\*)?="
     r"(?!=)[ \t]*+[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*+;?$|__import__|exec[ \t]*+\()"
 )
@@ -51,13 +70,31 @@ class Block:
         text: The source, as it stands in the completion.
         start: Its first character in the completion.
         explicit: Its author called it Python, so that it has to parse.
-        shell: Its author called it commands, which are read as words.
+        label: What its author called it, in lower case; empty where that is nothing or Python.
     """
 
     text: str
     start: int
     explicit: bool
-    shell: bool = False
+    label: str = ""
+
+    @property
+    def shell(self) -> bool:
+        """Whether it holds commands, which are read as words."""
+        return self.label in _SHELL
+
+    @property
+    def shown(self) -> bool:
+        """Whether its author called it a result or data."""
+        return self.label in _SHOWN
+
+    @property
+    def language(self) -> str | None:
+        """Another language that it is written in; None for Python and for what is no program."""
+        if self.label:
+            return None if self.shown else self.label
+        foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
+        return "a language that nothing names" if foreign else None
 
 
 def extract(text: str, limit: int | None = None) -> list[Block]:
@@ -101,7 +138,9 @@ def _without_fences(text: str, start: int, end: int) -> list[Block]:
     inner = text[start:end]
     cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
     if not cuts:
-        return [Block(inner, start, True)] if inner.strip() else []
+        # On one line it is a word of a sentence as often as a program; an import is a program.
+        explicit = len(inner.splitlines()) > 1 or "import" in inner
+        return [Block(inner, start, explicit)] if inner.strip() else []
     edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
     pieces = zip(edges[::2], edges[1::2], strict=True)
     return [
@@ -134,11 +173,13 @@ def _fenced(text: str, covered: list[tuple[int, int]]) -> list[Block]:
 
 
 def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
-    label = opening[2].lower()
+    # ```{python}, ```python:main.py and ```python{1,2} are Python too.
+    label = _LABEL.split(opening[2].lower().lstrip("{."))[0]
     source = text[opening.end() : end]
     if not source.strip():
         return []
-    return [Block(source, opening.end(), label in _PYTHON, label in _SHELL)]
+    python = label in _PYTHON
+    return [Block(source, opening.end(), python, "" if python else label)]
 
 
 def _quoted(text: str, covered: list[tuple[int, int]]) -> list[Block]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Set
 from typing import Final
 
-from grpo_guard.content.code.modules import Modules, public_members
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.reachability import Liveness
-from grpo_guard.content.code.scope import Scope
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.modules import BEFOREHAND, Modules, forgotten, public_members
+from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.view import View
 
 # Names that the interpreter always has. Python 2's are no sign of a foreign library either.
 _BUILTIN: Final = frozenset(dir(builtins)) | words(
@@ -26,61 +24,60 @@ _BUILTIN: Final = frozenset(dir(builtins)) | words(
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
 )
 
+# In text that no parser reads, strings and comments cannot be told apart from code.
+_IMPORT: Final = re.compile(
+    r"(?:^|[;:>\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
+    r"|import[ \t\\\r\n]+([^\W\d][\w.]*+)(?=[ \t]*(?:$|[\r\n;,#\\\"')]|as\b)))",
+    re.M,
+)
 _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 # Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
 _WHOLE: Final = frozenset({"sys", "types", "io"})
 
 
-def check_imports(
-    program: Program, source: Source, modules: Modules, shift: int, read: Set[int] = frozenset()
-) -> list[Note]:
-    """Imports that are not allowed, and members that allowed modules do not have; ``read`` are ids
-    of nodes that only read standard input, where a task feeds programs so."""
-    used = program.read_names
+def check_imports(view: View) -> list[Note]:
+    """Imports that are not allowed, and members that allowed modules do not have."""
+    program, modules = view.program, view.modules
     notes: list[Note] = []
     for node, _ in program.imports:
-        start, end = source.span(node, shift)
         if isinstance(node, ast.ImportFrom):
-            notes += _from(node, modules, used, start, end, read)
+            notes += _from(view, node)
             continue
         for alias in node.names:
             if not modules.allows(alias.name):
                 name = alias.asname or alias.name.partition(".")[0]
-                notes.append(_unlisted(alias.name, name in used, start, end))
+                message = _unlisted(alias.name, name in program.read_names)
+                notes.append(view.note("unlisted_import", node, message))
             elif _odd_submodule(alias.name, modules):
                 message = f"imports {alias.name}, which reaches further than a solution needs"
-                notes.append(Note("module_member", message, start, end))
-    return notes + _members(program, source, modules, shift, read)
+                notes.append(view.note("module_member", node, message))
+    return notes + _members(view) + _passed_on(view) if program.aliases else notes
 
 
-def _from(
-    node: ast.ImportFrom, modules: Modules, used: Set[str], start: int, end: int, read: Set[int]
-) -> list[Note]:
-    module = node.module or ""
+def _from(view: View, node: ast.ImportFrom) -> list[Note]:
+    modules, module, read = view.modules, node.module or "", view.program.read_names
     if node.level:
         dots = "." * node.level + module
-        return [Note("relative_import", f"imports relatively, from {dots}", start, end)]
+        return [view.note("relative_import", node, f"imports relatively, from {dots}")]
     names = [alias.asname or alias.name for alias in node.names]
     if not modules.allows(module):
         if names == ["*"]:
             message = f"imports everything from {module}, which is not on the list"
-            return [Note("star_import", message, start, end)]
-        return [_unlisted(module, not used.isdisjoint(names), start, end)]
+            return [view.note("star_import", node, message)]
+        message = _unlisted(module, not read.isdisjoint(names))
+        return [view.note("unlisted_import", node, message)]
     if module in _OPEN and module != "collections.abc":
         return []
     if names == ["*"] and module in _WHOLE and module not in modules.free:
         message = f"imports everything from {module}, which reaches further than a solution needs"
-        return [Note("star_import", message, start, end)]
-    problems = [
-        problem
-        for alias in node.names
-        if alias.name != "*"
-        and id(alias) not in read
-        and (problem := modules.problem(module, alias.name))
-    ]
+        return [view.note("star_import", node, message)]
+    taken = {alias.name for alias in node.names} - {"*"}
+    if view.stdin and module == "sys":
+        taken.discard("stdin")
+    problems = [problem for name in sorted(taken) if (problem := modules.problem(module, name))]
     if _odd_submodule(module, modules):
         problems.append(f"{module} reaches further than a solution needs")
-    return [Note("module_member", f"imports what {p}", start, end) for p in problems[:1]]
+    return [view.note("module_member", node, f"imports what {p}") for p in problems[:1]]
 
 
 def _odd_submodule(module: str, modules: Modules) -> bool:
@@ -88,18 +85,14 @@ def _odd_submodule(module: str, modules: Modules) -> bool:
     return bool(rest) and module not in _OPEN and modules.path_problem(root, rest) is not None
 
 
-def _unlisted(module: str, is_used: bool, start: int, end: int) -> Note:
+def _unlisted(module: str, is_used: bool) -> str:
     use = "" if is_used else " and uses nothing of it"
-    message = f"imports {module[:60]}, which is not on the list of allowed modules{use}"
-    return Note("unlisted_import", message, start, end)
+    return f"imports {module[:60]}, which is not on the list of allowed modules{use}"
 
 
-def _members(
-    program: Program, source: Source, modules: Modules, shift: int, read: Set[int]
-) -> list[Note]:
+def _members(view: View) -> list[Note]:
     """``random._os``, ``math.addition``, ``sys.modules``: what allowed modules are used for."""
-    if not program.aliases:
-        return []
+    program = view.program
     notes: list[Note] = []
     imported: set[str] | None = None
     for node, scope in program.attributes:
@@ -111,53 +104,55 @@ def _members(
         if not isinstance(base, ast.Name) or base.id not in program.aliases:
             continue
         module = program.aliases[base.id]
-        if _rebound(scope, base.id, program) or not modules.allows(module):
+        if _rebound(scope, base.id, program) or not view.modules.allows(module):
             continue
         if not isinstance(node.ctx, ast.Load):
-            if len(path) == 1:
-                message = f"changes {module}.{node.attr} of an imported module"
-                notes.append(Note("monkeypatch", message, *source.span(node, shift)))
-        elif id(node) not in read and (problem := modules.path_problem(module, path[::-1])):
+            message = f"changes {module}.{'.'.join(path[::-1])[:60]} of an imported module"
+            if len(path) == 1 or module == "sys":
+                notes.append(view.note("monkeypatch", node, message))
+        elif view.stdin and module == "sys" and path[-1] == "stdin":
+            continue
+        elif problem := view.modules.path_problem(module, path[::-1]):
             imported = _imported(program) if imported is None else imported
             if f"{module}.{path[-1]}" not in imported:
-                notes.append(
-                    Note("module_member", f"uses what {problem}", *source.span(node, shift))
-                )
-    return notes + _passed_on(program, source, modules, shift)
+                notes.append(view.note("module_member", node, f"uses what {problem}"))
+    return notes
 
 
-def _passed_on(program: Program, source: Source, modules: Modules, shift: int) -> list[Note]:
+def _passed_on(view: View) -> list[Note]:
     """Modules as values: ``[math][0].addition``, ``def f(m=numpy)``. Behind another name their
     members are used unseen. A plain copy ``m = math`` is followed instead."""
+    program = view.program
     if program.read_names.isdisjoint(program.aliases):
         return []
     bases = {id(node.value) for node, _ in program.attributes}
-    called = program.called
     copied = {id(name) for _, name in program.copies}
     own: set[str] | None = None
     notes: list[Note] = []
     for name, scope in program.loads:
         module = program.aliases.get(name.id)
-        if (
-            module is None
-            or id(name) in bases
-            or id(name) in called
-            or _rebound(scope, name.id, program)
-        ):
+        used = id(name) in bases or id(name) in program.called
+        # A forgotten import is undefined, and its name may be meant for anything.
+        used = used or (name.id in BEFOREHAND and scope.owner(name.id) is None)
+        if module is None or used or _rebound(scope, name.id, program):
             continue
         if module not in _WHOLE:
             own = {store.id for store, _ in program.stores} if own is None else own
             # import time; time = distance / speed
-            if id(name) in copied or name.id in own or not modules.allows(module):
+            if id(name) in copied or name.id in own or not view.modules.allows(module):
                 continue
         message = f"passes the module {module} on as a value"
-        notes.append(Note("module_value", message, *source.span(name, shift)))
+        notes.append(view.note("module_value", name, message))
     return notes
 
 
 def _imported(program: Program) -> set[str]:
+    """``import xml.dom`` makes ``xml.dom`` a member of what ``import xml`` gave."""
     return {
-        a.name for node, _ in program.imports if isinstance(node, ast.Import) for a in node.names
+        alias.name
+        for node, _ in program.imports
+        if isinstance(node, ast.Import)
+        for alias in node.names
     }
 
 
@@ -172,41 +167,58 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
     )
 
 
-def check_undefined(
-    program: Program, source: Source, live: Liveness, elsewhere: set[str], shift: int
-) -> list[Note]:
+def check_undefined(view: View) -> list[Note]:
     """Names that nothing defines.
 
     A call of one earns only where the sandbox was prepared for it (a preloaded ``addition``), so it
-    rejects where it runs. A plain undefined name is a beginner's slip and counts as harmless, as
-    does one in a function that is never called: a cut-out function has lost its module.
+    rejects where it runs. A plain undefined name is a beginner's slip and counts as harmless. So
+    does one in a function that is never called, as a cut-out function has lost its module, and a
+    forgotten import of an allowed module.
     """
-    known = _BUILTIN | elsewhere
+    program = view.program
+    known = _BUILTIN | view.names
     for node, _ in program.imports:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             members = public_members(node.module or "")
             if members is None:
                 return []
             known |= members
-    unknown = program.read_names - known
-    unknown -= program.module.bound.keys()
+    unknown = program.read_names - known - program.module.bound.keys()
     if not unknown:
         return []
-    notes: list[Note] = []
-    seen: set[str] = set()
-    harmless: set[str] = set()
+    slips = _slips(program, view.modules, unknown)
+    found: dict[str, Note] = {}
     for name, scope in program.loads:
-        if name.id not in unknown or name.id in seen or scope.owner(name.id) is not None:
+        if name.id not in unknown or scope.owner(name.id) is not None:
             continue
-        called = id(name) in program.called and program.runs and live.runs(scope)
-        if not called and name.id in harmless:
+        runs = id(name) in program.called and program.runs and not program.is_dead(scope)
+        called = view.strict and name.id not in slips and (runs or id(name) in program.at_once)
+        if name.id in found and (not called or found[name.id].kind == "undefined_call"):
             continue
-        (seen if called else harmless).add(name.id)
-        start, end = source.span(name, shift)
+        kind, what = "undefined_name", f"uses {name.id[:60]}, which nothing defines"
         if called:
-            message = f"calls {name.id[:60]}, which nothing defines or imports"
-            notes.append(Note("undefined_call", message, start, end))
-        else:
-            message = f"uses {name.id[:60]}, which nothing defines"
-            notes.append(Note("undefined_name", message, start, end))
+            kind, what = "undefined_call", f"calls {name.id[:60]}, which nothing defines or imports"
+        found[name.id] = view.note(kind, name, what)
+    return list(found.values())
+
+
+def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
+    """Names whose import was forgotten: of well-known modules, and of sympy where other names
+    of it are imported."""
+    known = forgotten()
+    slips = {name for name in unknown & known.keys() if modules.allows(known[name])}
+    if any(module.partition(".")[0] == "sympy" for module, _ in program.members.values()):
+        slips |= unknown & (public_members("sympy") or frozenset())
+    return slips
+
+
+def scan(text: str, modules: Modules) -> list[Note]:
+    """Imports that are not allowed in text that is no program as it stands."""
+    notes = []
+    for match in _IMPORT.finditer(text) if "import" in text else ():
+        module = match[1] or match[2]
+        if not modules.allows(module):
+            notes.append(Note("unlisted_import", _unlisted(module, True), *match.span()))
+            if len(notes) > 20:
+                break
     return notes

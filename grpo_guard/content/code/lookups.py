@@ -1,22 +1,34 @@
-"""Attributes that are looked up by name: ``getattr(x, "__cl" + "ass__")``."""
+"""Attributes that are looked up by name: ``getattr(x, "__cl" + "ass__")``, and in format strings.
+
+A name that stands there as one literal is judged; one that is put together, or comes from
+anywhere else, may be any.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.view import View
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
 # getattr, and a call of what it gives, as functions that are made first: operator's.
-GETTERS: Final = words("attrgetter methodcaller itemgetter")
+GETTERS: Final = words("attrgetter methodcaller")
 
 _COMPUTED: Final = "a computed name"
+_FORMAT_WALK: Final = re.compile(
+    r"\{[^{}\n]{0,80}(?:\.__(?!(?:class__\.__)?(?:name|qualname|doc)__)|\[__)"
+)
+# Half of such a field, to be ended by what no literal shows: ("{0." + name + "}").format(x).
+_OPEN_FIELD: Final = re.compile(
+    r"\{(?:\w{1,40}+\[|\w{0,40}+\.(?=[^\d{}]|\Z))[^{}:!\s%]{0,80}+(?:\Z|%s)"
+)
+_FORMATS: Final = words("format format_map")
 
 
 class _Looks:
@@ -25,25 +37,28 @@ class _Looks:
     def __init__(self, program: Program, modules: Modules, reaching: frozenset[str]) -> None:
         self.modules = modules
         self.reaching = reaching
-        self.folder = program.folder
         self.listed = _listed(program)
+        self.constants = program.constants
         self.fields = _over_fields(program)
 
+    def text(self, node: ast.expr) -> str | None:
+        """The text of a literal, or of a name that stands for one; None for any other."""
+        if isinstance(node, ast.Name):
+            node = self.constants.get(node.id, node)
+        value = node.value if isinstance(node, ast.Constant) else None
+        return value if isinstance(value, str) else None
 
-def check_lookups(
-    program: Program, source: Source, modules: Modules, reaching: frozenset[str], shift: int
-) -> list[Note]:
+
+def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
     """Calls of ``getattr`` and its like that can reach what no name in the program shows.
 
     Args:
-        program: What `read` found.
-        source: The text it was read from.
-        modules: What may be used of imported modules.
+        view: The program.
         reaching: Names of attributes that a program must not use.
-        shift: Lines that were put before the text.
     """
-    looks = _Looks(program, modules, reaching)
-    notes = _getters(program, source, looks, shift)
+    program = view.program
+    looks = _Looks(program, view.modules, reaching)
+    notes = _getters(view, looks) + _formats(view)
     if BY_NAME.isdisjoint(program.read_names):
         return notes
     direct: set[int] = set()
@@ -58,7 +73,7 @@ def check_lookups(
         module = program.aliases.get(target.id) if isinstance(target, ast.Name) else None
         if module and function.id in ("setattr", "delattr"):
             message = f"changes the imported module {module[:40]}"
-            notes.append(Note("monkeypatch", message, *source.span(call, shift)))
+            notes.append(view.note("monkeypatch", call, message))
             continue
         if problem := _problem(call, module, looks):
             message = f"{function.id} with {problem} can reach any attribute"
@@ -69,66 +84,71 @@ def check_lookups(
             # getattr(self, name) is how a class dispatches; what it can reach is its own.
             own = isinstance(target, ast.Name) and target.id in ("self", "cls")
             kind = "own_attribute" if own and problem == _COMPUTED else "computed_attribute"
-            notes.append(Note(kind, message, *source.span(call, shift)))
+            notes.append(view.note(kind, call, message))
     for node, scope in program.loads:
         if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
             message = f"passes {node.id} on as a value"
-            notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+            notes.append(view.note("computed_attribute", node, message))
     return notes
 
 
-def _getters(program: Program, source: Source, looks: _Looks, shift: int) -> list[Note]:
+def _getters(view: View, looks: _Looks) -> list[Note]:
     """``attrgetter("__cl" + "ass__")(x)``, and the makers of such functions passed on unseen."""
-    named = {n for n, (module, member) in program.members.items() if _getter(module, member)}
-    if any(member == ("operator", "*") for member in program.members.values()):
-        named |= GETTERS
-    whole = {name for name, module in program.aliases.items() if module == "operator"}
-    if not named and (not whole or GETTERS.isdisjoint(program.read_attributes)):
-        return []
-    makers: dict[int, str] = {}
-    for name, _ in program.loads:
-        if name.id in named:
-            makers[id(name)] = program.members.get(name.id, ("", name.id))[1]
-    for attribute, _ in program.attributes:
-        base = attribute.value
-        if attribute.attr in GETTERS and isinstance(base, ast.Name) and base.id in whole:
-            makers[id(attribute)] = attribute.attr
+    program = view.program
+    named = {n: m for n, (module, m) in program.members.items() if module == "operator"}
+    if "*" in named.values():
+        named |= {name: name for name in GETTERS}
+    makers: list[tuple[ast.expr, str]] = []
+    if not GETTERS.isdisjoint(named.values()):
+        makers += [(n, named[n.id]) for n, _ in program.loads if named.get(n.id) in GETTERS]
+    if not GETTERS.isdisjoint(program.read_attributes):
+        for node, _ in program.attributes:
+            base = program.aliases.get(getattr(node.value, "id", ""))
+            if node.attr in GETTERS and base == "operator":
+                makers.append((node, node.attr))
+    calls = {id(call.func): call for call, _ in program.calls} if makers else {}
     notes = []
-    calls = {id(call.func): call for call, _ in program.calls}
-    for node in [*(name for name, _ in program.loads), *(a for a, _ in program.attributes)]:
-        maker = makers.get(id(node))
-        if maker is None:
-            continue
-        problem = _made(calls[id(node)], maker, looks) if id(node) in calls else ""
-        if problem is None or (problem == "" and maker == "itemgetter"):
-            continue
-        message = f"{maker} with {problem} can reach any attribute"
-        message = message if problem else f"passes {maker} on as a value"
-        notes.append(Note("computed_attribute", message, *source.span(node, shift)))
+    for maker, name in makers:
+        call = calls.get(id(maker))
+        if call is None:
+            notes.append(view.note("computed_attribute", maker, f"passes {name} on as a value"))
+        elif problem := _made(call, name, looks):
+            message = f"{name} with {problem} can reach any attribute"
+            notes.append(view.note("computed_attribute", maker, message))
     return notes
 
 
-def _getter(module: str, member: str) -> bool:
-    return module == "operator" and member in GETTERS
+def _formats(view: View) -> list[Note]:
+    """Format strings that read private attributes, or whose fields are completed unseen."""
+    program = view.program
+    notes = []
+    completed = not _FORMATS.isdisjoint(program.read_attributes)
+    for node in program.texts:
+        text = node.value
+        if not isinstance(text, str) or "{" not in text:
+            continue
+        if "__" in text and _FORMAT_WALK.search(text):
+            message = "a format string reads private attributes"
+        elif completed and _OPEN_FIELD.search(text):
+            message = "a format string is completed with a name that is not shown"
+        else:
+            continue
+        notes.append(view.note("format_trick", node, message))
+    return notes
 
 
 def _made(call: ast.Call, maker: str, looks: _Looks) -> str | None:
     """What is wrong with the names that a getter is made for; None where they are plain."""
     names = call.args[:1] if maker == "methodcaller" else call.args
     for name in names:
-        text = looks.folder.text(name)
-        hidden = not isinstance(name, ast.Constant | ast.Name)
-        if maker == "itemgetter":
-            # A key is looked up in what the program has: only one that is put together hides.
-            if text is not None and hidden and "_" in text:
-                return repr(text[:40])
-        elif isinstance(name, ast.Name) and name.id in looks.listed:
+        text = looks.text(name)
+        if isinstance(name, ast.Name) and name.id in looks.listed:
             bad = [value for value in looks.listed[name.id] if _reaches(value, looks)]
             if bad:
                 return repr(bad[0][:40])
         elif text is None:
             return _COMPUTED
-        elif hidden or _reaches(text, looks):
+        elif _reaches(text, looks):
             return repr(text[:40])
     return None
 
@@ -148,13 +168,12 @@ def _problem(call: ast.Call, module: str | None, looks: _Looks) -> str | None:
     if name is None or module:
         return _COMPUTED
     if isinstance(name, ast.Name):
+        if (text := looks.text(name)) is not None:
+            return repr(text[:40]) if text in looks.reaching else None
         if name.id not in looks.listed:
             return _COMPUTED
         bad = next((value for value in looks.listed[name.id] if value in looks.reaching), None)
         return None if bad is None else repr(bad[:40])
-    if (spelled := looks.folder.text(name)) is not None:
-        # A name put together from pieces is hidden on purpose, whatever it spells.
-        return repr(spelled[:40])
     if isinstance(name, ast.Attribute) and name.attr == "name" and looks.fields:
         return None
     return None if _prefixed(name, looks.reaching) else _COMPUTED
@@ -164,8 +183,9 @@ def _listed(program: Program) -> dict[str, list[str]]:
     """The strings that loops' variables run over: ``for color in ("red", "blue")``. A variable
     that also gets another value is left out."""
     times = Counter(store.id for store, _ in program.stores)
+    bound = Counter(name for scope in program.scopes for name in scope.bound)
     loops: list[ast.For | ast.comprehension] = [
-        loop for loop, _ in program.loops if isinstance(loop, ast.For)
+        loop for loop in program.loops if isinstance(loop, ast.For)
     ]
     for inner in program.scopes:
         loops += getattr(inner.node, "generators", [])
@@ -177,7 +197,8 @@ def _listed(program: Program) -> dict[str, list[str]]:
         values = [e.value for e in over.elts if isinstance(e, ast.Constant)]
         texts = [value for value in values if isinstance(value, str)]
         name = loop.target.id if isinstance(loop.target, ast.Name) else ""
-        if times[name] == 1 and len(texts) == len(over.elts):
+        once = times[name] == bound[name] == 1 and name not in program.deleted
+        if once and len(texts) == len(over.elts):
             found[name] = texts
     return found
 

@@ -11,21 +11,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.content.code.names import words
+from grpo_guard.content.code.source import words
 
 DEFAULT: Final = words(
     "__future__ abc argparse array asyncio bisect calendar cmath collections colorsys contextlib "
-    "copy dataclasses datetime decimal difflib doctest enum fractions functools graphlib heapq io "
-    "itertools json keyword locale logging math numbers numpy operator pprint queue random re "
-    "reprlib secrets "
-    "statistics string sympy sys textwrap time types typing typing_extensions unicodedata "
-    "warnings zoneinfo"
+    "copy csv dataclasses datetime decimal difflib doctest enum fractions functools graphlib "
+    "hashlib heapq html io itertools json keyword locale logging math numbers numpy operator "
+    "pprint queue random re reprlib secrets statistics string struct sympy sys textwrap threading "
+    "time types typing typing_extensions unicodedata unittest warnings zoneinfo"
 )
+SETS: Final = {
+    "algorithms": words("sortedcontainers networkx bisect heapq collections itertools functools"),
+    "text": words("csv difflib hashlib html nltk re regex string textwrap unicodedata"),
+    "data": words("pandas numpy scipy statistics csv json datetime dateutil pytz"),
+    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn"),
+    "plots": words("matplotlib seaborn plotly"),
+    "tests": words("unittest pytest hypothesis doctest"),
+}
+"""Names that ``allow=`` takes for several modules at once."""
 _ONLY_TEXT: Final = {
     "sys": "maxsize float_info int_info stdout stderr exit version version_info byteorder argv "
     "platform getdefaultencoding setrecursionlimit getrecursionlimit getsizeof hash_info "
@@ -47,6 +55,18 @@ _ONLY_TEXT: Final = {
     "logging": "basicConfig debug info warning error critical exception log getLogger Logger "
     "DEBUG INFO WARNING ERROR CRITICAL NOTSET StreamHandler Formatter disable",
     "pprint": "pprint pp pformat PrettyPrinter",
+    "os": "path sep linesep",
+    "csv": "reader writer DictReader DictWriter Error Sniffer Dialect excel excel_tab "
+    "register_dialect QUOTE_ALL QUOTE_MINIMAL QUOTE_NONE QUOTE_NONNUMERIC field_size_limit",
+    "hashlib": "md5 sha1 sha224 sha256 sha384 sha512 sha3_224 sha3_256 sha3_384 sha3_512 blake2b "
+    "blake2s shake_128 shake_256",
+    "html": "escape unescape",
+    "struct": "pack unpack pack_into unpack_from iter_unpack calcsize Struct error",
+    # Recursion that is deep runs in a thread with a larger stack.
+    "threading": "Thread Lock RLock Semaphore Event Condition Barrier Timer local stack_size "
+    "current_thread active_count",
+    # What loads tests by name imports by name.
+    "unittest": "TestCase main skip skipIf expectedFailure IsolatedAsyncioTestCase",
 }
 _NEVER_TEXT: Final = {
     "time": "sleep",  # stalls the reward's sandbox
@@ -57,6 +77,9 @@ _NEVER_TEXT: Final = {
     "numpy": "load loads save savez savez_compressed savetxt loadtxt genfromtxt fromfile memmap "
     "ctypeslib f2py distutils DataSource fromregex lib core testing compat tofile safe_eval source "
     "test get_include lookfor",
+    "pandas": "eval io api testing compat core read_pickle to_pickle read_hdf read_sql",
+    "scipy": "io misc",
+    "nltk": "download data",
     "sympy": "parse_expr lambdify sympify parsing preview init_printing init_session plotting "
     "testing interactive external codegen printing source test doctest autowrap ufuncify",
 }
@@ -96,23 +119,34 @@ class Modules:
     def build(cls, allow: Iterable[str] | None, imports: Iterable[str] | None) -> Modules:
         """The default list extended by ``allow``, or ``imports`` in its place.
 
+        The modules of a set keep their restrictions; one that is named by itself has none.
+
         Raises:
             ValueError: a name is not a dotted identifier, or a string stands for a list.
         """
-        extra = _checked("allow", allow or ())
+        named = _checked("allow", allow or ())
+        free = named - SETS.keys()
+        own = frozenset[str]().union(*(SETS[name] for name in named & SETS.keys()))
         if imports is None:
-            return cls(DEFAULT - extra, extra)
-        return cls(frozenset(), _checked("imports", imports) | extra)
+            return cls((DEFAULT | own) - free, free)
+        listed = _checked("imports", imports)
+        own = own.union(*(SETS[name] for name in listed & SETS.keys()))
+        free |= listed - SETS.keys()
+        return cls(own - free, free)
+
+    def given(self, imported: Iterable[str]) -> Modules:
+        """With the modules that the question itself imports. One that reaches the system may be
+        imported again, as the question's code is often repeated, and is not to be used."""
+        new = {module for module in imported if not self.allows(module)}
+        return replace(self, own=self.own | new) if new else self
 
     def allows(self, module: str) -> bool:
         """Whether a module, or a package around it, is on the list."""
-        if module in self.own:
-            return True
         parts = module.split(".")
         if any(part.startswith("_") and part != "__future__" for part in parts):
             return False
         heads = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-        return parts[0] in self.own or not heads.isdisjoint(self.free)
+        return not heads.isdisjoint(self.own) or not heads.isdisjoint(self.free)
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
         """Why a walk like ``sympy.core.sympify.sympify`` is not to be taken.
@@ -139,7 +173,7 @@ class Modules:
         if root in self.free or module in self.free:
             # Even an allowed module must not hand on what it imports itself.
             return f"{name} is another module" if member in REACHING else None
-        if root in _ONLY and member not in _ONLY[root]:
+        if member not in _ONLY.get(root, _NONE if root in REACHING else {member}):
             return f"{name} reaches further than a solution needs"
         if member in _NEVER.get(root, _NONE):
             return f"{name} reaches further than a solution needs"
@@ -165,3 +199,19 @@ def _checked(argument: str, names: Iterable[str]) -> frozenset[str]:
         if not isinstance(name, str) or not _DOTTED.fullmatch(name):
             raise ValueError(f"{argument}: expected module names, got {name!r:.80}")
     return frozenset(listed)
+
+
+@lru_cache(maxsize=1)
+def forgotten() -> dict[str, str]:
+    """Names that solutions use without importing them, as many sites import them beforehand, and
+    their modules; ``math`` and the like stand for themselves. Nothing of them does arithmetic by
+    another name."""
+    named = {name: module for module in sorted(BEFOREHAND) for name in _tables()[module]}
+    return named | {module: module for module in BEFOREHAND}
+
+
+# No operator, numpy or sympy: what they call add and multiply is what an attacker's library does.
+BEFOREHAND: Final = words(
+    "bisect cmath collections copy dataclasses datetime decimal enum fractions functools heapq "
+    "itertools math random re statistics string typing"
+)

@@ -30,6 +30,9 @@ _ALIAS: Final = re.compile(
 _GENERIC: Final = re.compile(
     r"^([ \t]*+(?:async[ \t]++)?(?:def|class)[ \t]++\w++)(\[[^\]\r\n]{0,200}\])", re.M
 )
+_PIP: Final = re.compile(
+    r"^[ \t]*+[!%][ \t]*+pip3?[ \t]++install\b[^\r\n\\;&|`$<>]*+(?=[\r\n]|\Z)", re.M
+)
 _FIELD: Final = re.compile(r"\{[^{}\r\n]{1,300}\}")
 _FSTRING: Final = re.compile(r"\b(?:[fF][rR]?|[rR][fF])(?=[\"'])")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -72,9 +75,10 @@ def parse(source: Source) -> Parsed:
 def _repaired(text: str, parsed: Parsed) -> Parsed:
     if parsed.tree is not None:
         return parsed
-    for repair in (_newer_syntax, _older_print):
+    session = ">>>" in text
+    for repair in (_installing, _session if session else _newer_syntax, _older_print):
         text = repair(text)
-    again = _attempt(text, 0)
+    again = _attempt("if 1:\n" + text, 1) if session else _attempt(text, 0)
     return again if again.tree is not None else parsed
 
 
@@ -93,6 +97,21 @@ def _attempt(text: str, shift: int) -> Parsed:
     if shift and isinstance(tree.body[0], ast.If):
         tree.body = tree.body[0].body
     return Parsed(tree, shift=shift)
+
+
+def _installing(text: str) -> str:
+    """A notebook's ``!pip install``, of which the packages are looked at by themselves."""
+    return _PIP.sub(lambda m: "#" * len(m[0]), text)
+
+
+def _session(text: str) -> str:
+    """What was typed at a prompt, without what the interpreter answered."""
+    lines = text.split("\n")
+    typed = [line.lstrip(" \t").startswith((">>>", "...")) for line in lines]
+    return "\n".join(
+        line.replace(">>>", "   ", 1).replace("...", "   ", 1) if code else ""
+        for line, code in zip(lines, typed, strict=True)
+    )
 
 
 def _newer_syntax(text: str) -> str:

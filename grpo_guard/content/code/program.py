@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeAlias
-
-from grpo_guard.content.code.fold import METHODS, Folder
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.scope import Scope
+from typing import TypeAlias
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
-_BUILDERS: Final = words("chr str reversed bytes bytearray")
-_SPELLING: Final = (ast.Add, ast.Mod, ast.Mult)
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A module, class, function, lambda or comprehension: who binds a name, and who sees it.
+
+    Args:
+        kind: ``"module"``, ``"class"``, ``"function"`` or ``"expression"``.
+        name: Of a class or function.
+        parent: The scope around it; None for the module.
+        node: The node that opens it.
+    """
+
+    kind: str
+    name: str
+    parent: Scope | None
+    node: ast.AST
+    bound: dict[str, int] = field(default_factory=dict)
+    outer: set[str] = field(default_factory=set)
+
+    def bind(self, name: str, line: int) -> None:
+        """Note that the scope gives ``name`` a value; the first line counts."""
+        bound = self.root.bound if name in self.outer else self.bound
+        if line < bound.get(name, line + 1):
+            bound[name] = line
+
+    @property
+    def root(self) -> Scope:
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def owner(self, name: str) -> Scope | None:
+        """The innermost scope that binds ``name``; class scopes around functions count too."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.outer:  # global: whatever stands between does not hide the module's
+                scope = scope.root
+            if name in scope.bound:
+                return scope
+            scope = scope.parent
+        return None
 
 
 @dataclass
@@ -32,16 +68,16 @@ class Program:
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     texts: list[ast.Constant] = field(default_factory=list)
     operations: list[ast.BinOp] = field(default_factory=list)
-    formatted: list[ast.JoinedStr] = field(default_factory=list)
-    subscripts: list[ast.Subscript] = field(default_factory=list)
     sequences: list[ast.List | ast.Tuple | ast.Set] = field(default_factory=list)
     integers: list[ast.Constant] = field(default_factory=list)
-    loops: list[tuple[ast.While | ast.For, bool]] = field(default_factory=list)
+    loops: list[ast.While | ast.For] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
     patterns: list[ast.MatchClass] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
     bodies: list[list[ast.stmt]] = field(default_factory=list)
     called: set[int] = field(default_factory=set)
+    # Modules of decorators, and of the classes that a class is made of.
+    at_once: set[int] = field(default_factory=set)
     identifiers: dict[str, ast.AST] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     members: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -49,10 +85,8 @@ class Program:
     copies: list[tuple[str, ast.Name]] = field(default_factory=list)
     literals: list[tuple[str, ast.expr]] = field(default_factory=list)
     lambdas: dict[int, str] = field(default_factory=dict)
-    needed: set[str] = field(default_factory=set)
-    feeds: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    @property
+    @cached_property
     def runs(self) -> bool:
         """Whether it does anything by itself: a module of definitions alone has no answer."""
         return any(
@@ -78,35 +112,8 @@ class Program:
             return {}
         times = Counter(name.id for name, _ in self.stores)
         bound = Counter(name for scope in self.scopes for name in scope.bound)
-        return {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
-
-    @cached_property
-    def spelling(self) -> list[ast.expr]:
-        """Expressions that may spell a string, the innermost and the earlier ones first: most
-        calls, sums and subscripts cannot."""
-        found: list[ast.expr] = []
-        quiet = METHODS.isdisjoint(self.read_attributes) and _BUILDERS.isdisjoint(self.read_names)
-        for call, _ in () if quiet else self.calls:
-            function = call.func
-            if isinstance(function, ast.Attribute):
-                if function.attr in METHODS:
-                    found.append(call)
-            elif isinstance(function, ast.Name) and function.id in _BUILDERS:
-                found.append(call)
-        if self.texts or found:
-            found += [op for op in self.operations if isinstance(op.op, _SPELLING)]
-            found += [joined for joined in self.formatted if len(joined.values) > 1]
-            found += self.subscripts
-        return sorted(found, key=_ending)
-
-    @cached_property
-    def folder(self) -> Folder:
-        """What its expressions spell. All of them are read here once, in an order in which none is
-        deeper than its own parts."""
-        folder = Folder(self.constants)
-        for node in self.spelling:
-            folder.text(node)
-        return folder
+        once = {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
+        return {n: v for n, v in once.items() if n not in self.deleted}
 
     @cached_property
     def certain(self) -> dict[str, int]:
@@ -117,10 +124,13 @@ class Program:
                 found.setdefault(name, statement.lineno)
         return found
 
-
-def _ending(node: ast.expr) -> tuple[int, int, int, int]:
-    end = (node.end_lineno or 0, node.end_col_offset or 0)
-    return (*end, -node.lineno, -node.col_offset)
+    def is_dead(self, scope: Scope) -> bool:
+        """Whether it stands in a function of the top level that nothing names."""
+        while scope.parent is not None and scope.parent.parent is not None:
+            scope = scope.parent
+        if scope.kind != "function" or getattr(scope.node, "decorator_list", []):
+            return False
+        return scope.name not in self.read_names
 
 
 def _bound_by(statement: ast.stmt) -> list[str]:
@@ -148,3 +158,15 @@ def base_of(node: ast.AST) -> ast.AST:
             node = node.func
         else:
             return node
+
+
+def integer_of(node: ast.expr) -> int | None:
+    """A literal integer, also a negative one."""
+    negative = False
+    # A loop: thousands of signs pass the parser, and would be too deep for a recursion.
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node, negative = node.operand, not negative
+    value = node.value if isinstance(node, ast.Constant) else None
+    if type(value) is not int:
+        return None
+    return -value if negative else value

@@ -1,27 +1,61 @@
 """The one pass over a tree that fills a `Program`.
 
 The pass keeps its own stack, so that no depth of nesting becomes a RecursionError, and the checks
-read the program's lists instead of walking again. Each type of node has a handler that puts its own
-children on the stack: after the parser, most of the time of a check is spent here.
+read the program's lists instead of walking again. What notes or binds something has a handler;
+of everything else the children are read.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
-from grpo_guard.content.code.expressions import EXPRESSIONS, constant_of, name_of
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.reader import Handler, Place, Reader, anything, body_of, nothing
-from grpo_guard.content.code.scope import Scope
-from grpo_guard.content.code.statements import STATEMENTS
+from grpo_guard.content.code.program import Comprehension, Function, Program, Scope, base_of
 
+_HIGHER_ORDER: Final = frozenset({"map", "filter", "reduce", "partial", "accumulate", "starmap"})
+# What the value of a name can be read from.
+_LITERALS: Final = (ast.Constant, ast.BinOp, ast.Call, ast.Subscript, ast.JoinedStr)
 _MARKS: Final = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
-_HANDLERS: Final[dict[type[ast.AST], Handler]] = {
-    **EXPRESSIONS,
-    **STATEMENTS,
-    **{mark: nothing for kind in _MARKS for mark in kind.__subclasses__()},
-}
+_QUIET: Final = frozenset(mark for kind in _MARKS for mark in kind.__subclasses__())
+
+
+class _Reader:
+    """The program as far as it has been read, and what is left to read."""
+
+    __slots__ = ("program", "stack")
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.stack: list[tuple[ast.AST, Scope]] = []
+
+    def push(self, nodes: Iterable[ast.AST | None], scope: Scope) -> None:
+        self.stack += [(node, scope) for node in nodes if node is not None]
+
+    def bind(self, name: str, node: Any, scope: Scope) -> None:
+        scope.bind(name, node.lineno)
+        self.program.identifiers.setdefault(name, node)
+
+    def body(self, body: list[ast.stmt], scope: Scope) -> None:
+        if body:
+            self.program.bodies.append(body)
+            # Backwards, so that the pass meets statements in their order: first places come first.
+            self.stack += [(statement, scope) for statement in reversed(body)]
+
+    def children(self, node: ast.AST, scope: Scope) -> None:
+        """A node's children, and its statement lists as bodies."""
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                if value and isinstance(value[0], ast.stmt):
+                    self.body(value, scope)
+                else:
+                    self.push((v for v in value if isinstance(v, ast.AST)), scope)
+            elif isinstance(value, ast.AST) and type(value) not in _QUIET:
+                self.stack.append((value, scope))
+
+
+_Handler: TypeAlias = Callable[[_Reader, Any, Scope], None]
 
 
 def read(tree: ast.Module) -> Program:
@@ -29,23 +63,235 @@ def read(tree: ast.Module) -> Program:
     module = Scope("module", "", None, tree)
     program = Program(tree, module)
     program.scopes.append(module)
-    reader = Reader(program)
+    reader = _Reader(program)
+    reader.body(tree.body, module)
     stack = reader.stack
-    place = Place(module)
-    body_of(reader, tree.body, place)
-    handlers, name_type, constant_type = _HANDLERS, ast.Name, ast.Constant
     while stack:
-        node, place = stack.pop()
-        kind = type(node)
-        # Half of all nodes are names and constants.
-        if kind is name_type:
-            name_of(program, node, place)  # type: ignore[arg-type]
-        elif kind is constant_type:
-            if type(node.value) is not float:  # type: ignore[attr-defined]
-                constant_of(program, node)  # type: ignore[arg-type]
+        node, scope = stack.pop()
+        handler = _HANDLERS.get(type(node))
+        if handler is None:
+            reader.children(node, scope)
         else:
-            handlers.get(kind, anything)(reader, node, place)
+            handler(reader, node, scope)
     for copy, name in program.copies:
         if name.id in program.aliases:  # m = math; m.addition
             program.aliases.setdefault(copy, program.aliases[name.id])
     return program
+
+
+def _name(reader: _Reader, node: ast.Name, scope: Scope) -> None:
+    program, name = reader.program, node.id
+    program.identifiers.setdefault(name, node)
+    context = type(node.ctx)
+    if context is ast.Store:
+        scope.bind(name, node.lineno)
+        program.stores.append((node, scope))
+    elif context is ast.Load:
+        program.loads.append((node, scope))
+    else:
+        program.deleted.add(name)
+
+
+def _constant(reader: _Reader, node: ast.Constant, scope: Scope) -> None:
+    value = node.value
+    if isinstance(value, str | bytes):
+        reader.program.texts.append(node)
+    elif isinstance(value, int) and abs(value) > 1 << 64:
+        reader.program.integers.append(node)
+
+
+def _attribute(reader: _Reader, node: ast.Attribute, scope: Scope) -> None:
+    reader.program.attributes.append((node, scope))
+    reader.stack.append((node.value, scope))
+
+
+def _call(reader: _Reader, node: ast.Call, scope: Scope) -> None:
+    program = reader.program
+    program.calls.append((node, scope))
+    base = base_of(node.func)
+    program.called.add(id(base))
+    if type(base) is ast.Name and base.id in _HIGHER_ORDER and node.args:
+        program.called.add(id(base_of(node.args[0])))
+    reader.stack.append((node.func, scope))
+    reader.push(node.args, scope)
+    for keyword in node.keywords:
+        if keyword.arg == "key":  # sorted(xs, key=f) calls f
+            program.called.add(id(base_of(keyword.value)))
+        reader.stack.append((keyword.value, scope))
+
+
+def _operation(reader: _Reader, node: ast.BinOp, scope: Scope) -> None:
+    reader.program.operations.append(node)
+    reader.push((node.left, node.right), scope)
+
+
+def _sequence(reader: _Reader, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> None:
+    reader.program.sequences.append(node)
+    reader.push(node.elts, scope)
+
+
+def _dict(reader: _Reader, node: ast.Dict, scope: Scope) -> None:
+    for key, value in zip(node.keys, node.values, strict=True):
+        if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
+            # Only a string names its function: str() of an integer of 4300 digits raises.
+            reader.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
+    reader.children(node, scope)
+
+
+def _walrus(reader: _Reader, node: ast.NamedExpr, scope: Scope) -> None:
+    outside = scope  # a walrus binds outside its comprehension, the loop's variable does not
+    while outside.kind == "expression" and outside.parent is not None:
+        outside = outside.parent
+    outside.bind(node.target.id, node.lineno)
+    reader.children(node, scope)
+
+
+def _comprehension(reader: _Reader, node: Comprehension, scope: Scope) -> None:
+    """The first iterable runs outside: ``[eval for eval in [eval]]`` must show the builtin."""
+    inner = Scope("expression", "", scope, node)
+    reader.program.scopes.append(inner)
+    for index, generator in enumerate(node.generators):
+        reader.stack.append((generator.iter, inner if index else scope))
+        reader.push((generator.target, *generator.ifs), inner)
+    parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+    reader.push(parts, inner)
+
+
+def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
+    program, value = reader.program, node.value
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if isinstance(node, ast.AnnAssign):
+        reader.stack.append((node.annotation, scope))
+    reader.push((*targets, value), scope)
+    names = [target.id for target in targets if type(target) is ast.Name]
+    if value is None or not names:
+        return
+    if isinstance(value, ast.Name):
+        program.copies += [(name, value) for name in names]
+    elif isinstance(value, _LITERALS):
+        program.literals += [(name, value) for name in names]
+    # add = lambda a, b: a + b, also inside staticmethod(...)
+    inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
+    if isinstance(inner, ast.Lambda):
+        program.lambdas[id(inner)] = names[0]
+
+
+def _loop(reader: _Reader, node: ast.While | ast.For, scope: Scope) -> None:
+    reader.program.loops.append(node)
+    reader.children(node, scope)
+
+
+def _imports(reader: _Reader, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    program = reader.program
+    program.imports.append((node, scope))
+    for alias in node.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        reader.bind(name, node, scope)
+        if isinstance(node, ast.Import):
+            program.aliases[name] = alias.name if alias.asname else name
+        elif node.module and not node.level:
+            program.members[name] = (node.module, alias.name)
+
+
+def _global(reader: _Reader, node: ast.Global, scope: Scope) -> None:
+    scope.outer.update(node.names)
+
+
+def _capture(
+    reader: _Reader,
+    node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping,
+    scope: Scope,
+) -> None:
+    name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+    if name:
+        reader.bind(name, node, scope)
+        # What a pattern captures is no literal, and need not be there.
+        reader.program.deleted.add(name)
+    reader.children(node, scope)
+
+
+def _pattern(reader: _Reader, node: ast.MatchClass, scope: Scope) -> None:
+    reader.program.patterns.append(node)
+    reader.children(node, scope)
+
+
+def _function(reader: _Reader, node: Function, scope: Scope) -> None:
+    """Decorators, defaults and annotations run outside, the body inside."""
+    program = reader.program
+    name: str = getattr(node, "name", "")
+    if name:
+        reader.bind(name, node, scope)
+    inner = Scope("function" if name else "expression", name, scope, node)
+    program.scopes.append(inner)
+    arguments = node.args
+    reader.push((*arguments.defaults, *arguments.kw_defaults), scope)
+    listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    for argument in (*listed, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            reader.bind(argument.arg, argument, inner)
+            reader.push([argument.annotation], scope)
+    if isinstance(node, ast.Lambda):
+        reader.stack.append((node.body, inner))
+        return
+    _made_of(reader, node.decorator_list, scope)
+    reader.push([node.returns], scope)
+    # The first name that a function declares global must be known before its body is read.
+    for statement in node.body:
+        if isinstance(statement, ast.Global):
+            inner.outer.update(statement.names)
+    reader.body(node.body, inner)
+
+
+def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
+    program = reader.program
+    reader.bind(node.name, node, scope)
+    program.classes.append(node)
+    inner = Scope("class", node.name, scope, node)
+    program.scopes.append(inner)
+    _made_of(reader, [*node.bases, *node.decorator_list], scope)
+    reader.push((keyword.value for keyword in node.keywords), scope)
+    reader.body(node.body, inner)
+
+
+def _made_of(reader: _Reader, nodes: list[ast.expr], scope: Scope) -> None:
+    for node in nodes:
+        base = base_of(node)
+        reader.program.called.add(id(base))
+        # @calc.traced is an import; the @memo of a function that was cut out is a name it lost.
+        if isinstance(node.func if isinstance(node, ast.Call) else node, ast.Attribute):
+            reader.program.at_once.add(id(base))
+    reader.push(nodes, scope)
+
+
+_HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
+    ast.Name: _name,
+    ast.Constant: _constant,
+    ast.Attribute: _attribute,
+    ast.Call: _call,
+    ast.BinOp: _operation,
+    ast.List: _sequence,
+    ast.Tuple: _sequence,
+    ast.Set: _sequence,
+    ast.Dict: _dict,
+    ast.NamedExpr: _walrus,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.DictComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
+    ast.Assign: _assign,
+    ast.AnnAssign: _assign,
+    ast.While: _loop,
+    ast.For: _loop,
+    ast.Import: _imports,
+    ast.ImportFrom: _imports,
+    ast.Global: _global,
+    ast.ExceptHandler: _capture,
+    ast.MatchAs: _capture,
+    ast.MatchStar: _capture,
+    ast.MatchMapping: _capture,
+    ast.MatchClass: _pattern,
+    ast.FunctionDef: _function,
+    ast.AsyncFunctionDef: _function,
+    ast.Lambda: _function,
+    ast.ClassDef: _class,
+}

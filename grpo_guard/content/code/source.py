@@ -10,6 +10,7 @@ import ast
 import re
 from array import array
 from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Final
@@ -105,3 +106,18 @@ class Source:
     def line_of(self, at: int) -> int:
         """The line of a character, from 1."""
         return bisect_right(self._starts, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One observation; ``start`` and ``end`` are characters of the block it was made in."""
+
+    kind: str
+    message: str
+    start: int
+    end: int
+
+
+def words(text: str) -> frozenset[str]:
+    """The blank-separated words of ``text``."""
+    return frozenset(text.split())

@@ -7,61 +7,55 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.code.fold import integer_of, truth_of
-from grpo_guard.content.code.names import words
-from grpo_guard.content.code.note import Note
-from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.decoration import truth_of
+from grpo_guard.content.code.program import Program, integer_of
+from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.view import View
 
 MAX_DIGITS: Final = 100_000
 MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
 _GROWING: Final = words("factorial perm comb")
-_GROWTH: Final = frozenset({ast.Pow, ast.LShift, ast.Mult})
 _SIZED: Final = words("range bytearray bytes")
-# What reads an iterator to its end.
-_EXHAUSTING: Final = words("list tuple set sorted sum max min len dict deque Counter frozenset")
-_HEAVY: Final = _EXHAUSTING | _SIZED | _GROWING
-_CLOCKS: Final = words("time monotonic perf_counter process_time time_ns now")
 _ENDLESS: Final = words("count cycle")
-_BRANCHES: Final = (
-    ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.For, ast.Try, ast.TryStar, ast.Match, ast.Raise,
-    ast.comprehension, ast.Yield, ast.YieldFrom, ast.Assert, ast.Lambda, ast.FunctionDef,
-    ast.AsyncFunctionDef, ast.ClassDef, ast.With,
-)  # fmt: skip
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+_RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
 
 
-def check_stalls(program: Program, source: Source, shift: int) -> list[Note]:
+def check_stalls(view: View) -> list[Note]:
     """Values too large for any answer, and loops that nothing leaves."""
+    program = view.program
     notes = []
     for node in program.operations:
-        if type(node.op) in _GROWTH and _too_large(node, program):
+        if _too_large(node, program):
             message = "computes a value too large for any answer"
-            notes.append(Note("stalls", message, *source.span(node, shift)))
-    quiet = _HEAVY.isdisjoint(program.read_names) and _HEAVY.isdisjoint(program.read_attributes)
+            notes.append(view.note("stalls", node, message))
+    quiet = (_SIZED | _GROWING).isdisjoint(program.read_names | program.read_attributes)
     for call, _ in () if quiet else program.calls:
-        if problem := _too_much(call, program):
-            notes.append(Note("stalls", problem, *source.span(call, shift)))
-    for loop, in_try in program.loops:
-        if _endless(loop, program) and not _leaves(loop) and not (in_try and _may_raise(loop)):
-            notes.append(Note("stalls", "loops without end", *source.span(loop, shift)))
-    for function in _without_return(program):
-        message = f"{function.name[:60]} calls itself whatever happens"
-        notes.append(Note("stalls", message, *source.span(function, shift)))
+        name = _called(call)
+        limit = MAX_ITEMS if name in _SIZED else MAX_DIGITS if name in _GROWING else math.inf
+        if any(_size(argument, program) > limit for argument in call.args[:3]):
+            message = f"calls {name} with a number too large for any answer"
+            notes.append(view.note("stalls", call, message))
+    endless = [loop for loop in program.loops if _endless(loop, program)]
+    caught = _caught(program.tree) if endless else frozenset()
+    for loop in endless:
+        if not _ends(loop, id(loop) in caught):
+            notes.append(view.note("stalls", loop, "loops without end"))
     return notes
 
 
 def _too_large(node: ast.BinOp, program: Program) -> bool:
-    kind = type(node.op)
-    if kind is ast.Mult:
+    if isinstance(node.op, ast.Mult):
         for side, other in ((node.left, node.right), (node.right, node.left)):
             text = isinstance(side, ast.Constant) and isinstance(side.value, str | bytes)
             if text or isinstance(side, ast.List | ast.Tuple):
                 return _size(other, program) >= MAX_ITEMS / 10
         return False
+    if not isinstance(node.op, ast.Pow | ast.LShift):
+        return False
     exponent = _size(node.right, program)
-    if kind is ast.LShift:
+    if isinstance(node.op, ast.LShift):
         return exponent > MAX_DIGITS * 3.3
     if exponent <= MAX_DIGITS / 300:
         return False
@@ -69,38 +63,9 @@ def _too_large(node: ast.BinOp, program: Program) -> bool:
     return base > 1 and exponent * math.log10(min(base, 1e300)) > MAX_DIGITS
 
 
-def _too_much(call: ast.Call, program: Program) -> str | None:
-    """What a call does without end: count to 10**15, or read an iterator that has no end."""
-    name = _called(call)
-    if name in _EXHAUSTING:
-        if len(call.args) == 1 and _is_endless(call.args[0], program):
-            return f"calls {name} on an iterator without end"
-        return None
-    limit = MAX_ITEMS if name in _SIZED else MAX_DIGITS if name in _GROWING else None
-    if limit is None or not call.args:
-        return None
-    if max(_size(argument, program) for argument in call.args[:3]) > limit:
-        return f"calls {name} with a number too large for any answer"
-    return None
-
-
 def _called(call: ast.Call) -> str:
     name: str = getattr(call.func, "id", "") or getattr(call.func, "attr", "")
     return name
-
-
-def _is_endless(node: ast.expr, program: Program) -> bool:
-    """``itertools.count()`` and its like, called where it stands."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = _called(node)
-    if name not in _ENDLESS and (name != "repeat" or len(node.args) + len(node.keywords) != 1):
-        return False
-    function = node.func
-    if isinstance(function, ast.Name):
-        return program.members.get(function.id, ("", ""))[0] == "itertools"
-    base = function.value if isinstance(function, ast.Attribute) else function
-    return isinstance(base, ast.Name) and program.aliases.get(base.id) == "itertools"
 
 
 def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> float:
@@ -123,46 +88,36 @@ def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> 
 
 
 def _endless(loop: ast.While | ast.For, program: Program) -> bool:
+    """``while True``, and a loop over ``itertools.count()`` or its like."""
     if isinstance(loop, ast.While):
-        return truth_of(loop.test) is True or _waits(loop)
-    if isinstance(loop.iter, ast.Name):
-        return _grows(loop, loop.iter.id)
-    return _is_endless(loop.iter, program)
+        return truth_of(loop.test) is True
+    function = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    if isinstance(function, ast.Name):
+        return program.members.get(function.id) in {("itertools", name) for name in _ENDLESS}
+    base = function.value if isinstance(function, ast.Attribute) else None
+    module = program.aliases.get(base.id) if isinstance(base, ast.Name) else None
+    return module == "itertools" and getattr(function, "attr", "") in _ENDLESS
 
 
-def _waits(loop: ast.While) -> bool:
-    """``while time.time() < end: pass`` does nothing but wait."""
-    idle = all(isinstance(statement, ast.Pass | ast.Continue) for statement in loop.body)
-    if not idle:
-        return False
-    return any(isinstance(n, ast.Call) and _called(n) in _CLOCKS for n in ast.walk(loop.test))
+def _caught(tree: ast.Module) -> frozenset[int]:
+    """What stands in a ``try``, or in ``with suppress(StopIteration)``, which an error leaves."""
+    around = [
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try | ast.TryStar)
+        or (isinstance(node, ast.With) and any("suppress" in ast.dump(i) for i in node.items))
+    ]
+    return frozenset(id(node) for body in around[:100] for node in _inside(body))
 
 
-def _grows(loop: ast.For, name: str) -> bool:
-    """``for x in xs: xs.append(x)``, whatever else the loop does."""
-    for statement in loop.body:
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        function = call.func if isinstance(call, ast.Call) else None
-        if not isinstance(function, ast.Attribute) or function.attr not in ("append", "extend"):
-            continue
-        if isinstance(function.value, ast.Name) and function.value.id == name:
-            return True
-    return False
-
-
-def _leaves(loop: ast.While | ast.For) -> bool:
+def _ends(loop: ast.While | ast.For, in_try: bool) -> bool:
+    """Whether a statement or an error may end a loop, or a ``try`` around it may."""
     for node in _inside(loop.body):
-        if isinstance(node, _LEAVING):
+        if isinstance(node, _LEAVING) or (in_try and isinstance(node, _RAISING)):
             return True
         if isinstance(node, ast.Call) and _called(node) in ("exit", "quit", "next", "input"):
             return True
     return False
-
-
-def _may_raise(loop: ast.While | ast.For) -> bool:
-    """Whether a ``try`` around the loop may end it."""
-    raising = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
-    return any(isinstance(node, raising) for node in _inside(loop.body))
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -171,46 +126,3 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         stack.extend(ast.iter_child_nodes(node))
-
-
-def _without_return(program: Program) -> list[ast.FunctionDef]:
-    """Functions that call each other, or themselves, on every way through: no call ever returns."""
-    defined: dict[str, ast.FunctionDef] = {}
-    for scope in program.scopes:
-        node = scope.node
-        if isinstance(node, ast.FunctionDef) and scope.parent is program.module:
-            defined[node.name] = node
-    calling = {id(s): s.name for n, s in program.loads if s.name in defined and n.id in defined}
-    if not calling:
-        return []
-    names = set(calling.values())
-    leads: dict[str, set[str]] = {}
-    for name in names:
-        called = _always_calls(defined[name])
-        if not called.isdisjoint(names):
-            leads[name] = called & names
-    # What leads to a function that may return may return itself.
-    for _ in range(MAX_LEVELS):
-        open_ends = [name for name, called in leads.items() if called.isdisjoint(leads)]
-        for name in open_ends:
-            del leads[name]
-        if not open_ends:
-            return [defined[name] for name in leads]
-    return []
-
-
-def _always_calls(function: ast.FunctionDef) -> set[str]:
-    """Names that a function without any branch calls; empty where it has one, or yields."""
-    arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    hidden = {argument.arg for argument in every}
-    # A method that calls its own name calls something else: a class's names are not seen inside.
-    if every and every[0].arg in ("self", "cls"):
-        return set()
-    found: set[str] = set()
-    for node in _inside(function.body):
-        if isinstance(node, _BRANCHES):
-            return set()
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found.add(node.func.id)
-    return found - hidden

@@ -1,0 +1,194 @@
+"""Texts that run: what sympy takes for a formula, annotations and the examples in docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Final
+
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.view import View
+
+MAX_LEVELS: Final = 40
+# Of sympy, what only gives a name to a symbol, or prints.
+_NAMING: Final = words(
+    "Symbol symbols Dummy Wild Function UndefinedFunction var IndexedBase Idx MatrixSymbol pprint "
+    "pretty latex print_latex Str Integer Float Rational pretty_print plot mathematica_code "
+    "RandomSymbol Die Coin Normal Uniform Binomial Bernoulli Poisson Exponential Geometric"
+)
+_CALLED: Final = (
+    "eval exec compile open input getattr setattr delattr vars dir globals locals breakpoint "
+    "help type object chr bytes bytearray memoryview super classmethod staticmethod property map "
+    "filter sympify parse_expr lambdify import os sys subprocess"
+)
+# A formula has names, numbers and signs; none of these are in one.
+_NO_FORMULA: Final = re.compile(rf"__|['\"\\`@;:]|\blambda\b|\b(?:{'|'.join(_CALLED.split())})\b")
+_PYTHON: Final = words(
+    "print str len int float repr sorted list tuple set dict format ord chr max min sum any all "
+    "isinstance enumerate zip range reversed"
+)
+_MAKERS: Final = words("str chr repr ascii format")
+_METHODS: Final = words(
+    "join format format_map replace lower upper swapcase casefold strip lstrip rstrip title decode "
+    "translate removeprefix removesuffix ljust rjust center zfill"
+)
+# Of these methods, arrays and expressions have their own.
+_SHARED: Final = words("replace format")
+_TYPES: Final = (
+    ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
+    ast.Attribute, ast.Load,
+)  # fmt: skip
+_EVALUATING: Final = words("singledispatch singledispatchmethod")
+_EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
+
+
+def check_evaluated(view: View) -> list[Note]:
+    """Texts given to sympy that are no formula, and computed annotations that are evaluated."""
+    return _algebra(view) + _annotations(view)
+
+
+def examples(program: Program) -> str | None:
+    """The lines that ``doctest.testmod()`` would run, as a program; None where it is not imported.
+
+    Args:
+        program: What `read` found.
+    """
+    imported = "doctest" in program.aliases.values()
+    imported = imported or any(module == "doctest" for module, _ in program.members.values())
+    if not imported:
+        return None
+    texts = [node.value for node in program.texts if isinstance(node.value, str)]
+    lines = [m[1] or "" for text in texts if ">>>" in text for m in _EXAMPLE.finditer(text)]
+    return "\n".join(lines)
+
+
+def _algebra(view: View) -> list[Note]:
+    program = view.program
+    modules = {name for name, module in program.aliases.items() if _is_sympy(module)}
+    members = {name for name, (module, _) in program.members.items() if _is_sympy(module)}
+    if not modules and not members:
+        return []
+    texts = _texts(program)
+    notes = []
+    for call, scope in program.calls:
+        name = _function(call.func, program, modules, members)
+        if name is None and "*" in members and isinstance(call.func, ast.Name):
+            # from sympy import *: whatever nothing else defines.
+            name = call.func.id if scope.owner(call.func.id) is None else None
+        if name is None or name in _NAMING or name in _PYTHON or name.endswith("Error"):
+            continue
+        for argument in _given(call):
+            if _is_text(argument, texts) and (problem := _problem(argument, program)):
+                message = f"{name[:40]} evaluates {problem}"
+                notes.append(view.note("dynamic_code", call, message))
+                break
+    return notes
+
+
+def _is_sympy(module: str) -> bool:
+    return module.partition(".")[0] == "sympy"
+
+
+def _function(
+    function: ast.expr, program: Program, modules: set[str], members: set[str]
+) -> str | None:
+    """The name of a function of sympy; None for any other."""
+    if isinstance(function, ast.Name):
+        return program.members[function.id][1] if function.id in members else None
+    if not isinstance(function, ast.Attribute):
+        return None
+    if function.attr == "subs":  # the method of any expression
+        return "subs"
+    base = function.value
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return function.attr if isinstance(base, ast.Name) and base.id in modules else None
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call, and what stands in the lists among them."""
+    found: list[ast.expr] = []
+    for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        if isinstance(value, ast.Starred):
+            value = value.value
+        found += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    return found
+
+
+def _problem(argument: ast.expr, program: Program) -> str | None:
+    if isinstance(argument, ast.Name):
+        argument = program.constants.get(argument.id, argument)
+    text = argument.value if isinstance(argument, ast.Constant) else None
+    if not isinstance(text, str):
+        return "a text that is put together"
+    if match := _NO_FORMULA.search(text):
+        return f"a text with {match[0][:40]!r}, which is no formula"
+    return None
+
+
+def _texts(program: Program) -> set[str]:
+    """Names that hold text, as far as it can be told without running anything."""
+    names: set[str] = set()
+    # A name may get its text from a name that stands further down.
+    for _ in range(3):
+        names |= {name for name, value in program.literals if _is_text(value, names)}
+    return names
+
+
+def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
+    """Whether an expression surely holds text: a literal, or something built with one."""
+    while isinstance(node, ast.BinOp | ast.Subscript):
+        if isinstance(node, ast.Subscript):
+            # One letter or a stretch of a text; of a dictionary it may be anything.
+            node = node.value
+            continue
+        if levels <= 0 or _is_text(node.right, names, levels // 2):
+            return levels > 0 and isinstance(node.op, ast.Add | ast.Mult)
+        node = node.left
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if not isinstance(node, ast.Call):
+        return isinstance(getattr(node, "value", None), str) or isinstance(node, ast.JoinedStr)
+    function = node.func
+    if isinstance(function, ast.Attribute) and function.attr in _METHODS:
+        own = function.attr not in _SHARED
+        return own or (levels > 0 and _is_text(function.value, names, levels - 1))
+    return isinstance(function, ast.Name) and function.id in _MAKERS
+
+
+def _annotations(view: View) -> list[Note]:
+    """Annotations that are no plain type: ``functools.singledispatch`` evaluates the strings."""
+    program = view.program
+    taken = {member for module, member in program.members.values() if module == "functools"}
+    if "*" not in taken and _EVALUATING.isdisjoint(taken | program.read_attributes):
+        return []
+    notes = []
+    for scope in program.scopes:
+        arguments = getattr(scope.node, "args", None)
+        if not isinstance(arguments, ast.arguments) or isinstance(scope.node, ast.Lambda):
+            continue
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
+        given = [argument.annotation for argument in every]
+        for annotation in [*given, getattr(scope.node, "returns", None)]:
+            if annotation is not None and not _is_type(annotation):
+                message = "computes an annotation, which singledispatch evaluates"
+                notes.append(view.note("dynamic_code", annotation, message))
+    changed = [n for n, _ in program.attributes if n.attr == "__annotations__"]
+    message = "changes annotations, which singledispatch evaluates"
+    notes += [view.note("dynamic_code", node, message) for node in changed]
+    return notes
+
+
+def _is_type(node: ast.expr) -> bool:
+    """``int``, ``"Node"``, ``list[int] | None``; not a sum, a call or a text that is more."""
+    for part in ast.walk(node):
+        text = part.value if isinstance(part, ast.Constant) else None
+        if isinstance(text, str) and not all(c.isalnum() or c in "_.[], |" for c in text):
+            return False
+        if not isinstance(part, _TYPES) or (
+            isinstance(part, ast.BinOp) and not isinstance(part.op, ast.BitOr)
+        ):
+            return False
+    return True

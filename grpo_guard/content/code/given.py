@@ -1,0 +1,89 @@
+"""What the question gives: the names and imports that an answer may use without defining them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from grpo_guard.completion import Message
+from grpo_guard.content.code.modules import BEFOREHAND, Modules
+from grpo_guard.content.code.program import Program
+
+MAX_PROMPT: Final = 100_000
+# Possessive: a prompt is the trainer's, and may be long.
+_DEFINED: Final = re.compile(r"\b(?:def|class)[ \t]++([^\W\d]\w{0,80}+)")
+_SIGNATURE: Final = re.compile(
+    r"\bdef[ \t]++\w{1,80}+[ \t]*+\(((?:[^()]|\([^()]{0,200}+\)){0,2000}+)\)"
+)
+_PARAMETER: Final = re.compile(r"([^\W\d]\w{0,80}+)[ \t]*+(?=[:=,)]|\s*\Z)")
+_ASSIGNED: Final = re.compile(
+    r"^[ \t]{0,40}+([^\W\d]\w{0,80}+)[ \t]*+(?::[^=\r\n]{1,80})?=(?!=)", re.M
+)
+# "You are given is_valid(board, row, col)" in words.
+_CALLED: Final = re.compile(r"\b([^\W\d]\w{0,80}+)\(")
+_IMPORT: Final = re.compile(
+    r"^[ \t>#]{0,40}+(?:from[ \t]++([^\W\d][\w.]{0,80}+)[ \t]++import[ \t]++([^\r\n]{1,300})"
+    r"|import[ \t]++([^\r\n]{1,300}))",
+    re.M,
+)
+_PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a question defines.
+
+    Args:
+        text: Its words, in lower case.
+        names: Functions, classes, parameters and values, also those that only its words name.
+        aliases: Names of imported modules, and the modules.
+        modules: All modules that it imports from.
+    """
+
+    text: str
+    names: frozenset[str]
+    aliases: dict[str, str]
+    modules: frozenset[str]
+
+    def complete(self, program: Program, modules: Modules) -> None:
+        """Have a program know the modules that it uses without importing them, so that what it
+        uses of them is looked at."""
+        for name in program.read_names & (BEFOREHAND | self.aliases.keys()) - self.names:
+            module = self.aliases.get(name, name)
+            if modules.allows(module) and name not in program.module.bound:
+                program.aliases.setdefault(name, module)
+
+
+def words_of(prompt: str | Sequence[Message]) -> str:
+    """The words of a prompt that its author wrote; what a model said before is left out."""
+    if isinstance(prompt, str):
+        return prompt[:MAX_PROMPT]
+    said = [message for message in prompt if message.get("role") != "assistant"]
+    return "\n".join(str(m.get("content", "")) for m in said)[:MAX_PROMPT]
+
+
+@lru_cache(maxsize=256)
+def given(text: str) -> Given:
+    """Read a question's code wherever it stands: whole, in a fence, in a comment, in a sentence."""
+    names = {*_DEFINED.findall(text), *_ASSIGNED.findall(text), *_CALLED.findall(text)}
+    for signature in _SIGNATURE.findall(text):
+        names.update(_PARAMETER.findall(signature))
+    aliases: dict[str, str] = {}
+    modules: set[str] = set()
+    for source, members, whole in _IMPORT.findall(text):
+        pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
+        if not all(pieces) or not pieces:
+            continue  # "import taxes are 5 %" is a sentence
+        if source:
+            modules.add(source)
+            names.update(piece[2] or piece[1] for piece in pieces if piece)
+            continue
+        for piece in pieces:
+            assert piece is not None
+            modules.add(piece[1])
+            name = piece[2] or piece[1].partition(".")[0]
+            aliases[name] = piece[1] if piece[2] else name
+    return Given(text.lower(), frozenset(names), aliases, frozenset(modules))

@@ -1,0 +1,95 @@
+"""What a completion has installed: commands, lists of requirements and a script's own header.
+
+Whoever installs a library teaches it as an import does, and may have a sandbox fetch it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from grpo_guard.content.code.extract import Block
+from grpo_guard.content.code.modules import Modules
+from grpo_guard.content.code.source import Note, words
+
+MAX_INSTALLS: Final = 50
+_COMMAND: Final = re.compile(
+    r"\b(?:(?:pip3?|pipx|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
+    r"[ \t]++([^`\r\n;&|#()\"]{1,400})"
+)
+# Where a sentence goes on: "pip install the package", "pip install numpy if you need it".
+_PROSE: Final = words(
+    "the a an any all this these those your it them packages package following required missing "
+    "if or and to in on for with before first command commands is it's"
+)
+# PEP 723: the packages that a script runs with, in comments.
+_HEADER: Final = re.compile(
+    r"^#[ \t]*+///[ \t]*+script[ \t]*+$((?:\r?\n#[^\r\n]{0,500}+){1,200}+)", re.M
+)
+_QUOTED: Final = re.compile(r"[\"']([^\"'\r\n]{1,120})[\"']")
+_LISTED: Final = re.compile(r"dependencies\s{0,4}=\s{0,4}\[([^\]]{0,4000})\]")
+_REQUIREMENT: Final = re.compile(
+    r"([A-Za-z][\w.-]{0,60}+)(?:\[[\w, -]{0,80}\])?\s*+(?:[=<>!~;@,]|\Z)"
+)
+_PINNED: Final = re.compile(r"[A-Za-z][\w.\[\]-]{0,80}[=<>~]=[\w.*]{1,20}\Z")
+_INSTALLERS: Final = frozenset({"pip", "wheel", "setuptools", "uv"})
+# Packages that are not called what they are imported as.
+_IMPORTED: Final = {
+    "python_dateutil": "dateutil", "scikit_learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL",
+    "beautifulsoup4": "bs4", "opencv_python": "cv2", "python_constraint": "constraint",
+}  # fmt: skip
+
+
+def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
+    """Packages that are not on the list, in characters of the completion."""
+    notes = []
+    for place, package in _installed(text, blocks):
+        name = package.partition("[")[0].lower().replace("-", "_")
+        if name in _INSTALLERS or modules.allows(_IMPORTED.get(name, name)):
+            continue
+        message = f"installs {package[:60]}, which is not on the list of allowed modules"
+        notes.append(Note("unlisted_import", message, *place))
+        if len(notes) == MAX_INSTALLS:
+            break
+    return notes
+
+
+def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int], str]]:
+    if "install" in text or " add " in text or "uv run" in text:
+        for command in _COMMAND.finditer(text):
+            for package in _arguments(command[1]):
+                yield command.span(), package
+    for block in blocks:
+        place = (block.start, block.start + len(block.text))
+        lines = block.text.split()
+        pinned = bool(lines) and not block.explicit and all(map(_PINNED.match, lines))
+        if pinned or block.label.startswith("requirements"):
+            for line in block.text.splitlines():
+                if match := _REQUIREMENT.match(line.partition("#")[0].strip()):
+                    yield place, match[1]
+        if "///" not in block.text:
+            continue
+        for header in _HEADER.finditer(block.text):
+            said = re.sub(r"^#", "", header[1], flags=re.M)
+            for listed in _LISTED.finditer(said):
+                for quoted in _QUOTED.findall(listed[1]):
+                    if match := _REQUIREMENT.match(quoted):
+                        yield place, match[1]
+
+
+def _arguments(line: str) -> Iterator[str]:
+    """The packages of a command; an address or an archive is a package that nobody lists."""
+    skip = False
+    for argument in line.split()[:40]:
+        word = argument.strip("'\"")
+        if skip or word.startswith("-"):
+            skip = not skip and word in ("-r", "-c", "-n", "-i", "--index-url", "--requirement")
+            continue
+        if word.lower() in _PROSE:
+            return
+        word = word.rstrip(".,:")
+        if not word or not word[0].isalnum() or word.endswith((".py", ".txt")):
+            continue
+        match = _REQUIREMENT.match(word)
+        yield match[1] if match and "://" not in word and "git+" not in word else word

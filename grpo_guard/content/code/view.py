@@ -1,0 +1,45 @@
+"""One program and all that its checks look at."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Set
+from dataclasses import dataclass
+
+from grpo_guard.content.code.modules import Modules
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Note, Source
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a check is given.
+
+    Args:
+        program: What `read` found.
+        source: The text it was read from.
+        shift: Lines that were put before the text.
+        modules: What may be imported.
+        asked: The question, in lower case.
+        names: Names that other blocks and the question define.
+        used: Names that any of several blocks uses.
+        stdin: Whether the task has standard input.
+        strict: Whether it is more than the output of a program (``sin(a*t)/a``).
+    """
+
+    program: Program
+    source: Source
+    shift: int
+    modules: Modules
+    asked: str
+    names: Set[str]
+    used: Set[str]
+    stdin: bool
+    strict: bool
+
+    def note(self, kind: str, node: ast.AST, message: str, last: ast.AST | None = None) -> Note:
+        """A note about a node, or about all from it to ``last``."""
+        start, end = self.source.span(node, self.shift)
+        if last is not None:
+            end = self.source.span(last, self.shift)[1]
+        return Note(kind, message, start, end)
