@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k
@@ -97,6 +97,17 @@ def padded(
     while len(text) + sum(map(len, filler)) + len(filler) < times * len(text):
         filler.append(fill(steps or [text[:at] or text], question, rng, others))
     return f"{text[:at]} {' '.join(filler)} {text[at:].lstrip(' ')}"
+
+
+def gr3_scale(lengths: Sequence[float], *, strength: float = 1.0) -> list[float]:
+    """GR3's form as its abstract describes it, for comparison: ``1 / (1 + strength * l / mean)``.
+
+    Args:
+        lengths: Of one group, each > 0.
+        strength: Weight of the relative length, >= 0.
+    """
+    mean = sum(lengths) / max(len(lengths), 1)
+    return [1 / (1 + strength * length / mean) for length in lengths]
 
 
 NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
