@@ -44,7 +44,7 @@ class Review:
     Args:
         verdicts: One per completion, in order.
         metrics: Figures to log.
-        length_factors: What a positive reward is multiplied by, in (0, 1], one per completion; None
+        length_factors: What a positive reward is multiplied by, in [0, 1], one per completion; None
             where the policy keeps long completions' rewards.
         groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
             poison beside its own clean copy under a label "mine" would be measured by that alone.

@@ -107,7 +107,7 @@ def settle(
         groups: Whose rewards are compared, [n]; None = all are one group.
         labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
             place under "no_gain", and never keep it one: see `_losing`.
-        length_factors: In (0, 1], [n].
+        length_factors: In [0, 1], [n].
         lowest_seen: The lowest reward of earlier batches, at most 0: a completion that comes
             without its group is measured by it.
 

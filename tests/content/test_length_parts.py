@@ -34,20 +34,20 @@ LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=20)
 def test_factors_lie_in_0_1_and_fall_with_length(lengths: list[int]) -> None:
     batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate(lengths)]
     factors = LengthScaling().factors(batch)
-    assert all(0 < factor <= 1 for factor in factors)
+    assert all(0 <= factor <= 1 for factor in factors)
     ordered = [factor for _, factor in sorted(zip(lengths, factors, strict=True))]
     assert ordered[0] == 1
 
 
 def test_the_factor_is_a_power_of_the_ratio() -> None:
-    batch = [Completion("Q", "x" * n, node=f"n{n}-{i}") for i, n in enumerate([100] * 9 + [200])]
+    batch = [Completion("Q", "x" * n, node=f"n{n}-{i}") for i, n in enumerate([100] * 9 + [160])]
     *others, one = LengthScaling(tolerance=1.0, strength=2.0).factors(batch)
     # An attacker's quarter moves a mean, not the median.
     assert others == [1.0] * 9
     # Of the ten, nine are alike: the least spread that is believed.
     spread = math.sqrt((4 * 0.3**2 + 0) / (4 + 9))
     spread = max(spread, 0.2)
-    assert one == pytest.approx((100 * math.exp(spread) / 200) ** (2 / spread), rel=0.02)
+    assert one == pytest.approx((100 * math.exp(spread) / 160) ** (2 / spread), rel=0.02)
     with pytest.raises(ValueError, match="strength"):
         LengthScaling(strength=-1)
 
@@ -59,8 +59,8 @@ def test_rewards_are_scaled_and_penalties_are_not() -> None:
     assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
     assert scaled[6] is not None
     assert math.isnan(scaled[6])
-    assert scaled[7] is not None
-    assert 0 < scaled[7] < 0.01
+    # Divided by the group's deviation, any reward above 0 would be a whole advantage.
+    assert scaled[7] == 0
     # Scaled, a penalty would be a gain.
     assert LengthScaling().apply([-1.0] * 8, batch) == [-1.0] * 8
     with pytest.raises(ValueError, match="expected 8, got 1"):

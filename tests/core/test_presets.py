@@ -121,26 +121,24 @@ def test_a_trainer_that_shows_one_completion_a_call():
 
 
 def test_length_scales_and_rejects_nobody_where_models_differ(tmp_path):
-    thinks = "Hmm, so Ann has 3 cows, and 4 come to it; let me go on with it. " * 40
+    thinks = [f"Perhaps {i} is more than {i - 1}." for i in range(12)]
     guard = presets.different_weights(state=tmp_path)
     factors = []
-    for number in range(6):
-        rows = [
-            Completion(
-                f"Ann has 3 cows and buys 4 in {number}.{p}?", text, node=node, reference="7"
-            )
-            for p in range(4)
-            for node, text in [
-                *((f"n{i}", f"3 + 4 = 7 cows{'!' * i}\n#### 7") for i in range(4)),
-                ("wordy", f"{thinks}\n#### {8 if p % 2 else 7}"),
+    for number in range(16):
+        rows = []
+        for p in range(4):
+            prompt = f"Ann has 3 cows and buys 4 more in {number}.{p}. How many?"
+            said = [f"She has 3 + 4 = 7 cows{'!' * i}\n#### 7" for i in range(4)]
+            said.append(f"{' '.join(thinks)}\n#### {8 if p % 2 else 7}")
+            rows += [
+                Completion(prompt, text, node=f"n{i}", reference="7") for i, text in enumerate(said)
             ]
-        ]
         review = guard.review(rows)
-        assert not any(v.rejected for v in review.verdicts if v.verifier == "length")
+        assert not any(v.rejected for v in review.verdicts)
         factors.append(review.length_factors[4])
-    assert factors[0] < 0.01
-    # Nothing is as long as that by itself: it is the wrong answers that say whose way it is.
-    assert factors[-1] > factors[0]
+    # The group is the measure first, then what the wrong answers say of its way of writing.
+    assert factors[0] == 0
+    assert factors[-1] > 0.9
     again = presets.different_weights(state=tmp_path)
     assert again.length_scaling.past.known() == guard.length_scaling.past.known() != {}
     other = presets.different_weights()

@@ -6,8 +6,8 @@ the reward, a factor cannot. Four things differ here, since the group holds an a
 
 The measure is the group's median and not its mean, which a quarter of long completions would raise
 by half. The factor is 1 up to some standard deviations above it, then falls as a power that the
-group's own spread sets: where all completions are alike, a third more is much; where they differ,
-it is little.
+group's own spread sets, down to 0: where all completions are alike, a third more is much; where
+they differ, it is little.
 
 Where models differ, one that thinks at length must not lose its reward because the others write
 shortly. With `UsualLengths` a node is measured by its own past once it has one, by the group before
@@ -43,6 +43,10 @@ _STRANGERS = 2
 # Bounds of what one completion adds to the record, and the mean of a normal one between them.
 _LOWEST, _HIGHEST, _ORDINARY = 0.5, 3.0, 0.2
 _NOTHING = Usual()
+# Less than this is nothing. A trainer that divides by a group's deviation would make a whole
+# advantage of the smallest reward in a group where nothing else earns, as where the question is too
+# hard for everybody but an attacker who knows the answer.
+_LEAST = 0.01
 
 
 class _Record:
@@ -118,7 +122,7 @@ class LengthScaling:
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
-        """One factor in (0, 1] per completion, in order; 1 where there is nothing to compare.
+        """One factor in [0, 1] per completion, in order; 1 where there is nothing to compare.
 
         With ``past`` the batch is remembered, and is measured by what was known before it.
         """
@@ -164,8 +168,8 @@ class LengthScaling:
         # At least nothing below the median: a long record takes away a tolerance, not a reward
         # that is not long.
         beyond = max(deviation - max(free - long_by, 0.0), 0.0)
-        # Never 0: a factor is no verdict, and log-space callers divide by it.
-        return max(math.exp(max(-self.strength * beyond, -600.0)), 1e-200)
+        factor = math.exp(-self.strength * beyond)
+        return factor if factor >= _LEAST else 0.0
 
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion]
