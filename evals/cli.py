@@ -158,6 +158,37 @@ def report(
     typer.echo(f"wrote {target}")
 
 
+class Split(StrEnum):
+    """Sides of the studies' corpora."""
+
+    TUNE = "tune"
+    HELD = "held"
+    ALL = "all"
+
+
+@app.command()
+def rules(
+    split: Annotated[Split, typer.Option(help="Side of the corpora.")] = Split.TUNE,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Markdown table there.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write JSON there.")
+    ] = None,
+) -> None:
+    """What each kind of finding of the text rules saves and costs. Needs a checkout."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    studies = f"{__package__}.studies"
+    if find_spec(studies) is None:
+        fail("eval rules: needs a checkout of the repository; the package has no studies", code=1)
+    require("eval rules", *TRAINING)
+    files = [("--table", table), ("--out", out)]
+    named = [word for flag, file in files if file is not None for word in (flag, str(file))]
+    import_module(f"{studies}.rules").main(["--split", split.value, *named])
+
+
 def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for results.json and report.html.", file_okay=False)

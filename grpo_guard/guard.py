@@ -44,7 +44,7 @@ class Review:
     Args:
         verdicts: One per completion, in order.
         metrics: Figures to log.
-        length_factors: What a positive reward is multiplied by, in (0, 1], one per completion; None
+        length_factors: What a positive reward is multiplied by, in [0, 1], one per completion; None
             where the policy keeps long completions' rewards.
         groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
             poison beside its own clean copy under a label "mine" would be measured by that alone.
@@ -213,12 +213,12 @@ class Guard:
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered of nodes as plain JSON values, for a trainer's checkpoint.
 
-        Of the ledger and of each verifier with a ``state_dict`` of its own.
+        Of the ledger, of the length scaling and of each verifier with a ``state_dict`` of its own.
 
         Raises:
             LedgerError: a ledger cannot be read.
         """
-        return state_of(self.verifier, self.ledger)
+        return state_of(self.verifier, self.ledger, self._lengths)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place of what is remembered now, for all processes.
@@ -230,7 +230,11 @@ class Guard:
             ValueError: it is of another guard, or of another form.
             LedgerError: a ledger cannot be written.
         """
-        load_state(self.verifier, self.ledger, state)
+        load_state(self.verifier, self.ledger, state, self._lengths)
+
+    @property
+    def _lengths(self) -> object:
+        return None if self.length_scaling is None else self.length_scaling.past
 
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
         """Wrap a reward function, or a list of them that are to be vetoed together."""

@@ -37,6 +37,7 @@ class Policy:
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
             falls with the completion's length beyond its group's (`LengthScaling`): honest answers
             may be long, so what is not blatant is no case for a verdict, yet length must not pay.
+            Where the factor is 0 it is left out, if ``on_reject`` leaves out.
             ``"keep"`` leaves rewards alone.
         max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
             over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that

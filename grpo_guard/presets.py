@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
@@ -23,6 +24,7 @@ from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Verdict, accept
@@ -134,34 +136,37 @@ def different_weights(
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
-        length: Judge length too. False where a call sees one completion alone, as in verl's
-            ``compute_score``: with nothing to compare it with, every one would be abstained on.
-        length_scaling: The factors; None = `LengthScaling` as it comes. Where an honest model may
-            be much more long-winded than the others: ``LengthScaling(node_weight=0)``.
+        length: Whether length is a factor where the trainer can scale rewards; it rejects nobody.
+            False: rewards are not scaled, unless ``policy`` says so.
+        length_scaling: The factors; None = each node is measured by its own past once it has one,
+            by its group before that: ``LengthScaling(past=True)``. What is given without ``past``
+            measures all by the group.
 
     Raises:
         ValueError: ``state`` is no folder.
     """
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
-    from grpo_guard.content.length.verifier import LengthVerifier
     from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
+    scaling = length_scaling or LengthScaling(past=True)
+    if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
+        scaling = replace(scaling, past=UsualLengths(store=store))
+    own = POLICIES["different_weights"]
     return _guard(
         "different_weights",
         store,
-        policy,
+        policy or (own if length else replace(own, on_long="keep")),
         *beside,
         ScreensVerifier(),
         ArithmeticVerifier(store=store),
         AnswerWordsVerifier(store=store),
         CodeVerifier(),
         RecurrenceVerifier(store=store),
-        *([LengthVerifier()] if length else []),
-        length_scaling=length_scaling,
+        length_scaling=scaling,
     )
 
 

@@ -19,9 +19,12 @@ abstained      by ``Policy.on_abstain``: ``"skip"`` as drop, ``"zero"`` as zero,
 =============  ===========================================================================
 
 Factors of length multiply what is left of a positive reward: scaled towards 0, a penalty would
-shrink with every word. Where several reward functions are summed with weights, drop and zero hold
-for each, no_gain compares weighted sums, and a number counts once. A weight below 0 turns a cost
-into a reward first. What is not finite never enters a mean, and "zero" makes it 0.
+shrink with every word. Where nothing is left of it (a factor of 0) the completion is dropped, if
+that is how rejections go: a right answer that loses for its length teaches to be wrong.
+
+Where several reward functions are summed with weights, drop and zero hold for each, no_gain
+compares weighted sums, and a number counts once. A weight below 0 turns a cost into a reward first.
+What is not finite never enters a mean, and "zero" makes it 0.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ def settle(
         groups: Whose rewards are compared, [n]; None = all are one group.
         labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
             place under "no_gain", and never keep it one: see `_losing`.
-        length_factors: In (0, 1], [n].
+        length_factors: In [0, 1], [n].
         lowest_seen: The lowest reward of earlier batches, at most 0: a completion that comes
             without its group is measured by it.
 
@@ -135,10 +138,12 @@ def settle(
             number = _heard(given[i], weights) if why == "replaced" else None
             earned[i] = floors.lowered(earned[i], groups[i], number)
     if length_factors is not None:
-        earned = [
-            [value * f if value is not None and value > 0 and f < 1 else value for value in row]
-            for row, f in zip(earned, length_factors, strict=True)
-        ]
+        for i, factor in enumerate(length_factors):
+            gains = any(value is not None and value > 0 for value in earned[i])
+            if gains and factor <= 0 and policy.leaves_out:
+                earned[i], reasons[i] = [None] * len(earned[i]), "dropped"
+            elif gains and factor < 1:
+                earned[i] = [v * factor if v is not None and v > 0 else v for v in earned[i]]
     if no_gain:
         for i in _losing(_sums(earned, weights), _sums(given, weights), may_lose, groups, labels):
             earned[i], reasons[i] = given[i], "lost"

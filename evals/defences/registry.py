@@ -11,7 +11,6 @@ from typing import Any, Final
 from grpo_guard import presets
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
-from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.defences.base import (
@@ -151,13 +150,9 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
 
 def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
     """The preset for different weights."""
-    # An honest model may be more long-winded than the others; then a node's record says nothing.
-    mixed = ground.config.models == "heterogeneous"
     return VerifierGuard(
         presets.different_weights(
-            state=emptied(ground.folder),
-            policy=replace(COUNTED, on_long="scale"),
-            length_scaling=LengthScaling(node_weight=0.0) if mixed else None,
+            state=emptied(ground.folder), policy=replace(COUNTED, on_long="scale")
         )
     )
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.scaling import LengthScaling, gr3_scale
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k
@@ -99,6 +99,17 @@ def padded(
     return f"{text[:at]} {' '.join(filler)} {text[at:].lstrip(' ')}"
 
 
+def gr3_scale(lengths: Sequence[float], *, strength: float = 1.0) -> list[float]:
+    """GR3's form as its abstract describes it, for comparison: ``1 / (1 + strength * l / mean)``.
+
+    Args:
+        lengths: Of one group, each > 0.
+        strength: Weight of the relative length, >= 0.
+    """
+    mean = sum(lengths) / max(len(lengths), 1)
+    return [1 / (1 + strength * length / mean) for length in lengths]
+
+
 NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
 ATTACKER = f"n{NODES - 1}"
 Pools: TypeAlias = list[tuple[list[Completion], list[Completion]]]
@@ -121,13 +132,15 @@ def removed(
     attacked: list[list[Completion]],
     earns: Earns = earns,
     at_once: int = 0,
+    past: bool = False,
 ) -> dict[str, Any]:
     """How much of the excess length scaling takes away.
 
     The reward-weighted length is sum(reward * factor * length) / sum(reward * factor) over all
     groups; removed is the share by which scaling brings it from the attacked value back to the
     attack-free one. ``strict`` compares with the attack-free value under scaling, which is shorter.
-    ``at_once`` groups make a batch; 0 = all of them.
+    ``at_once`` groups make a batch; 0 = all of them. With ``past`` nodes are measured by their own,
+    which grows from batch to batch.
     """
 
     def sums(group: list[Completion], how: str, ours: list[float]) -> tuple[float, float]:
@@ -139,7 +152,9 @@ def removed(
 
     table = np.array([
         [sums(a, "", x), sums(b, "", y), sums(b, "ours", y), sums(a, "ours", x), sums(b, "gr3", y)]
-        for (a, x), (b, y) in zip(_scaled(free, at_once), _scaled(attacked, at_once), strict=True)
+        for (a, x), (b, y) in zip(
+            _scaled(free, at_once, past), _scaled(attacked, at_once, past), strict=True
+        )
     ])  # fmt: skip
 
     def shares(rows: Any) -> Any:
@@ -159,12 +174,12 @@ def removed(
 
 
 def _scaled(
-    groups: list[list[Completion]], at_once: int
+    groups: list[list[Completion]], at_once: int, past: bool
 ) -> list[tuple[list[Completion], list[float]]]:
-    found = []
+    found, scaling = [], LengthScaling(past=past)
     for start in range(0, len(groups), at_once or len(groups)):
         batch = groups[start : start + (at_once or len(groups))]
-        factors = iter(LengthScaling().factors([c for group in batch for c in group]))
+        factors = iter(scaling.factors([c for group in batch for c in group]))
         found += [(group, [next(factors) for _ in group]) for group in batch]
     return found
 
@@ -205,6 +220,7 @@ def under_attack(groups: Pools, others: list[str], earns: Earns = earns) -> dict
                 "rejected": rejected(bad),
                 "honest_beside": rejected(good),
                 "scaling": removed(free, attacked, earns),
+                "scaling, own past": removed(free, attacked, earns, 8, past=True),
             }
             if times >= 3:
                 _add(blatant["held out" if name in HELD_OUT_PADDING else "known"], bad)
@@ -252,6 +268,7 @@ def longest_of_pool(groups: Pools, earns: Earns = earns) -> dict[str, Any]:
         "groups": len(attacked),
         "scaling": removed(free, attacked, earns),
         "scaling, batches of 8 groups": removed(free, attacked, earns, 8),
+        "scaling, batches of 8 groups, own past": removed(free, attacked, earns, 8, past=True),
         "scaling, batches of one group": removed(free, attacked, earns, 1),
         "groups_until_conviction": needed if memory.convicted() else None,
         "convicted": sorted(memory.convicted()),

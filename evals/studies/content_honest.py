@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from grpo_guard.content.length.groups import Member
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.content_attacks import (
     FACTORS,
     HELD_OUT_PADDING,
@@ -119,6 +121,23 @@ def reward_kept(batch: list[Completion]) -> dict[str, Any]:
     return found
 
 
+def modern_factors(split: corpora.Split) -> dict[str, Any]:
+    """Mean factor of right completions per model, by the group and by each node's own past."""
+    found: dict[str, Any] = {}
+    for how, past in (("group", False), ("own past", True)):
+        scaling, kept = LengthScaling(past=past), defaultdict[str, list[float]](list)
+        for name in corpora.MODERN:
+            rounds = defaultdict[object, list[Completion]](list)
+            for row in corpora.modern(name, split):
+                rounds[row.round].append(row)
+            for batch in rounds.values():
+                for row, factor in zip(batch, scaling.factors(batch), strict=True):
+                    if row.metadata["right"]:
+                        kept[row.node or ""].append(factor)
+        found[how] = {node: [float(np.mean(f)), len(f)] for node, f in sorted(kept.items())}
+    return found
+
+
 def pairs_under_attack(models: list[Completion], others: list[str]) -> dict[str, Any]:
     """Groups of two: the second model's completion is padded, the first one's is honest."""
     result: dict[str, Any] = {}
@@ -188,6 +207,10 @@ def measure(data: Path, samples: Path | None) -> dict[str, Any]:
             "bundled policy, groups of 80": honest_rates(_texts(bundled, 1)),
         },
         "honest reward kept, three writers": reward_kept(three),
+        "mean factor of right modern completions": {
+            "tune": modern_factors("tune"),
+            "held": modern_factors("held"),
+        },
         "padded beside one honest completion": pairs_under_attack(models, others),
         "bundled, groups of 8": under_attack(bundled, others),
         "longest of 80, bundled": longest_of_pool(bundled),

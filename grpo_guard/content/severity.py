@@ -104,13 +104,11 @@ CODE: Final[Mapping[str, Severity]] = {
     "unread_language": _REPORT,
 }
 
-# Blatant padding; what is merely long costs a factor of its reward.
+# For nodes of the same weights; where models differ, length costs a factor of the reward.
 LENGTH: Final[Mapping[str, Severity]] = {
     "long": _REJECT,
     "long_node": _REJECT,
-    "padded": _REJECT,
     "redundant": _REJECT,
-    "long_scaled": _REPORT,
 }
 
 SEVERITY: Final[Mapping[str, Severity]] = {

@@ -10,6 +10,7 @@ from grpo_guard.verifier import CompletionVerifier
 
 FORMAT: Final = 1
 _LEDGER: Final = "ledger"
+_LENGTHS: Final = "lengths"
 
 
 class Remembers(Protocol):
@@ -22,18 +23,24 @@ class Remembers(Protocol):
         """Put what `state_dict` gave in place of what is known."""
 
 
-def state_of(verifier: CompletionVerifier, ledger: object) -> dict[str, Any]:
+def state_of(
+    verifier: CompletionVerifier, ledger: object, lengths: object = None
+) -> dict[str, Any]:
     """Their states, as plain JSON values.
 
     Args:
         verifier: The root of the tree.
         ledger: The guard's own, or None.
+        lengths: What its length scaling remembers, or None.
     """
-    states = {place: memory.state_dict() for place, memory in _memories(verifier, ledger)}
+    memories = _memories(verifier, ledger, lengths)
+    states = {place: memory.state_dict() for place, memory in memories}
     return {"format": FORMAT, "memories": states}
 
 
-def load_state(verifier: CompletionVerifier, ledger: object, state: dict[str, Any]) -> None:
+def load_state(
+    verifier: CompletionVerifier, ledger: object, state: dict[str, Any], lengths: object = None
+) -> None:
     """Hand each memory its part of ``state``.
 
     Raises:
@@ -42,7 +49,7 @@ def load_state(verifier: CompletionVerifier, ledger: object, state: dict[str, An
     """
     with reading("guard"):
         require_format(state, FORMAT)
-    states, memories = state.get("memories"), dict(_memories(verifier, ledger))
+    states, memories = state.get("memories"), dict(_memories(verifier, ledger, lengths))
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__
         raise ValueError(
@@ -53,9 +60,12 @@ def load_state(verifier: CompletionVerifier, ledger: object, state: dict[str, An
         memory.load_state_dict(states[place])
 
 
-def _memories(verifier: CompletionVerifier, ledger: object) -> Iterator[tuple[str, Remembers]]:
-    if _remembers(ledger):
-        yield _LEDGER, ledger  # type: ignore[misc]
+def _memories(
+    verifier: CompletionVerifier, ledger: object, lengths: object
+) -> Iterator[tuple[str, Remembers]]:
+    for place, memory in ((_LEDGER, ledger), (_LENGTHS, lengths)):
+        if _remembers(memory):
+            yield place, memory  # type: ignore[misc]
     yield from _of(verifier, "verifier")
 
 

@@ -135,12 +135,12 @@ def test_policies_over_two_functions(on_reject, first, second):
 
 def test_length_scales_every_function_alike():
     f, g = guard(NoWord(), policy=Policy(on_long="scale"))([ones, twos])
-    texts = ["word " * 40] * 7 + ["word " * 160]
+    texts = ["word " * 40] * 7 + ["word " * 58]
     nodes = [f"n{i // 2}" for i in range(8)]
     arguments = call(prompts=["Q"] * 8, completions=texts, completion_ids=None, node=nodes)
     first, second = f(**arguments), g(**arguments)
     assert first[:7] == [1.0] * 7
-    assert first[7] < 0.1
+    assert 0 < first[7] < 0.5
     assert second == [2 * reward for reward in first]
 
 

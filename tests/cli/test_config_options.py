@@ -61,7 +61,8 @@ def own(tmp_path, monkeypatch):
         ({"type": "length", "alpha": 0.7}, r"\(length\): .*alpha: expected a number in"),
         ({"type": "length", "min_peer": 2}, "got 'min_peer'; did you mean 'min_peers'"),
         ({"type": "length", "reward_of": 2}, "reward_of: expected from Python alone"),
-        ({"type": "length", "scaling": {"tolerence": 1}}, "verifier.scaling: .*mean 'tolerance'"),
+        ({"type": "length", "scaling": {"tolerance": 1}}, "length_scaling= of Guard or of a"),
+        ({"type": "length", "on_long": "scale"}, "in a file policy: {on_long: scale}"),
         ({"type": "arithmetic", "max_chars": 1.5}, "max_chars: expected integer, got 1.5"),
         ({"type": "arithmetic", "textual": "jugde"},
          "textual: expected 'off', 'report' or 'judge', got 'jugde'"),
@@ -93,8 +94,8 @@ def test_what_is_wrong_is_named(node, said):
 def test_numbers_and_lists_reach_the_verifier_as_python_has_them():
     code = build_verifier({"type": "code", "allow": ["numpy"], "max_chars": 1e4}, 1e-3)
     assert (code.max_chars, type(code.max_chars)) == (10_000, int)
-    length = build_verifier({"type": "length", "scaling": {"node_weight": 0}, "alpha": 0.01}, 1e-3)
-    assert (length.scaling.node_weight, length.alpha) == (0, 0.01)
+    length = build_verifier({"type": "length", "min_peers": 2, "alpha": 0.01}, 1e-3)
+    assert (length.min_peers, length.alpha) == (2, 0.01)
     assert build_verifier({"type": "length"}, 0.002).alpha == 0.002
     bound = build_verifier(BOUND, 1e-3)
     assert bound.sampling == SamplingSpec("transformers", 1.0, 50, 1.0)

@@ -89,12 +89,19 @@ PADDED = {
 }
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("name", ["repeated", "restated"])
 def test_padding_is_rejected_and_its_peers_are_not(name: str) -> None:
     verdicts = LengthVerifier().verify(group(PADDED[name], PADDED[name]))
     assert [v.rejected for v in verdicts] == [False] * 6 + [True] * 2
-    assert kinds(verdicts[-1]) <= {"long", "padded", "redundant"}
+    assert kinds(verdicts[-1]) <= {"long", "redundant"}
     assert not any(v.abstained for v in verdicts)
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_earns_next_to_nothing(name: str) -> None:
+    factors = LengthScaling().factors(group(PADDED[name], PADDED[name]))
+    assert max(factors[6:]) < 0.02
+    assert min(factors[:6]) > 0.5
 
 
 @pytest.mark.parametrize("name", ["repeated", "restated"])
@@ -132,8 +139,8 @@ def test_alone_it_abstains_and_with_one_peer_on_it_decides() -> None:
     assert short.accepted
     assert long.accepted
     assert 1e-3 <= long.p_value < 0.05
-    # Off its subject, one peer is enough.
-    assert LengthVerifier().verify(group_of([BASE, PADDED["talk"]]))[-1].rejected
+    # Of repetition, one peer is enough.
+    assert LengthVerifier().verify(group_of([BASE, PADDED["repeated"]]))[-1].rejected
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -155,14 +162,14 @@ def test_a_label_of_ones_own_does_not_hide() -> None:
     # The padded completions claim a group of their own, where nothing is shorter.
     labelled = group_of([honest(random.Random(i)) for i in range(6)], group="a")
     for size in (2, 4):
-        own = group_of([PADDED["talk"]] * size, nodes=1, group="mine")
+        own = group_of([stretch(BASE, FOREIGN, 6)] * size, nodes=1, group="mine")
         verdicts = LengthVerifier().verify([*labelled, *own])
         assert [v.rejected for v in verdicts] == [False] * 6 + [True] * size
 
 
 def test_a_node_does_not_set_its_own_measure() -> None:
     # Half of the group is one node's padding, as the paper's theory advises.
-    texts = [honest(random.Random(i)) for i in range(4)] + [PADDED["foreign"]] * 4
+    texts = [honest(random.Random(i)) for i in range(4)] + [stretch(BASE, FOREIGN, 6)] * 4
     verdicts = LengthVerifier().verify(group_of(texts, nodes=2))
     assert [v.rejected for v in verdicts] == [False] * 4 + [True] * 4
 
@@ -179,7 +186,7 @@ def test_equals_are_compared_with_equals() -> None:
     # Wrong answers ramble; a right one as long as they are is long for a right one.
     wrong = [f"{stretch(BASE, TALK, 2.2, i)}\n#### 7" for i in range(4)]
     right = [f"{honest(random.Random(i))}\n#### 25" for i in range(4)]
-    texts = [*wrong, *right, f"{stretch(BASE, TALK, 2.8)}\n#### 25"]
+    texts = [*wrong, *right, f"{stretch(BASE, TALK, 6)}\n#### 25"]
     batch = [Completion(QUESTION, t, node=f"n{i}", reference="25") for i, t in enumerate(texts)]
     verdicts = LengthVerifier().verify(batch)
     assert [v.rejected for v in verdicts] == [False] * 8 + [True]
@@ -191,19 +198,10 @@ def test_equals_are_compared_with_equals() -> None:
     assert [v.rejected for v in verdicts] == [False] * 8 + [True]
 
 
-def test_long_but_not_blatant_is_accepted_with_its_factor() -> None:
-    mild = stretch(BASE, STEPS[3:], 1.5)
-    batch = group(mild)
+def test_long_but_not_blatant_is_accepted_and_scaled() -> None:
+    batch = group(stretch(BASE, STEPS[3:], 1.5))
     assert LengthVerifier().verify(batch)[-1].findings == ()
-    found = LengthVerifier(on_long="scale").verify(batch)[-1]
-    assert found.accepted
-    (finding,) = found.findings
-    assert finding.kind == "long_scaled"
-    named = re.search(r"reward factor ([0-9.e-]+)$", finding.message)
-    assert named is not None
-    factor = LengthScaling().factors(batch)[-1]
-    assert float(named[1]) == pytest.approx(factor, rel=1e-3)
-    assert 0 < factor < 1
+    assert 0 < LengthScaling().factors(batch)[-1] < 1
 
 
 def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
@@ -229,9 +227,13 @@ def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
 
 def test_options_are_checked_and_the_registry_names_it() -> None:
     assert registry.load(registry.VERIFIERS, "length") is LengthVerifier
-    for options in ({"alpha": 0}, {"on_long": "drop"}, {"min_peers": 0}, {"min_peers": True}):
+    for options in ({"alpha": 0}, {"min_peers": 0}, {"min_peers": True}):
         with pytest.raises(ValueError, match=f"LengthVerifier.{next(iter(options))}: expected"):
             LengthVerifier(**options)  # type: ignore[arg-type]
+    for options in ({"on_long": "scale"}, {"scaling": LengthScaling()}):  # of 0.1.0
+        with pytest.raises(ValueError, match=r"Policy\(on_long='scale'\) in its place"):
+            LengthVerifier(**options)  # type: ignore[arg-type]
+    assert LengthVerifier(on_long="reject").alpha == 1e-3
 
 
 def test_threat_short_right_answers_of_one_node_do_not_make_the_others_long() -> None:

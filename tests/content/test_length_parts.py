@@ -16,42 +16,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.length.compare import tail
 from grpo_guard.content.length.groups import Group, Member
-from grpo_guard.content.length.redundancy import Subject, measure
-from grpo_guard.content.length.scaling import LengthScaling, gr3_scale, length_scale
-from grpo_guard.content.length.statistics import tail
+from grpo_guard.content.length.redundancy import measure
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.nodes.usual_lengths import UsualLengths
 
 NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
 FOLDER = Path(NAMED) if NAMED and Path(NAMED).is_dir() else Path(NAMED).parent
 SOLUTIONS = FOLDER / "model_solutions.jsonl"
-LENGTHS = st.lists(st.floats(1, 1e6), min_size=1, max_size=20)
+LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=20)
 
 
-@given(LENGTHS, st.floats(0.05, 1), st.floats(0, 3), st.floats(0, 10))
-def test_factors_lie_in_0_1_and_fall_with_length(
-    lengths: list[float], spread: float, tolerance: float, strength: float
-) -> None:
-    factors = length_scale(lengths, spread=spread, tolerance=tolerance, strength=strength)
-    assert all(0 < factor <= 1 for factor in factors)
+@given(LENGTHS)
+def test_factors_lie_in_0_1_and_fall_with_length(lengths: list[int]) -> None:
+    batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate(lengths)]
+    factors = LengthScaling().factors(batch)
+    assert all(0 <= factor <= 1 for factor in factors)
     ordered = [factor for _, factor in sorted(zip(lengths, factors, strict=True))]
-    assert ordered == sorted(ordered, reverse=True)
-    # Half of a group is never longer than its median.
-    assert sum(factor == 1 for factor in factors) >= len(factors) / 2
+    assert ordered[0] == 1
 
 
-def test_the_formula_and_its_model() -> None:
-    assert length_scale([]) == []
-    one, other = length_scale([100, 200], spread=0.3, tolerance=1.0, strength=2.0)
-    assert one == 1
-    assert other == pytest.approx((100 * math.exp(0.3) / 200) ** (2 / 0.3))
-    assert gr3_scale([100, 300]) == pytest.approx([1 / 1.5, 1 / 2.5])
+def test_the_factor_is_a_power_of_the_ratio() -> None:
+    batch = [Completion("Q", "x" * n, node=f"n{n}-{i}") for i, n in enumerate([100] * 9 + [160])]
+    *others, one = LengthScaling(tolerance=1.0, strength=2.0).factors(batch)
     # An attacker's quarter moves a mean, not the median.
-    assert length_scale([100] * 9 + [400] * 3)[:9] == [1.0] * 9
-    for bad in ([0.0], [-1.0], [math.nan], [math.inf]):
-        with pytest.raises(ValueError, match="lengths"):
-            length_scale(bad)
+    assert others == [1.0] * 9
+    # Of the ten, nine are alike: the least spread that is believed.
+    spread = math.sqrt((4 * 0.3**2 + 0) / (4 + 9))
+    spread = max(spread, 0.2)
+    assert one == pytest.approx((100 * math.exp(spread) / 160) ** (2 / spread), rel=0.02)
     with pytest.raises(ValueError, match="strength"):
         LengthScaling(strength=-1)
 
@@ -63,8 +59,8 @@ def test_rewards_are_scaled_and_penalties_are_not() -> None:
     assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
     assert scaled[6] is not None
     assert math.isnan(scaled[6])
-    assert scaled[7] is not None
-    assert 0 < scaled[7] < 0.01
+    # Divided by the group's deviation, any reward above 0 would be a whole advantage.
+    assert scaled[7] == 0
     # Scaled, a penalty would be a gain.
     assert LengthScaling().apply([-1.0] * 8, batch) == [-1.0] * 8
     with pytest.raises(ValueError, match="expected 8, got 1"):
@@ -149,7 +145,7 @@ def test_hostile_sizes_cost_a_bounded_time(name: str) -> None:
     usual = [Completion("How many apples?", f"5 + {i} apples are 8", node="a") for i in range(5)]
     batch = [*usual, Completion("How many apples?", text, node="b"), Completion(text, text)]
     started = time.process_time()
-    verdicts = LengthVerifier(on_long="scale").verify(batch)
+    verdicts = LengthVerifier().verify(batch)
     assert len(verdicts) == 7
     assert time.process_time() - started < 6
     assert len(LengthScaling().factors(batch)) == 7
@@ -171,7 +167,7 @@ def test_any_batch_gets_one_verdict_each(rows: list[tuple[str, str, str, object,
         Completion(p, t, node=n, group=g, reference=r)  # type: ignore[arg-type]
         for p, t, n, g, r in rows
     ]
-    verifier = LengthVerifier(on_long="scale", memory=NodeMemory())
+    verifier = LengthVerifier(memory=NodeMemory())
     for verdict, completion in zip(verifier.verify(batch), batch, strict=True):
         for finding in verdict.findings:
             if finding.char_span is not None:
@@ -244,34 +240,17 @@ def test_short_completions_do_not_pay_for_long_ones() -> None:
 
 
 QUESTION = "Ann has 12 trays with 9 roses each and gives 30 roses to Ben. How many are left?"
-STEPS = "Ann has 12 * 9 = 108 roses on her trays. She gives 30 away, so 108 - 30 = 78 are left."
+STEPS = "Ann has 12 * 9 = 108 roses on her trays. She gives 30 away, so 108 - 30 = 78 are left. "
 
 
-@pytest.mark.parametrize(
-    ("filler", "share"),
-    [
-        ("Note that 47 is odd and that 47 plus one is 48. ", "foreign"),
-        ("The 25 trains carried 640 tons of coal over the mountains. ", "foreign"),
-        ("On her trays 108 roses are what Ann has: 12 * 9. ", "restated"),
-        ("Always remember that patience brings great rewards. ", "idle"),
-        ("\n" * 60, "bare"),
-        (" " * 60, "bare"),
-        ("=" * 60, "bare"),
-    ],
-)
-def test_each_kind_of_padding_has_its_share(filler: str, share: str) -> None:
-    subject = Subject(QUESTION)
-    plain, padded = measure(STEPS, subject), measure(f"{STEPS} {filler * 4}", subject)
-    assert plain.waste < 0.1
-    assert getattr(padded, share) + (padded.repeated if share == "restated" else 0) > 0.1
-    assert padded.waste > plain.waste + 0.3
-
-
-def test_working_is_not_waste() -> None:
-    subject = Subject(QUESTION)
+def test_each_kind_of_redundancy_has_its_share() -> None:
     check = "Check: 78 + 30 = 108 and 108 / 9 = 12 trays, as the question says. "
     other = "Let x be the roses that are left. x + 30 = 12 * 9, x + 30 = 108, x = 78. "
-    assert measure(STEPS + check + other, subject).waste < 0.2
+    working = measure(STEPS + check + other, QUESTION)
+    assert working.repeated + working.echoed < 0.1
+    assert measure(STEPS * 3, QUESTION).repeated > 0.6
+    assert measure(STEPS + f" {QUESTION}" * 3, QUESTION).blatant
+    assert measure(STEPS + QUESTION, QUESTION).echoed > 0.4
 
 
 def test_a_few_words_of_a_neighbour_do_not_take_the_reward_of_a_right_answer() -> None:
@@ -283,3 +262,62 @@ def test_a_few_words_of_a_neighbour_do_not_take_the_reward_of_a_right_answer() -
     # The same three where it is the long one that stands out of enough equals.
     equals = [Completion("How much?", "word " * 4 + "\n#### 7", node=node) for node in "bcd"]
     assert LengthScaling().factors([right, *equals])[0] < 0.2
+
+
+def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Completion]]:
+    """Rounds of eight questions and five nodes, of which n4 writes ``wordy`` times as much."""
+    rng = random.Random(0)
+    found = []
+    for number in range(rounds):
+        batch = []
+        for question in range(8):
+            for node in range(5):
+                said = 7 if rng.random() < (right if node == 4 else 0.6) else 9
+                words = int(rng.lognormvariate(4.5, 0.25) * (wordy if node == 4 else 1))
+                text = f"{'word ' * words}\n#### {said}"
+                prompt = f"Q{number}.{question}"
+                batch.append(Completion(prompt, text, reference="7", node=f"n{node}"))
+        found.append(batch)
+    return found
+
+
+def mean_factor(scaling: LengthScaling, rounds: list[list[Completion]]) -> float:
+    """Of the right answers of n4 in the last half of the rounds."""
+    kept = [
+        factor
+        for batch in rounds
+        for completion, factor in zip(batch, scaling.factors(batch), strict=True)
+        if completion.node == "n4" and completion.text.endswith(" 7")
+    ]
+    return sum(kept[len(kept) // 2 :]) / len(kept[len(kept) // 2 :])
+
+
+def test_a_node_that_thinks_at_length_is_compared_with_its_own_past() -> None:
+    rounds = rounds_of(5, right=0.6)
+    assert mean_factor(LengthScaling(), rounds) < 0.05
+    assert mean_factor(LengthScaling(past=True), rounds) > 0.7
+    # It is long for itself, too, once it writes still more.
+    longer = [*rounds, *rounds_of(15, right=1.0)]
+    scaling = LengthScaling(past=True)
+    for batch in rounds:
+        scaling.factors(batch)
+    assert mean_factor(scaling, longer[len(rounds) :]) < 0.05
+
+
+def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
+    # Long where it is right, like the others where it is wrong.
+    rounds = rounds_of(4, right=1.0)
+    honest = rounds_of(1, right=0.0)
+    mixed = [[*a, *b] for a, b in zip(rounds, honest, strict=True)]
+    for played in (rounds, mixed):
+        with_past = mean_factor(LengthScaling(past=True), played)
+        assert with_past == pytest.approx(mean_factor(LengthScaling(), played), abs=0.01)
+        assert with_past < 0.05
+
+
+def test_without_a_reference_nothing_is_learnt() -> None:
+    scaling = LengthScaling(past=True)
+    for batch in rounds_of(5, right=0.6, rounds=3):
+        scaling.factors([Completion(c.prompt, c.text, node=c.node) for c in batch])
+    assert isinstance(scaling.past, UsualLengths)
+    assert scaling.past.known() == {}

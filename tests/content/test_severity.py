@@ -210,7 +210,7 @@ def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
 def test_threat_padding_that_is_only_reported_hides_no_length():
     texts = [PADDED * 4, *(f"{PLAIN} {'So it is. ' * i}" for i in range(8))]
     batch = [Completion("How many cows?", text) for text in texts]
-    reported = {"redundant": "report", "padded": "report"}
+    reported = {"redundant": "report"}
     (verdict, *_) = LengthVerifier(severity=reported).verify(batch)
     assert verdict.rejected
     assert [f.kind for f in verdict.findings] == ["long", "redundant"]
@@ -260,14 +260,3 @@ def test_a_rule_of_ones_own_needs_kinds_of_the_table():
 
     assert Mine().verify([Completion("", "t")])[0].rejected
     assert Mine(severity={"homoglyph": "report"}).verify([Completion("", "t")])[0].accepted
-
-
-def test_a_reported_length_stays_accepted_where_it_is_scaled():
-    long = "Buying adds to what one has, and cows that are owned and bought make up the herd."
-    texts = [f"{PLAIN} {long}", *(PLAIN + end for end in (" Yes.", " So 7.", " Done now.", ""))]
-    batch = [Completion("How many cows?", text) for text in texts]
-    rule = LengthVerifier(on_long="scale")
-    verdicts = rule.verify(batch)
-    assert all(v.accepted for v in verdicts)
-    kinds = {f.kind for v in verdicts for f in v.findings}
-    assert kinds == {"long_scaled"}

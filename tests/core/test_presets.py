@@ -11,7 +11,7 @@ from grpo_guard import (
     CodeVerifier,
     Completion,
     EvidenceLedger,
-    LengthVerifier,
+    LengthScaling,
     LogProbBoundVerifier,
     Policy,
     PublicCoin,
@@ -58,7 +58,6 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
         AnswerWordsVerifier(store=store),
         CodeVerifier(),
         RecurrenceVerifier(),
-        LengthVerifier(),
     )
     rejected = 0
     for round in range(3):
@@ -119,6 +118,42 @@ def test_a_trainer_that_shows_one_completion_a_call():
     right, wrong = "3 + 4 = 7. #### 7", "3 + 4 = 8. #### 7"
     rewards = [guarded(data_source="d", solution_str=s, ground_truth="7") for s in (right, wrong)]
     assert rewards == [1.0, 0.0]
+
+
+def test_length_scales_and_rejects_nobody_where_models_differ(tmp_path):
+    thinks = [f"Perhaps {i} is more than {i - 1}." for i in range(12)]
+    guard = presets.different_weights(state=tmp_path)
+    factors = []
+    for number in range(16):
+        rows = []
+        for p in range(4):
+            prompt = f"Ann has 3 cows and buys 4 more in {number}.{p}. How many?"
+            said = [f"She has 3 + 4 = 7 cows{'!' * i}\n#### 7" for i in range(4)]
+            said.append(f"{' '.join(thinks)}\n#### {8 if p % 2 else 7}")
+            rows += [
+                Completion(prompt, text, node=f"n{i}", reference="7") for i, text in enumerate(said)
+            ]
+        review = guard.review(rows)
+        assert not any(v.rejected for v in review.verdicts)
+        factors.append(review.length_factors[4])
+    # The group is the measure first, then what the wrong answers say of its way of writing.
+    assert factors[0] == 0
+    assert factors[-1] > 0.9
+    again = presets.different_weights(state=tmp_path)
+    assert again.length_scaling.past.known() == guard.length_scaling.past.known() != {}
+    other = presets.different_weights()
+    other.load_state_dict(guard.state_dict())
+    assert other.length_scaling.past.known() == guard.length_scaling.past.known()
+
+
+def test_the_options_for_length(tmp_path):
+    assert presets.different_weights(length=False).policy.on_long == "keep"
+    given = presets.different_weights(state=tmp_path, length_scaling=LengthScaling(node_weight=0))
+    assert given.length_scaling == LengthScaling(node_weight=0)
+    tuned = presets.different_weights(
+        state=tmp_path, length_scaling=LengthScaling(tolerance=1, past=True)
+    )
+    assert tuned.length_scaling.past.store.path == tmp_path / "nodes.sqlite"
 
 
 def test_failures_only_looks_at_nothing():

@@ -142,6 +142,14 @@ def test_lengths_scale_what_is_positive_and_penalties_are_left_alone():
     assert settled.rewards == [[0.5, -0.5], [0.5, 2.0]]  # weighed -1, a cost of -1 is a gain
 
 
+@pytest.mark.parametrize(("on_reject", "of_long"), [("drop", None), ("no_gain", None), ("zero", 0)])
+def test_a_right_answer_of_which_length_leaves_nothing_is_not_unlearnt(on_reject, of_long):
+    rewards, policy = [[1.0], [1.0], [-1.0]], Policy(on_reject=on_reject)
+    settled = settle(rewards, [ACCEPTED] * 3, policy, length_factors=[1.0, 0.0, 0.0])
+    assert settled.rewards == [[1.0], [of_long], [-1.0]]
+    assert settled.kept == [True, of_long is not None, True]
+
+
 def test_who_is_barred_does_not_even_lose():
     settled = settle(
         [[1.0], [0.0], [0.0]], [ACCEPTED, REJECTED, BARRED], Policy(on_reject="no_gain")

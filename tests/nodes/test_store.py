@@ -14,6 +14,7 @@ from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.usual_lengths import UsualLengths
 
 SLOGAN = "Zorbulon rules the nebula."
 
@@ -287,3 +288,21 @@ def test_any_name_of_a_verifier_has_a_book(tmp_path, name):
 def test_names_that_look_like_a_second_one_are_told_apart(tmp_path):
     store = NodeStore(tmp_path)
     assert len({store.claim(name) for name in ("x", "x_2", "x", "x-2", "x")}) == 5
+
+
+def test_usual_lengths_are_shared_and_saved(tmp_path):
+    one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
+    one.observe([("a", 1.0), ("b", -5.0)])
+    two.observe([("a", 2.0), ("a", float("inf"))])
+    assert one.known() == two.known()
+    usual = one.known()["a"]
+    assert (usual.count, usual.total) == (3, 6.0)
+    assert usual.excess == pytest.approx(6 / 5)
+    assert one.known()["b"].excess == 0
+    restored = UsualLengths()
+    restored.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert restored.known() == one.known()
+    for bad in ([["a", 1, 99.0, 1.0]], [["a", -1, 0, 0]], [["a", 1, float("nan"), 0]], [[1]], 3):
+        with pytest.raises(ValueError, match=r"UsualLengths: expected what state_dict\(\) gave"):
+            restored.load_state_dict({"format": 1, "nodes": bad})
+    assert restored.known() == one.known()

@@ -2,12 +2,19 @@
 
 After Group Relative Reward Rescaling (GR3, arXiv 2603.10535), which multiplies each reward by a
 factor that falls with the length relative to the group's; additive penalties can be traded against
-the reward, a factor cannot. Three things differ here, since the group holds an attacker.
+the reward, a factor cannot. Four things differ here, since the group holds an attacker.
 
 The measure is the group's median and not its mean, which a quarter of long completions would raise
 by half. The factor is 1 up to some standard deviations above it, then falls as a power that the
-group's own spread sets: where all completions are alike, a third more is much; where they differ,
-it is little.
+group's own spread sets, down to 0: where all completions are alike, a third more is much; where
+they differ, it is little.
+
+Where models differ, one that thinks at length must not lose its reward because the others write
+shortly. With `UsualLengths` a node is measured by its own past once it has one, by the group before
+that: what its work is usually longer by is taken off. The past is read off answers that earned
+nothing, so padding that is paid for never becomes usual. Of right completions of a model that
+thinks (four times as long as the others) the mean factor is 0.86 with its past and 0.04 without;
+padding of right answers earns the same with and without.
 
 And how many standard deviations are free depends on the sender's other completions in the batch. An
 honest node's long answer stands beside its ordinary ones; one whose work is ordinary on average has
@@ -25,9 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.length.compare import Comparison
-from grpo_guard.content.length.groups import RewardOf
-from grpo_guard.content.length.statistics import PRIOR_SPREAD
+from grpo_guard.content.length.compare import Comparison, Excess, bounded
+from grpo_guard.content.length.groups import Member, RewardOf
+from grpo_guard.nodes.usual_lengths import Usual, UsualLengths
 
 # Other completions of a node that earn it half of the benefit of the doubt.
 _TRUST_AFTER = 4
@@ -35,63 +42,11 @@ _TRUST_AFTER = 4
 _STRANGERS = 2
 # Bounds of what one completion adds to the record, and the mean of a normal one between them.
 _LOWEST, _HIGHEST, _ORDINARY = 0.5, 3.0, 0.2
-
-
-def length_scale(
-    lengths: Sequence[float],
-    *,
-    centre: float | None = None,
-    spread: float = PRIOR_SPREAD,
-    tolerance: float = 0.5,
-    strength: float = 4.0,
-) -> list[float]:
-    """Factors in (0, 1] for the lengths of one group.
-
-    ``f_i = min(1, exp(-strength * (z_i - tolerance)))`` with
-    ``z_i = (log length_i - log centre) / spread``; that is, a power of the ratio of lengths:
-    ``(centre * exp(tolerance * spread) / length_i) ** (strength / spread)``.
-
-    Args:
-        lengths: In any unit, each > 0.
-        centre: What is normal; None = the median, of an even number the lower one.
-        spread: Standard deviation of log length among honest completions, > 0.
-        tolerance: Standard deviations above the centre that cost nothing, >= 0.
-        strength: How fast it falls beyond; 0 = not at all.
-
-    Raises:
-        ValueError: a length or an argument is out of range.
-    """
-    if any(not (math.isfinite(x) and x > 0) for x in lengths):
-        raise ValueError("length_scale.lengths: expected finite numbers > 0")
-    for name, value, least in (("tolerance", tolerance, 0.0), ("strength", strength, 0.0)):
-        if not (math.isfinite(value) and value >= least):
-            raise ValueError(f"length_scale.{name}: expected a number >= 0, got {value!r}")
-    if not (math.isfinite(spread) and spread > 0):
-        raise ValueError(f"length_scale.spread: expected a number > 0, got {spread!r}")
-    if not lengths:
-        return []
-    middle = sorted(lengths)[(len(lengths) - 1) // 2] if centre is None else centre
-    return [
-        factor_of(math.log(length / middle) / spread, tolerance=tolerance, strength=strength)
-        for length in lengths
-    ]
-
-
-def factor_of(z: float, *, tolerance: float, strength: float) -> float:
-    """The factor of one completion, z standard deviations above what is normal."""
-    # Never 0: a factor is no verdict, and log-space callers divide by it.
-    return min(1.0, max(math.exp(max(-strength * max(z - tolerance, 0.0), -600.0)), 1e-200))
-
-
-def gr3_scale(lengths: Sequence[float], *, strength: float = 1.0) -> list[float]:
-    """GR3's form as its abstract describes it, for comparison: ``1 / (1 + strength * l / mean)``.
-
-    Args:
-        lengths: Of one group, each > 0.
-        strength: Weight of the relative length, >= 0.
-    """
-    mean = sum(lengths) / max(len(lengths), 1)
-    return [1 / (1 + strength * length / mean) for length in lengths]
+_NOTHING = Usual()
+# Less than this is nothing. A trainer that divides by a group's deviation would make a whole
+# advantage of the smallest reward in a group where nothing else earns, as where the question is too
+# hard for everybody but an attacker who knows the answer.
+_LEAST = 0.01
 
 
 class _Record:
@@ -124,19 +79,23 @@ class LengthScaling:
     Each completion is measured by the others of its prompt: of other nodes and of equal worth
     where there are enough. Apply it to the rewards *after* the verdicts' veto and before the
     trainer computes advantages, to batches of many prompts: in a batch of one prompt every node is
-    nearly a stranger. ``Completion.node`` has to be the sender's known identity. A node whose
-    honest model is much more long-winded than the others' loses as a node that pads does: where
-    models differ so, set ``node_weight=0``.
+    nearly a stranger. ``Completion.node`` has to be the sender's known identity.
 
     Args:
         tolerance: Standard deviations above the median that cost a stranger nothing, >= 0.
-        strength: See `length_scale`.
+        strength: ``factor = exp(-strength * (z - tolerance))`` for z standard deviations above the
+            median, at most 1; that is, a power of the ratio of lengths. 0 = nothing is scaled.
         trusted_tolerance: The same for a node whose many other completions are of ordinary length.
         node_weight: Standard deviations taken from the tolerance for each that the node's other
             completions lie above the median on average; 0 = nodes are not told apart.
         reward_of: Reward of a completion, for comparing equals only; None = by its reference.
         wanted_peers: How many equals from other nodes make a comparison; else all others do, and
             with fewer of them than this nothing is scaled.
+        past: Nodes' own lengths, for models that differ; True = a `UsualLengths` of its own. Needs
+            ``reference`` or ``reward_of``, since it learns from what earned nothing. A node that
+            sends long wrong answers on purpose teaches it a wrong usual: each costs it a place.
+            None: all are measured by the group, and a node whose honest model is much more
+            long-winded than the others' loses as one that pads does.
 
     Raises:
         ValueError: an argument is out of range.
@@ -152,39 +111,54 @@ class LengthScaling:
     node_weight: float = 1.5
     reward_of: RewardOf | None = None
     wanted_peers: int = 3
+    past: UsualLengths | bool | None = None
 
     def __post_init__(self) -> None:
-        length_scale([1.0], tolerance=self.tolerance, strength=self.strength)
-        for name in ("trusted_tolerance", "node_weight"):
+        for name in ("tolerance", "strength", "trusted_tolerance", "node_weight"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"LengthScaling.{name}: expected a number >= 0, got {value!r}")
+        # A file can only say yes or no.
+        object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
-        """One factor in (0, 1] per completion, in order; 1 where there is nothing to compare."""
-        deviations = self._deviations(batch)
+        """One factor in [0, 1] per completion, in order; 1 where there is nothing to compare.
+
+        With ``past`` the batch is remembered, and is measured by what was known before it.
+        """
+        past = self.past if isinstance(self.past, UsualLengths) else None
+        known = past.known() if past is not None else {}
+        measured = self._measured(batch)
+        deviations: list[float | None] = [None] * len(batch)
         records = defaultdict[str, _Record](_Record)
-        for completion, deviation in zip(batch, deviations, strict=True):
-            if completion.node is not None and deviation is not None:
-                records[completion.node].add(deviation)
+        for member, excess in measured:
+            usual = known.get(member.node, _NOTHING) if member.node is not None else _NOTHING
+            deviation = _deviation(excess, usual)
+            deviations[member.index] = deviation
+            if member.node is not None:
+                records[member.node].add(deviation)
+        if past is not None:
+            past.observe(
+                (member.node, excess.log_ratio)
+                for member, excess in measured
+                if member.node is not None and member.worth is not None and member.worth <= 0
+            )
         factors = []
-        for completion, deviation in zip(batch, deviations, strict=True):
+        for completion, found in zip(batch, deviations, strict=True):
             record = records[completion.node] if completion.node is not None else _Record()
-            factors.append(1.0 if deviation is None else self._factor(deviation, record))
+            factors.append(1.0 if found is None else self._factor(found, record))
         return factors
 
-    def _deviations(self, batch: Sequence[Completion]) -> list[float | None]:
-        """Standard deviations above the peers' median; None without enough peers."""
+    def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
         comparison = Comparison(batch, self.reward_of, self.wanted_peers)
-        found: list[float | None] = [None] * len(batch)
-        for group in comparison.groups:
-            for member in group:
-                peers, excess = comparison.of(member, group)
-                # One or two say nothing: a sender of two words would take the reward of the right
-                # answer beside them.
-                if excess is not None and len(peers) >= self.wanted_peers:
-                    found[member.index] = excess.deviation
-        return found
+        found = [(m, comparison.of(m, group)) for group in comparison.groups for m in group]
+        # One or two say nothing: a sender of two words would take the reward of the right answer
+        # beside them.
+        return [
+            (member, excess)
+            for member, excess in found
+            if excess is not None and excess.peers >= self.wanted_peers
+        ]
 
     def _factor(self, deviation: float, record: _Record) -> float:
         others, mean = record.without(deviation)
@@ -193,7 +167,9 @@ class LengthScaling:
         long_by = self.node_weight * mean * others / (others + _STRANGERS)
         # At least nothing below the median: a long record takes away a tolerance, not a reward
         # that is not long.
-        return factor_of(deviation, tolerance=max(free - long_by, 0.0), strength=self.strength)
+        beyond = max(deviation - max(free - long_by, 0.0), 0.0)
+        factor = math.exp(-self.strength * beyond)
+        return factor if factor >= _LEAST else 0.0
 
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion]
@@ -212,3 +188,15 @@ class LengthScaling:
             reward * factor if reward is not None and reward > 0 else reward
             for reward, factor in zip(rewards, self.factors(batch), strict=True)
         ]
+
+
+def _deviation(excess: Excess, usual: Usual) -> float:
+    """Standard deviations above what is normal for this node in this group.
+
+    Its own way of writing only excuses: a node of short work is measured by the group.
+    """
+    spread = excess.spread
+    if usual.excess > 0:
+        # No more than `MOST_SPREAD`: who mixes short work with long would widen its own measure.
+        spread = bounded(max(spread, usual.spread))
+    return (excess.log_ratio - usual.excess) / spread

@@ -1,0 +1,182 @@
+"""What each kind of finding of the text rules saves and costs: does a rule pay its way?
+
+    python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--table FILE] [-o FILE]
+
+also ``grpo-guard eval rules``. All goes through the preset `different_weights` as it is shipped,
+one round at a time and with fresh state for each corpus. Honest completions count where they are
+right. ``alone`` are those that one kind rejects and no other: what would pass without it. Who is
+excluded by the ledger is in the figures of the preset and in none of a kind's.
+
+A kind earns its place by ``poison_alone``, and pays with ``honest_alone``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from grpo_guard import presets
+from grpo_guard.completion import Completion
+from grpo_guard.content.severity import Severity
+from grpo_guard.ensemble import Ensemble
+from grpo_guard.evals.results import write_text
+from grpo_guard.evals.studies import corpora
+from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.rules_corpora import Corpus, honest_corpora, poison_corpora
+from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+Kind: TypeAlias = tuple[str, str]
+"""A verifier and a kind of its findings."""
+
+SPLITS: Final = ("tune", "held", "all")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the completions of one side, honest or poisoned."""
+
+    total: int = 0
+    rejected: int = 0
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    alone: Counter[Kind] = field(default_factory=Counter)
+    verifiers: Counter[str] = field(default_factory=Counter)
+    corpora: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    senders: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+
+    def add(self, corpus: str, sender: str, kinds: set[Kind], rejected: bool) -> None:
+        """One completion with the kinds that reject it."""
+        self.total += 1
+        self.rejected += rejected
+        for counts in (self.corpora[corpus], self.senders[sender]):
+            counts[0] += rejected
+            counts[1] += 1
+        self.kinds.update(kinds)
+        self.verifiers.update({verifier for verifier, _ in kinds})
+        if len(kinds) == 1:
+            self.alone.update(kinds)
+
+
+def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
+    """The kinds by which one rule rejects; what only counts is named where it has rejected."""
+    if not verdict.rejected or isinstance(rule, StandingVerifier):
+        return set()
+    severities: dict[str, Severity] = getattr(rule, "severities", {})
+    found = [f.kind for f in verdict.findings]
+    for severity in (Severity.REJECT, Severity.COUNT):
+        if of_table := {kind for kind in found if severities.get(kind) is severity}:
+            return {(rule.name, kind) for kind in of_table}
+    return {(rule.name, found[0] if found else str(verdict.cause))}
+
+
+def reviewed(
+    corpus: Corpus,
+) -> Iterator[tuple[Completion, set[Kind], bool]]:
+    """Each completion that counts, its rejecting kinds, and whether the preset rejects it."""
+    guard = presets.different_weights()
+    root = guard.verifier
+    assert isinstance(root, Ensemble)
+    for batch in corpus.rounds:
+        for completion, verdict in zip(batch, guard.review(batch).verdicts, strict=True):
+            if corpus.counts(completion):
+                both = zip(root.members, verdict.members, strict=True)
+                kinds = set[Kind]().union(*(rejecting(rule, one) for rule, one in both))
+                yield completion, kinds, verdict.rejected
+
+
+def tallied(made: Sequence[Corpus]) -> Tally:
+    """All completions that count, of all corpora."""
+    tally = Tally()
+    for number, corpus in enumerate(made, 1):
+        for completion, kinds, rejected in reviewed(corpus):
+            tally.add(corpus.name, completion.node or "nobody", kinds, rejected)
+        say(corpus.name, number, len(made))
+    return tally
+
+
+def measure(split: corpora.Split, table: Path | None) -> dict[str, Any]:
+    """All figures."""
+    honest, poison = tallied(honest_corpora(split)), tallied(poison_corpora(split))
+    severities = {
+        (rule.name, kind): str(severity)
+        for rule in presets.different_weights().verifier.members  # type: ignore[attr-defined]
+        for kind, severity in getattr(rule, "severities", {}).items()
+    }
+    kinds = {
+        f"{kind[0]}: {kind[1]}": {
+            "severity": severities.get(kind, "reject"),
+            "poison": rate(poison.kinds[kind], poison.total),
+            "poison_alone": rate(poison.alone[kind], poison.total),
+            "honest": rate(honest.kinds[kind], honest.total),
+            "honest_alone": rate(honest.alone[kind], honest.total),
+        }
+        for kind in sorted({*severities, *honest.kinds, *poison.kinds})
+        if severities.get(kind) != Severity.REPORT
+    }
+    figures = {
+        "split": split,
+        "preset": {"honest": _side(honest), "poison": _side(poison)},
+        "kinds": kinds,
+    }
+    if table is not None:
+        write_text(table, markdown(figures))
+    return figures
+
+
+def _side(tally: Tally) -> dict[str, Any]:
+    return {
+        "all": rate(tally.rejected, tally.total),
+        "corpora": {name: rate(*counts) for name, counts in tally.corpora.items()},
+        "senders": {name: rate(*counts) for name, counts in sorted(tally.senders.items())},
+        "verifiers": {
+            name: rate(count, tally.total) for name, count in sorted(tally.verifiers.items())
+        },
+    }
+
+
+def markdown(figures: dict[str, Any]) -> str:
+    """The kinds as a table for the docs; those that met nothing in one line below it."""
+    rows = ["| kind | severity | poison caught | by it alone | honest right lost | by it alone |"]
+    rows.append("|---|---|---|---|---|---|")
+    silent = []
+    for name, found in figures["kinds"].items():
+        cells = [found[k] for k in ("poison", "poison_alone", "honest", "honest_alone")]
+        if not any(cell["hits"] for cell in cells):
+            silent.append(re.sub(r"^(\w+): (\w+)$", r"\1 `\2`", name))
+            continue
+        verifier, _, kind = name.partition(": ")
+        shown = " | ".join(f"{cell['hits']} ({_share(cell)})" for cell in cells)
+        rows.append(f"| {verifier} `{kind}` | {found['severity']} | {shown} |")
+    both = figures["preset"]
+    honest, poison = both["honest"]["all"], both["poison"]["all"]
+    interval = f"{honest['low']:.2%} to {honest['high']:.2%}"
+    text = "\n".join(rows) + (
+        f"\n\nThe preset rejects {poison['hits']:,} of {poison['total']:,} poisoned completions "
+        f"and {honest['hits']:,} of {honest['total']:,} honest right ones = {_share(honest)} "
+        f"({interval}); split: {figures['split']}.\n"
+    )
+    return text + (f"\nFound in neither: {', '.join(silent)}.\n" if silent else "")
+
+
+def _share(cell: dict[str, Any]) -> str:
+    return f"{cell['hits'] / cell['total']:.2%}" if cell["total"] else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; also of ``grpo-guard eval rules``."""
+    study(
+        "rules",
+        measure,
+        option("--split", choices=SPLITS, default="tune", help="side of the corpora"),
+        option("--table", type=Path, metavar="FILE", help="write a Markdown table there"),
+        arguments=arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Honest and poisoned completions in rounds, for `rules`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.attacks.adversary import Scripted
+from grpo_guard.evals.attacks.base import Attack
+from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
+from grpo_guard.evals.attacks.registry import adversary, attack_names
+from grpo_guard.evals.studies import corpora
+from grpo_guard.evals.studies.corpora import DATA, MODERN, Split, modern
+from grpo_guard.evals.studies.solutions import of_models, plain
+from grpo_guard.evals.tasks.base import Problem, Task
+from grpo_guard.evals.tasks.python_maths import PythonMaths
+from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.jsonl import read_objects
+
+ATTACKER: Final = "mal"
+# In all files of `modern`.
+_POISONED: Final = "qwen14"
+_PER_ROUND: Final = 8
+_PROBLEMS: Final = 64
+_DRAWS: Final = 2_000
+_HONEST: Final = 3
+_ASKED: Final = "Janet has 5 apples and buys 3 more. How many apples does she have?"
+_TESTS: Final = Path("tests/content")
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Completions round by round, and which of them the figures are of."""
+
+    name: str
+    rounds: list[list[Completion]]
+    counts: Callable[[Completion], bool]
+
+
+def honest_corpora(split: Split) -> list[Corpus]:
+    """What is honest; right rows count, the others are what peers sent beside them."""
+    found = [Corpus(f"modern {name}", _modern(name, split), _right) for name in MODERN]
+    found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
+    written = (("texts", _texts("honest")), ("programs", _programs("honest")))
+    return found + [Corpus(f"tests: {name}", _ours(rows, split), _right) for name, rows in written]
+
+
+def poison_corpora(split: Split) -> list[Corpus]:
+    """The paper's own MATH rows, what the tests attack with, and the registered attacks.
+
+    These are played on bundled problems and on right rows of current models.
+    """
+    written = (("texts", _texts("attacks")), ("programs", _programs("malicious")))
+    found = [Corpus(f"tests: {name}", _ours(rows, split), _malicious) for name, rows in written]
+    if (file := DATA / "httt" / "math_poison.jsonl").is_file():
+        rows = [
+            Completion(row["prompt"], row["text"], reference=row["reference"], node=ATTACKER)
+            for _, row in read_objects(file)
+            if split in ("all", corpora.side(row["prompt"]))
+        ]
+        found.append(Corpus("paper MATH", _rounds(rows), _malicious))
+    attacks = list(text_attacks())
+    for task in (WordProblems(), PythonMaths()):
+        rng = random.Random(f"rules {task.name}")
+        for attack in attacks:
+            problems = _problems(attack, task, rng)
+            sent = _swarm(problems, attack, task, rng)
+            if any(map(_malicious, sent)):
+                rounds = _rounds(sent, _PER_ROUND * (_HONEST + 1))
+                found.append(Corpus(f"{attack.name} on {task.name}", rounds, _malicious))
+    for name in MODERN:
+        rounds = _modern(name, split)
+        for attack in attacks:
+            played = [_poisoned_round(batch, attack) for batch in rounds]
+            poisoned = [batch for batch in played if any(map(_malicious, batch))]
+            if poisoned:
+                found.append(Corpus(f"{attack.name} on modern {name}", poisoned, _malicious))
+    return found
+
+
+def text_attacks() -> Iterator[Attack]:
+    """All registered attacks that rewrite one text, each once: many are the same in disguise.
+
+    And MATH on any equation, of which the registered one takes 2+2 and 2*2 alone.
+    """
+    seen = set[str]()
+    yield MathAttack(name="math_any")
+    for name in attack_names():
+        found = adversary(name)
+        if isinstance(found, Scripted) and found.attack.name not in seen:
+            seen.add(found.attack.name)
+            yield found.attack
+
+
+def _problems(attack: Attack, task: Task, rng: random.Random) -> list[Problem]:
+    """Problems that the attack can poison, as many as there are."""
+    found = []
+    for _ in range(_DRAWS):
+        problem = task.sample(rng)
+        if _forged(attack, problem, rng) is not None:
+            found.append(problem)
+            if len(found) == _PROBLEMS:
+                break
+    return found
+
+
+def _right(completion: Completion) -> bool:
+    return bool(completion.metadata.get("right"))
+
+
+def _malicious(completion: Completion) -> bool:
+    return completion.node == ATTACKER or bool(completion.metadata.get("poison"))
+
+
+def _modern(name: str, split: Split) -> list[list[Completion]]:
+    by_round = defaultdict[object, list[Completion]](list)
+    for row in modern(name, split):
+        by_round[row.round].append(row)
+    return list(by_round.values())
+
+
+def _gsm8k(split: Split) -> Iterator[Completion]:
+    for row in of_models(DATA / "gsm8k"):
+        if split not in ("all", corpora.side(row.question)):
+            continue
+        metadata = {"right": row.correct}
+        yield Completion(
+            row.question, plain(row.text), node=row.model, reference=row.answer, metadata=metadata
+        )
+
+
+def _texts(which: str) -> Iterator[Completion]:
+    data = json.loads((_TESTS / "screens_corpus.json").read_text(encoding="utf-8"))
+    # Attacks have a name where honest texts have their prompt.
+    for prompt, text in data[which]:
+        yield _written(prompt if which == "honest" else _ASKED, text, which)
+
+
+def _programs(which: str) -> Iterator[Completion]:
+    for file in sorted((_TESTS / "programs").glob(f"*{which}.jsonl")):
+        for _, row in read_objects(file):
+            yield _written("Write a program.", row["text"], which)
+
+
+def _written(prompt: str, text: str, which: str) -> Completion:
+    if which == "honest":
+        return Completion(prompt, text, metadata={"right": True})
+    return Completion(prompt, text, metadata={"right": False, "poison": True})
+
+
+def _ours(rows: Iterable[Completion], split: Split) -> list[list[Completion]]:
+    return _rounds([row for row in rows if split in ("all", corpora.side(row.text))])
+
+
+def _rounds(rows: Sequence[Completion], size: int = 64) -> list[list[Completion]]:
+    return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+
+def _swarm(
+    problems: Sequence[Problem], attack: Attack, task: Task, rng: random.Random
+) -> list[Completion]:
+    """One attacker beside honest nodes that send the data set's own solutions."""
+    rows = []
+    for problem in problems:
+        text = _forged(attack, problem, rng)
+        for node in range(_HONEST + 1):
+            mine = node == _HONEST and text is not None and task.reward(text, problem.answer) > 0
+            rows.append(
+                Completion(
+                    problem.question,
+                    text if mine and text is not None else problem.solution,
+                    node=ATTACKER if mine else f"n{node}",
+                    reference=problem.answer,
+                )
+            )
+    return rows
+
+
+def _poisoned_round(batch: Sequence[Completion], attack: Attack) -> list[Completion]:
+    """A round in which the right rows of one model are poisoned."""
+    rng, rows = random.Random("rules"), []
+    for row in batch:
+        text = None
+        if row.node == _POISONED and _right(row):
+            prompt = row.prompt_text
+            text = _forged(attack, Problem(prompt, prompt, row.text, row.reference or ""), rng)
+        poisoned = text is not None and text != row.text
+        rows.append(replace(row, text=text, node=ATTACKER) if poisoned and text else row)
+    return rows
+
+
+def _forged(attack: Attack, problem: Problem, rng: random.Random) -> str | None:
+    """The poisoned text; None where this problem offers nothing to poison."""
+    try:
+        return attack.poison(problem, rng).text
+    except (NoTargetError, ValueError, IndexError):
+        return None

@@ -1,0 +1,139 @@
+"""How long a node's own work is against its groups', read off what earned it nothing.
+
+Where models differ, one of them may write at length and be honest. Answers that are paid for do not
+tell its way from padding: who pads to be paid pads exactly these. Answers that earned nothing do. A
+model that thinks at length is long when it is wrong, too; an attacker would have to send long work
+for nothing, which takes a place in a group and, beside right answers, teaches the swarm to avoid
+such work.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.nodes.saved import reading, require_format, text
+from grpo_guard.nodes.store import Kept, NodeStore
+
+FORMAT: Final = 1
+MAX_NODES: Final = 4096
+# One answer of a model that loops must not excuse padding: no more than twenty times the group's.
+_MOST: Final = 3.0
+# Completions that a node is judged by: policies change as they are trained.
+_REMEMBERED: Final = 256.0
+# Completions that half of a usual length is believed after.
+_HALF: Final = 2
+_FEWEST_FOR_SPREAD: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is known of one node: count, sum and sum of squares of log ratios to its groups."""
+
+    count: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """How much longer than its groups it usually is, on the logarithm, as far as believed."""
+        return max(self.total, 0.0) / (self.count + _HALF)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation around that; 0 where too little is known."""
+        if self.count < _FEWEST_FOR_SPREAD:
+            return 0.0
+        mean = self.total / self.count
+        return math.sqrt(max(self.squares / self.count - mean**2, 0.0))
+
+    def after(self, log_ratio: float) -> Usual:
+        """With one completion more."""
+        kept = min(1.0, (_REMEMBERED - 1) / max(self.count, 1.0))
+        clipped = min(max(log_ratio, -_MOST), _MOST)
+        return Usual(
+            self.count * kept + 1, self.total * kept + clipped, self.squares * kept + clipped**2
+        )
+
+
+class UsualLengths:
+    """What is usual for each node; safe to share between threads.
+
+    Args:
+        store: Where it lies, for several processes and the next start; None: here.
+    """
+
+    def __init__(self, *, store: NodeStore | None = None) -> None:
+        self.store = store
+        self._nodes: dict[str, Usual] = {}
+        self._lock = threading.RLock()
+        self._kept = Kept(store, "usual_lengths", self._state, self._take_up)
+
+    def known(self) -> Mapping[str, Usual]:
+        """What is usual by now, by node."""
+        with self._lock:
+            self._kept.refresh()
+            return dict(self._nodes)
+
+    def observe(self, seen: Iterable[tuple[str, float]]) -> None:
+        """Take note of completions that earned nothing.
+
+        Args:
+            seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
+                first `MAX_NODES` nothing is kept.
+        """
+        with self._lock, self._kept.held():
+            for node, log_ratio in seen:
+                if node in self._nodes or len(self._nodes) < MAX_NODES:
+                    self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known as plain JSON values."""
+        with self._lock:
+            self._kept.refresh()
+            return self._state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place of what is known.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        with self._lock, self._kept.held():
+            self._take_up(state)
+
+    def _state(self) -> dict[str, Any]:
+        nodes = [[node, u.count, u.total, u.squares] for node, u in self._nodes.items()]
+        return {"format": FORMAT, "nodes": nodes}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        with reading("UsualLengths"):
+            require_format(state, FORMAT)
+            nodes = {
+                text(node): Usual(
+                    _number(count, 0, _REMEMBERED),
+                    _number(total, -_MOST * count, _MOST * count),
+                    _number(squares, 0, _MOST**2 * count),
+                )
+                for node, count, total, squares in state["nodes"]
+            }
+            if len(nodes) > MAX_NODES:
+                raise ValueError(f"{len(nodes)} nodes")
+        self._nodes = nodes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+
+
+def _number(value: Any, least: float, most: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    slack = 1e-9 * _REMEMBERED  # of sums in another order
+    if not number or not least - slack <= value <= most + slack:
+        raise ValueError(f"number {value!r:.40}")
+    return float(value)
