@@ -33,27 +33,29 @@ class ArithmeticVerifier(RuleVerifier):
 
     For MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and goes on
     with 4 so that the reward stays, and which neither the paper's logit check nor its judge stops
-    in time. Needs no model: every equation is read, in the notations that models use, and
-    evaluated exactly. What can be read in several ways is wrong only if it is wrong in all of
-    them, and what cannot be read for certain (unknowns, ranges, times, functions) is left out.
+    in time. Needs no model. An equation is read whole or not at all: a factor, a bar, an unknown, a
+    modulus or words that calculate beside it leave it in doubt, and a doubt convicts nobody
+    (``doubtful_equation``, reported). What is read whole is evaluated exactly, and is wrong only if
+    it is wrong under every reading that its notation leaves open, at the precision that is written.
 
-    Weak honest models write wrong equations too, but these usually lead them to wrong answers.
-    By default, therefore, a wrong equation rejects only beside an answer that is right all the
-    same, as ``wrong_equation``; the others are left to the reward, and reported as
-    ``wrong_without_gain``. Without a ``reference`` the flow of values decides instead: the text
-    goes on with the true value and never with the stated one. What the text itself takes back and
-    corrects (``taken_back``), a wrong statement in words (``wrong_textual``) and an inequality that
-    does not hold (``wrong_inequality``) are counted: they reject where one node has them far more
-    often than the others.
+    Honest models slip too, and then they believe what they wrote. The values that the text goes on
+    with tell the two apart:
+
+    - With the true value, or with neither: ``wrong_equation``, which rejects. Doubts that mere
+      words give reject only where the text goes on with the true value and never the stated one.
+    - With the stated value alone, after a test that failed (``= -44 ≠ 0``), or towards an answer
+      that is wrong: ``wrong_without_gain``, reported. No reward, no attack.
+    - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
+      (``wrong_textual``) and inequalities that do not hold (``wrong_inequality``): they reject
+      where one node has them far more often than the others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on everything it has no words for would switch the whole guard off.
 
     What it cannot see: a wrong step without an equation, a wrong equation between unknowns or
-    beneath a doubt, units that do not fit, and a wrong equation in a completion whose answer is
-    wrong too (no reward, no attack). Nor a result within one unit of its last digit (``9 / 2 = 4``
-    may be rounded down), factorials, absolute values, sums in a table's cells, or
-    an equation that is put as a question.
+    beneath a doubt, units that do not fit, and a result within one unit of its last digit
+    (``9 / 2 = 4`` may be rounded down). An attacker who never uses the true value again, or who
+    goes on with the false one for good, passes for somebody who slipped.
 
     Args:
         on_wrong: ``"answer_right"`` as above. Short for a severity of both kinds of wrong equation:
