@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER
@@ -16,6 +16,8 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 FREQUENT_KIND = "frequent_finding"
 # Of one node's answers to one prompt: what is misread in one of them is misread in all.
 MOST_OF_PROMPT = 3
+FEWEST = 2
+"""Findings of a node in a batch before it is tested: one is no habit."""
 
 
 class Counts:
@@ -23,10 +25,10 @@ class Counts:
 
     Some findings must not reject by themselves, since honest work has them too: a wrong sum that is
     taken back, a wrong sum in words. An attacker who sends nothing else teaches it all the same.
-    Two rules end it. A batch in which a node has such findings more often than the others in it,
-    by Fisher's exact test at ``batch_alpha``: a few rounds of poison may be enough to teach it. And
-    a ledger of its own, which counts them per node and round, for who stays below that. Of such a
-    node the completions that have the finding are rejected, and no others.
+    Two rules end it. A batch in which a node has such findings more often than the others in it, by
+    Fisher's exact test at ``batch_alpha`` for each node: a few rounds of poison may be enough
+    to teach it. And a ledger of its own, which counts them per node and round, for who stays
+    below that. Of such a node the completions that have the finding are rejected, and no others.
 
     These rejections are no evidence for the guard's own ledger, as those of `StandingVerifier` are
     none: an honest model with a habit of its own (one that corrects itself where others do not)
@@ -90,12 +92,10 @@ class Counts:
         for (node, _), (having, sent) in of_prompt.items():
             of_node[node][0] += min(having, MOST_OF_PROMPT)
             of_node[node][1] += min(sent, MOST_OF_PROMPT)
-        all_having = sum(k for k, _ in of_node.values())
-        all_sent = sum(n for _, n in of_node.values())
         return frozenset(
             node
-            for node, (k, n) in of_node.items()
-            if k and fisher(k, n, all_having - k, all_sent - n) < self.batch_alpha
+            for node, (k, _) in of_node.items()
+            if k >= FEWEST and _chance(node, of_node) < self.batch_alpha
         )
 
     def _judge(
@@ -113,6 +113,18 @@ class Counts:
         message = f"node {node[:80]!r} has {found.kind} more often than its peers, beyond chance"
         said = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
         return reject(FREQUENT_VERIFIER, findings=(said, *verdict.findings))
+
+
+def _chance(node: str, of_node: Mapping[str, Sequence[int]]) -> float:
+    """Chance that a node has its findings as one of its peers.
+
+    No peer weighs more than the node itself: one that sends a hundred clean texts would make
+    anybody's few findings look like a habit.
+    """
+    k, n = of_node[node]
+    others = [(having, sent) for name, (having, sent) in of_node.items() if name != node]
+    capped = [(math.ceil(having * min(1.0, n / sent)), min(sent, n)) for having, sent in others]
+    return fisher(k, n, sum(k for k, _ in capped), sum(n for _, n in capped))
 
 
 def fisher(k: int, n: int, others: int, of_others: int) -> float:

@@ -99,9 +99,7 @@ def test_threat_a_word_beside_a_wrong_equation_excuses_nothing(said: str) -> Non
         ("17 ≡ 2 mod 5 and 2 + 2 ≡ 1 (mod 3).", []),
     ],
 )
-def test_what_is_denied_or_may_be_part_of_more_is_reported(
-    said: str, kinds: list[str]
-) -> None:
+def test_what_is_denied_or_may_be_part_of_more_is_reported(said: str, kinds: list[str]) -> None:
     text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"
     (verdict,) = ArithmeticVerifier().verify([Completion("Q", text, reference="7")])
     assert verdict.accepted

@@ -249,3 +249,12 @@ def test_from_a_guards_file(tmp_path):
 def test_the_old_name_says_what_took_its_place():
     with pytest.raises(ImportError, match=r"FrequentFindings is gone: say severity={KIND: 'count'"):
         from grpo_guard import FrequentFindings  # noqa: F401
+
+
+def test_a_peer_that_sends_much_makes_nobody_look_like_a_habit(verifier):
+    # One that sends 120 clean texts made a single finding of another node "frequent" (p = 0.008).
+    batch = [completion("large", 0, i, RIGHT) for i in range(120)]
+    for node in ("ann", "bob"):
+        batch += [completion(node, 0, i, TAKEN_BACK if i == 0 else RIGHT) for i in range(8)]
+    batch += [completion("cid", 0, i, TAKEN_BACK if i < 2 else RIGHT) for i in range(8)]
+    assert not any(verdict.rejected for verdict in verifier.verify(batch))
