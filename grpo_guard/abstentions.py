@@ -38,7 +38,9 @@ class AbstainWindow:
         found: dict[int | None, Counter[str]] = {}
         for completion, verdict in zip(batch, verdicts, strict=True):
             node = None if completion.node is None else hash(completion.node)
-            found.setdefault(node, Counter())[verdict.outcome] += 1
+            if node not in found:
+                found[node] = Counter()
+            found[node][verdict.outcome] += 1
         with self._lock:
             self._batches.append(found)
             self._abstained.append(sum(verdict.abstained for verdict in verdicts))

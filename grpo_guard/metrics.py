@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from grpo_guard.verdict import Usage, Verdict
@@ -18,7 +18,7 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """
     if not verdicts:
         return {}
-    counts = Counter[str]()
+    counts = defaultdict[str, int](int)
     for verdict in verdicts:
         counts[f"guard/{verdict.outcome.value}_rate"] += 1
         if verdict.abstained:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -141,7 +141,7 @@ def _portion(verifier: Runnable, batch: tuple[Completion, ...]) -> list[Verdict]
         else:
             done += end - start
         share = (time.monotonic() - started) / (end - start)
-        verdicts[start:end] = [v if v.seconds else replace(v, seconds=share) for v in part]
+        verdicts[start:end] = [v if v.seconds else v.taking(share) for v in part]
     return [v for v in verdicts if v is not None]
 
 

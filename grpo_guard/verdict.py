@@ -163,6 +163,19 @@ class Verdict:
         """One line for a person: the strongest finding, or the cause where there is none."""
         return self.findings[0].message if self.findings else self.cause.value
 
+    def taking(self, seconds: float) -> Verdict:
+        """The same verdict with its wall time."""
+        return Verdict(
+            self.outcome,
+            self.cause,
+            self.verifier,
+            self.p_value,
+            self.findings,
+            self.usage,
+            seconds,
+            self.members,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form used in OUT.jsonl (without the index)."""
         return {

@@ -1,0 +1,43 @@
+"""What a guard costs beside its verifier, on a batch of one.
+
+Run with ``pytest tests/bench/test_bench_guard.py``. "handover" is what it costs to ask a thread that
+can be left behind: the machine's own share of "guard".
+"""
+
+import queue
+import threading
+
+import pytest
+
+from grpo_guard import Completion, CompletionVerifier, Guard
+from grpo_guard.verdict import accept
+
+
+class AcceptAll(CompletionVerifier):
+    name = "accept_all"
+
+    def verify(self, batch):
+        return [accept(self.name) for _ in batch]
+
+
+@pytest.mark.parametrize("what", ["verifier", "handover", "guard"])
+def test_bench_guard(benchmark, what):
+    completion = Completion("What is 2 + 2?", "The answer is 4.", node="ann")
+    verifier = AcceptAll()
+    guard = Guard(verifier)
+    asked, answered = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def work():
+        while asked.get() is not None:
+            answered.put(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    run = {
+        "verifier": lambda: verifier.verify([completion]),
+        "handover": lambda: (asked.put(0), answered.get(timeout=60)),
+        "guard": lambda: guard.apply([1.0], [completion]),
+    }[what]
+    benchmark.pedantic(run, rounds=30, iterations=300, warmup_rounds=2)
+    asked.put(None)
+    thread.join()
