@@ -173,3 +173,11 @@ def test_many_inequalities_cost_a_bounded_time() -> None:
     for text in ("1 < 2 " * 100_000, "1" * 600_000 + "< 1", "1+1+1+1+1<" * 60_000, "2<1 " * 60_000):
         assert judge(text).accepted or len(text) > 250_000
     assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3 + 4 = 7, so 2 + 2 is 5.", "2 + 2 is 5 and 3 + 4 = 7.", "3 + 4 = 7, so 8 - 3 gives 4"],
+)
+def test_threat_a_wrong_sum_in_words_beside_right_equations(text):
+    assert judge(f"{text}\n#### 9", "9").rejected
