@@ -273,13 +273,13 @@ def number(text: str) -> tuple[Rational, int] | None:
 
     ``1,200`` is a number, ``1,5`` may be a list or a decimal comma, ``1.2.3`` is a version.
     """
-    if len(text) > MAX_DIGITS:
-        return None
+    if len(text) > MAX_DIGITS or not text.isascii():
+        return None  # "❶" and "²" are digits too, and no int
     if text.isdigit():
         # 0900 is a time; a bare 000 belongs to what stands before it
         return (int(text), 0) if text[0] != "0" or len(text) == 1 else None
     text = text.replace("{,}", ",").replace("\\,", ",")
-    if not _PROPER.fullmatch(text):
+    if not text or not _PROPER.fullmatch(text):
         return None
     if text[0] == "0" and text[1:2].isdigit():
         return None

@@ -95,7 +95,7 @@ class Suffixes:
 
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
-        if "exclaimed" in self.reading:
+        if self.blind or "exclaimed" in self.reading:
             return value
         if value.denominator != 1 or not 0 <= value <= 100:
             raise UndefinedError("a factorial")
