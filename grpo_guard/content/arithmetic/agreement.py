@@ -159,13 +159,14 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
         return False
     left, right = link.left, link.right
     ratio = Fraction(exact) / stated
-    if ratio in _THOUSANDS or _is_priced(link):
-        return True
     units = [
         *left.units,
         *right.units,
         *(["dollar"] if _money(link, right) or _money(link, left) else []),
     ]
+    # Bare numbers are in no unit: "2 + 2 = 4000" would teach as well as any.
+    if (units and ratio in _THOUSANDS) or _is_priced(link):
+        return True
     return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
 
 
