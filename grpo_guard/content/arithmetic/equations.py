@@ -48,7 +48,8 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
 MOST_OPEN: Final = 200
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
-    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|impossible|untrue|nonsense"
+    r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
+    r"(?i:false|wrong|incorrect|impossible|untrue|nonsense"
     r"|not (?:true|right|correct|valid|possible|so)\b)"
 )
 # Behind any of these a calculation is another one: "3 * 4 = 2 (mod 5)".
