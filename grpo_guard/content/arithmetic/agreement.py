@@ -57,6 +57,8 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
     if exact == stated:
         return True
     side, shown = link.right, stated
+    if link.approximate and side.operators == ["^"] and side.first == 10:
+        return magnitude(exact - stated) * 10 <= magnitude(stated)  # 2^20 ~ 10^6
     if side.decimals is None:
         side, shown = link.left, exact
         if side.decimals is None:

@@ -61,6 +61,9 @@ _LABELS: Final = vocabulary(
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
 _RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
 _CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
+_MONTHS: Final = vocabulary(
+    "january february march april may june july august september october november december"
+)
 _MOST_LOOKED_BACK: Final = 8
 # Doubts that words alone give, and that any writer could add: there the flow of values decides.
 SPOKEN: Final = frozenset(
@@ -91,8 +94,11 @@ class Doubts:
         """What keeps the two sides from being read whole; empty if nothing does."""
         if left.degree != right.degree or len(left.letters | right.letters) > 1:
             return "an unknown"
-        if any(word in _CLOCK for u in (*left.units, *right.units) for word in u.lower().split()):
+        counted = [unit.lower().split() for unit in (*left.units, *right.units)]
+        if any(word in _CLOCK for words in counted for word in words):
             return "a time"
+        if any(words[0] in _MONTHS for words in counted):
+            return "a date"
         if right.operators and _have_other_units(left, right):
             return "units that differ"
         before = "" if chained else self._before(left, verbal)
