@@ -30,7 +30,7 @@ from grpo_guard.content.arithmetic.notation import (
 )  # fmt: skip
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side
-from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, sizes_of
+from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, STOPPING, sizes_of
 
 # Words behind a stated number that make it part of another statement.
 _COMPARING: Final = vocabulary(
@@ -190,8 +190,11 @@ class Doubts:
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
         """A list's bullet, or what an unreadable operand has left behind."""
-        opens_line = at == 1 or (
-            self.tokens[at - 2].kind == BREAK and self.tokens[at - 2].text in "\n;.:>"
+        first = at - 1
+        if self.kind(first - 1) == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
+            first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
+        opens_line = first == 0 or (
+            self.tokens[first - 1].kind == BREAK and self.tokens[first - 1].text in "\n;.:>"
         )
         bullet = opens_line and sign in ("-", "*", "+") and (not touches or sign == "*")
         return "" if bullet else "an unreadable operand"
@@ -265,7 +268,10 @@ class Doubts:
         return "an operator behind it"
 
     def _words_behind(self, right: Side, verbal: bool, touches: bool) -> str:
-        words = [word.lower() for word in self.tokens[right.end].text[:200].split()[:4]]
+        said = self.tokens[right.end].text[:200]
+        words = said.lower().split()[:4]
+        if touches and said.partition(" ")[0] in right.letters and STOPPING.isdisjoint(words[1:2]):
+            return ""  # "5Z for the side Z": the letter is counted, the rest is prose
         letter = len(words[0]) == 1 and words[0] not in ("a", "i")
         if (touches and words[0] not in ATTACHED) or letter:
             return "an unknown behind it"
