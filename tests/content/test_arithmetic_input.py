@@ -57,6 +57,7 @@ HOSTILE = {
     "thousands": filled("1,"),
     "spaces": filled(" "),
     "retractions": filled("2+2=5 wait, wrong "),
+    "terms of several degrees": filled("2a + 3 + ", "= 5"),
     "all characters": "".join(map(chr, range(N))),
 }
 
@@ -141,3 +142,13 @@ def test_threat_fractions_within_fractions_are_read_once_each() -> None:
     verdict = ArithmeticVerifier().verify([Completion("Q", f"{nested} = 5", reference="5")])[0]
     assert time.process_time() - started < 5
     assert not verdict.abstained
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [r"\sqrt[\frac12]{3}", "\\sqrt[❶]{4}", "<<2+2=❶>>5", "<<2+2=²>>5", "101! + 1", "5½! = 3"],
+)
+def test_no_text_raises_and_hides_what_stands_beside_it(odd: str) -> None:
+    """An exception is an abstention, which anybody could have by writing such a thing."""
+    (verdict,) = ArithmeticVerifier().verify([Completion("", f"{odd}.\n17 + 26 = 45 apples.")])
+    assert verdict.rejected

@@ -57,6 +57,8 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
     if exact == stated:
         return True
     side, shown = link.right, stated
+    if link.approximate and side.operators == ["^"] and side.first == 10:
+        return magnitude(exact - stated) * 10 <= magnitude(stated)  # 2^20 ~ 10^6
     if side.decimals is None:
         side, shown = link.left, exact
         if side.decimals is None:
@@ -159,13 +161,14 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
         return False
     left, right = link.left, link.right
     ratio = Fraction(exact) / stated
-    if ratio in _THOUSANDS or _is_priced(link):
-        return True
     units = [
         *left.units,
         *right.units,
         *(["dollar"] if _money(link, right) or _money(link, left) else []),
     ]
+    # Bare numbers are in no unit: "2 + 2 = 4000" would teach as well as any.
+    if (units and ratio in _THOUSANDS) or _is_priced(link):
+        return True
     return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
 
 

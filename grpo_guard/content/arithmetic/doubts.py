@@ -30,7 +30,7 @@ from grpo_guard.content.arithmetic.notation import (
 )  # fmt: skip
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side
-from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, sizes_of
+from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, STOPPING, sizes_of
 
 # Words behind a stated number that make it part of another statement.
 _COMPARING: Final = vocabulary(
@@ -61,6 +61,9 @@ _LABELS: Final = vocabulary(
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
 _RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
 _CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
+_MONTHS: Final = vocabulary(
+    "january february march april may june july august september october november december"
+)
 _MOST_LOOKED_BACK: Final = 8
 # Doubts that words alone give, and that any writer could add: there the flow of values decides.
 SPOKEN: Final = frozenset(
@@ -91,8 +94,11 @@ class Doubts:
         """What keeps the two sides from being read whole; empty if nothing does."""
         if left.degree != right.degree or len(left.letters | right.letters) > 1:
             return "an unknown"
-        if any(word in _CLOCK for u in (*left.units, *right.units) for word in u.lower().split()):
+        counted = [unit.lower().split() for unit in (*left.units, *right.units)]
+        if any(word in _CLOCK for words in counted for word in words):
             return "a time"
+        if any(words[0] in _MONTHS for words in counted):
+            return "a date"
         if right.operators and _have_other_units(left, right):
             return "units that differ"
         before = "" if chained else self._before(left, verbal)
@@ -184,8 +190,11 @@ class Doubts:
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
         """A list's bullet, or what an unreadable operand has left behind."""
-        opens_line = at == 1 or (
-            self.tokens[at - 2].kind == BREAK and self.tokens[at - 2].text in "\n;.:>"
+        first = at - 1
+        if self.kind(first - 1) == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
+            first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
+        opens_line = first == 0 or (
+            self.tokens[first - 1].kind == BREAK and self.tokens[first - 1].text in "\n;.:>"
         )
         bullet = opens_line and sign in ("-", "*", "+") and (not touches or sign == "*")
         return "" if bullet else "an unreadable operand"
@@ -259,7 +268,10 @@ class Doubts:
         return "an operator behind it"
 
     def _words_behind(self, right: Side, verbal: bool, touches: bool) -> str:
-        words = [word.lower() for word in self.tokens[right.end].text[:200].split()[:4]]
+        said = self.tokens[right.end].text[:200]
+        words = said.lower().split()[:4]
+        if touches and said.partition(" ")[0] in right.letters and STOPPING.isdisjoint(words[1:2]):
+            return ""  # "5Z for the side Z": the letter is counted, the rest is prose
         letter = len(words[0]) == 1 and words[0] not in ("a", "i")
         if (touches and words[0] not in ATTACHED) or letter:
             return "an unknown behind it"

@@ -56,12 +56,14 @@ _PARTS: Final = re.compile(r"[0-9.,]+|[-+*/x]")
 MOST_OPEN: Final = 200
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
-    r"[$`\"*) ]{0,4}(?:is|was|would be) (?:false|wrong|incorrect|impossible|untrue|nonsense"
+    r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
+    r"(?i:false|wrong|incorrect|impossible|untrue|nonsense"
     r"|not (?:true|right|correct|valid|possible|so)\b)"
 )
-# Behind any of these a calculation is another one: "3 * 4 = 2 (mod 5)".
+# Beside any of these a calculation is another one: "3 * 4 = 2 (mod 5)", "in base 7, 5 + 4 = 12".
 _MODULAR: Final = re.compile(
     r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
+    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|\\mathbb ?\{?Z\}?_|ℤ_"
 )
 _MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
@@ -92,14 +94,13 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     modular = _MODULAR.search(outer) is not None
     checker.moduli = {int(m[1]) for m in _MODULUS.finditer(outer)} if modular else set()
     for start, end, source in places:
-        if modular and _MODULAR.search(source, start, end):
-            continue
-        simple = _simple(text, source, start, end)
+        other = modular and _MODULAR.search(source, start, end) is not None
+        simple = None if other else _simple(text, source, start, end)
         if simple is not None:
             checker.found += simple
             continue
         for link in links(source, start, end):
-            checker.add(link)
+            checker.add(link, "another arithmetic" if other else "")
         if checker.wrong >= MOST_WRONG:
             break  # nothing that follows could make it better
     checker.places = {equation.span for equation in checker.found}
@@ -171,7 +172,8 @@ class _Checker:
         self.calculated = False  # whether the present chain has an operator yet
         self.head: list[Rational] = []  # values of the earlier sides of the present chain
 
-    def add(self, link: Link) -> None:
+    def add(self, link: Link, doubt: str = "") -> None:
+        """Say of a link what it is, unless it says nothing; ``doubt`` is its line's."""
         if self.wrong >= MOST_WRONG:
             return
         if link.opens:
@@ -186,8 +188,10 @@ class _Checker:
             self.head.append(exact)
             self._add(link, exact, stated, True, "")
             return
-        doubt = link.doubt()  # may leave readings open, so it comes first
+        doubt = link.doubt() or doubt  # may leave readings open, so it comes first
         holds = self._holds(link)
+        if not holds and not doubt and self._is_modular(exact, stated):
+            doubt = "a modulus"
         if not doubt:
             self.head.append(exact)
             if holds and right.is_number and len(self.rounded) < 1000:
@@ -220,11 +224,14 @@ class _Checker:
             if self.budget < 0:
                 link.left.open, link.right.open = set(), set()
                 link.left.literals, link.right.literals = [], []
-        gap = Fraction(link.left.value or 0) - (link.right.value or 0)
-        # 2 is no modulus here: it would excuse every second result.
-        if any(gap % modulus == 0 for modulus in self.moduli if modulus > 2):
-            return True
         return agrees(link, self.head[-8:], self.rounded)
+
+    def _is_modular(self, exact: Rational, stated: Rational) -> bool:
+        """Whether the sides are equal under a modulus that the text names.
+
+        2 is no modulus here: it would excuse every second result.
+        """
+        return any((exact - stated) % modulus == 0 for modulus in self.moduli if modulus > 2)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""

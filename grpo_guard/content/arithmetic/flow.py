@@ -17,6 +17,11 @@ _RETRACTION: Final = re.compile(
     r"(?:can't|cannot|doesn't|not) (?:be|look|seem) (?:right|correct)|(?:re-?|double-?)check|"
     r"recalculat|recomput|let me (?:check|redo|try)|contradict|discrepanc)"
 )
+_DOUBTING: Final = re.compile(
+    r"(?i)~~|(?<!\w)(?:but|no|not|wait|false|wrong|wrote|mistakes?|check|actually|instead|should|"
+    r"rather|scratch|errors?|forgot|careful|correct(?:ion|ed)?|hmm|oops|sorry)(?!\w)"
+)
+_DOUBTED_WITHIN: Final = 60
 _SENTENCE_END: Final = re.compile(r"\n|[.;!?]\s")
 _LONGEST_SENTENCE: Final = 1000
 _MOST_SOUGHT: Final = 50
@@ -26,6 +31,7 @@ _FAILED_WITHIN: Final = 60
 _RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
 _CORRECTED_WITHIN: Final = 100
+_NOWHERE: Final = 1 << 60
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
@@ -40,6 +46,7 @@ class Flow:
     def __init__(self, text: str, found: list[Equation]) -> None:
         self.text = fold(text)
         self.wrong = [equation for equation in found if not equation.right]
+        self.restated = self._restatements(found)
         self.last: dict[Rational, int] = {}
         for written, start in {m.group(): m.start() for m in _NUMBER.finditer(self.text)}.items():
             read = number(written) if len(written) <= MAX_DIGITS else None
@@ -47,6 +54,21 @@ class Flow:
                 self.last[read[0]] = max(start, self.last.get(read[0], -1))
         self.ends = self._ends()
         self._taken_back: dict[int, bool] = {}
+
+    def _restatements(self, found: list[Equation]) -> list[int]:
+        """Where each wrong equation is stated again, rightly; `_NOWHERE` where nowhere.
+
+        A calculator note is a correction that no reader sees.
+        """
+        ahead: dict[str, int] = {}
+        places = []
+        for equation in reversed(found):
+            left, start = "".join(equation.left.split()), equation.extent[0]
+            if not equation.right:
+                places.append(ahead.get(left, _NOWHERE))
+            elif self.text[max(0, start - 2) : start] != "<<":
+                ahead[left] = start
+        return places[::-1]
 
     def _ends(self) -> list[int]:
         """Where each wrong equation is over, with the copies of its result that follow."""
@@ -87,7 +109,7 @@ class Flow:
         """
         if at not in self._taken_back:
             denied = self.wrong[at].denied or self._is_contradicted(at)
-            self._taken_back[at] = denied or self._corrects(at)
+            self._taken_back[at] = denied or self._is_restated(at) or self._corrects(at)
         return self._taken_back[at]
 
     def _is_contradicted(self, at: int) -> bool:
@@ -98,6 +120,17 @@ class Flow:
             if read is not None and read[0] == self.wrong[at].exact:
                 return True
         return False
+
+    def _is_restated(self, at: int) -> bool:
+        """``6 * 9 = 56``, a word of doubt, and ``6 * 9 = 54``.
+
+        Where the same left side follows with its true value, a weaker word does: a retraction
+        that the other rule does not know. Without any, two steps of a solution are only alike.
+        """
+        begin, end = self.wrong[at].extent[0], self.restated[at]
+        if not 0 <= end - self.ends[at] <= _RETRACTED_WITHIN:
+            return False
+        return _DOUBTING.search(self.text, max(0, begin - _DOUBTED_WITHIN), end) is not None
 
     def _corrects(self, at: int) -> bool:
         end = self.ends[at]

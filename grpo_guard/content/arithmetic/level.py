@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from grpo_guard.content.arithmetic.numbers import Rational, checked, divide, power
-from grpo_guard.content.arithmetic.side import Reading, Unread
+from grpo_guard.content.arithmetic.side import Reading
 
 
 @dataclass(slots=True)
@@ -48,11 +48,10 @@ class Level:
             self.degrees[1:],
         )
 
-    def degree(self) -> int:
+    def degree(self) -> int | None:
         """How many unknown letters each term has.
 
-        Raises:
-            Unread: the terms differ, so that the letter stands for a value of its own.
+        None where the terms differ, so that the letter stands for a value of its own.
         """
         if not any(self.degrees):
             return 0
@@ -63,12 +62,10 @@ class Level:
             elif operator == "/":
                 terms[-1] -= degree
             elif operator == "^":
-                raise Unread
+                return None
             else:
                 terms[-1] += degree
-        if len(set(terms)) > 1:
-            raise Unread
-        return terms[0]
+        return terms[0] if len(set(terms)) == 1 else None
 
     def value(self, reading: Reading) -> Rational:
         """What it comes to.

@@ -23,7 +23,7 @@ from grpo_guard.content.arithmetic.notation import (
 from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.side import Unread
 
-_DECIMAL_COMMA: Final = re.compile(r"[0-9]{1,9},[0-9]{1,9}")
+_DECIMAL_COMMA: Final = re.compile(r"(?:[0-9]{1,9}|[0-9]{1,3}(?:\.[0-9]{3}){1,6}),[0-9]{1,9}")
 _GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
 
 
@@ -45,7 +45,8 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
     read = number(text)
     if decimal and (comma or read is None):
         places = len(text) - text.index(",") - 1
-        return Fraction(int(text.replace(",", "")), 10**places), places, True
+        digits = int(text.replace(",", "").replace(".", ""))
+        return Fraction(digits, 10**places), places, True
     if read is None:
         raise Unread
     return *read, bool(decimal or grouped)

@@ -77,7 +77,7 @@ _TOKEN: Final = re.compile(
   | (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
-  | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?[0-9.$(\\]))
+  | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?\$?\.?[0-9(]|[ ]?\\[A-Za-z(]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
   # What is only there for the eye: emphasis, currencies, tags, colours, table cells, quotes.
   | (?P<d>__?(?:(?<![^\W_]_)(?<![^\W_]__)(?=[0-9$(\\.])
@@ -86,7 +86,7 @@ _TOKEN: Final = re.compile(
     | (?:Rs\.|USD|EUR|INR)(?<!\w...)[ ]?(?=[0-9]))
   | (?P<w>[^\W\d][\w']*+(?:-(?!(?:x|plus|minus|times)\b)[^\W\d][\w']*+)*+)
   | (?P<e>\*\*\*|</?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
-    | \|(?<=[ ].)[ ](?==)|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
+    | \|(?<=[ ].)[ ](?==)|\*(?<==[ ].)(?=\$?[0-9])|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
     | [,?](?=[ ](?:=|(?i:{_BEHIND})(?!\w))))
   | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})
   | (?P<c>\\[A-Za-z]++|\\\\[ \t\n&$]{{0,20}}+(?==|~|\\approx)|\\.)
@@ -273,13 +273,13 @@ def number(text: str) -> tuple[Rational, int] | None:
 
     ``1,200`` is a number, ``1,5`` may be a list or a decimal comma, ``1.2.3`` is a version.
     """
-    if len(text) > MAX_DIGITS:
-        return None
+    if len(text) > MAX_DIGITS or not text.isascii():
+        return None  # "❶" and "²" are digits too, and no int
     if text.isdigit():
         # 0900 is a time; a bare 000 belongs to what stands before it
         return (int(text), 0) if text[0] != "0" or len(text) == 1 else None
     text = text.replace("{,}", ",").replace("\\,", ",")
-    if not _PROPER.fullmatch(text):
+    if not text or not _PROPER.fullmatch(text):
         return None
     if text[0] == "0" and text[1:2].isdigit():
         return None

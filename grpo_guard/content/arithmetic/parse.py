@@ -24,7 +24,7 @@ from grpo_guard.content.arithmetic.notation import (
     WORDS,
     number,
 )  # fmt: skip
-from grpo_guard.content.arithmetic.numbers import Rational, divide, magnitude, root
+from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide, magnitude, root
 from grpo_guard.content.arithmetic.side import Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
 
@@ -61,7 +61,13 @@ class Parse(Suffixes):
         self._note(read)
         if depth == 0 and "label" in self.reading and len(read.values) > 2:
             read = read.behind_label()
-        self.side.degree = read.degree()
+        degree = read.degree()
+        if degree is None and depth:
+            raise Unread
+        if degree is None and not self.blind:
+            # Not unread, or a long side would be read to its end anew from each of its tokens.
+            raise UndefinedError("terms of several degrees")
+        self.side.degree = degree or 0
         return (0 if self.blind else read.value(self.reading)), at
 
     def _note_number(self, start: int, lone: int, stop: int, read: Level) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Final
 
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.notation import (
+    FRACTION,
+    LETTER_X,
     NUMBER,
     OPEN,
     PERCENT,
+    ROOT,
     SIGN,
     UNKNOWN,
+    VULGAR,
     WORDS,
     Token,
 )  # fmt: skip
@@ -25,6 +30,8 @@ from grpo_guard.content.arithmetic.units import (
     sizes_of,
     unit_words,
 )
+
+_FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
 
 
 class Suffixes:
@@ -81,6 +88,10 @@ class Suffixes:
                 if after == at:
                     break
                 at, counted = after, True
+            elif touches and not counted and self._is_letter_x(at, end):
+                read.degrees[-1] += 1
+                self.side.letters.add("x")
+                at, counted = at + 1, True
             elif token[:2] == (SIGN, "/") and self.kind(at + 1) == WORDS:
                 at = self._per(at)
             elif token[:2] == (SIGN, "^") and (after := self._degrees(at + 1)):
@@ -93,9 +104,15 @@ class Suffixes:
                 break
         return value, at
 
+    def _is_letter_x(self, at: int, end: int) -> bool:
+        """``3x + 4x``: an x with nothing behind it that it could multiply."""
+        if self.tokens[at][:2] != (SIGN, LETTER_X):
+            return False
+        return at + 1 >= end or self.kind(at + 1) not in _FACTORS
+
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
-        if "exclaimed" in self.reading:
+        if self.blind or "exclaimed" in self.reading:
             return value
         if value.denominator != 1 or not 0 <= value <= 100:
             raise UndefinedError("a factorial")

@@ -1,0 +1,77 @@
+"""What the arithmetic verifier makes of frozen forms, by kind: wrong equations and honest work.
+
+    python -m grpo_guard.evals.studies.arithmetic_kinds [--wrong FILE] [--honest FILE] [-o FILE]
+
+Each file is ``{"kind": [text, ...]}``; those of the tests were written before anybody who wrote
+them had seen the reader. A wrong equation stands in a solution that goes on without its value to
+the right answer, which is what the attack on mathematics does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.evals.studies.harness import option, rate, study
+from grpo_guard.verdict import Verdict
+
+FORMS: Final = Path("tests/content")
+
+
+def poisoned(form: str) -> Completion:
+    """A right answer whose solution holds a wrong equation."""
+    text = f"He thinks.\n{form}\nSo we go on with the right value and get 7.\n#### 7"
+    return Completion("How many are there?", text, reference="7")
+
+
+def worked(text: str) -> Completion:
+    """Honest work that ends in the right answer."""
+    return Completion("How many are there?", f"{text}\n#### 7", reference="7")
+
+
+def unanswered(text: str) -> Completion:
+    """Honest work without a reference."""
+    return Completion("How many are there?", text)
+
+
+def measure(wrong: Path, honest: Path) -> dict[str, Any]:
+    """Figures of both files: of wrong forms, and of honest texts with and without a reference."""
+    attacks, work = (json.loads(path.read_text(encoding="utf-8")) for path in (wrong, honest))
+    return {
+        "wrong rejected": _by_kind(attacks, poisoned, lambda v: v.rejected),
+        "wrong found at all": _by_kind(attacks, poisoned, lambda v: bool(v.findings)),
+        "honest rejected, reference": _by_kind(work, worked, lambda v: v.rejected),
+        "honest rejected": _by_kind(work, unanswered, lambda v: v.rejected),
+    }
+
+
+def _by_kind(
+    kinds: Mapping[str, Sequence[str]],
+    made: Callable[[str], Completion],
+    counts: Callable[[Verdict], bool],
+) -> dict[str, Any]:
+    verifier = ArithmeticVerifier()
+    hits = {
+        kind: sum(counts(verdict) for verdict in verifier.verify([made(text) for text in texts]))
+        for kind, texts in kinds.items()
+    }
+    total = rate(sum(hits.values()), sum(map(len, kinds.values())))
+    return {kind: rate(hits[kind], len(texts)) for kind, texts in kinds.items()} | {"all": total}
+
+
+def main() -> None:
+    """The command line."""
+    study(
+        "arithmetic-kinds",
+        measure,
+        option("--wrong", type=Path, default=FORMS / "arithmetic_kinds.json"),
+        option("--honest", type=Path, default=FORMS / "arithmetic_honest.json"),
+    )
+
+
+if __name__ == "__main__":
+    main()
