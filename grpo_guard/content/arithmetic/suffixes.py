@@ -97,6 +97,8 @@ class Suffixes:
         self.side.open.add("factorial")
         if "exclaimed" in self.reading:
             return value
+        if self.blind:
+            return 0
         if value.denominator != 1 or not 0 <= value <= 100:
             raise UndefinedError("a factorial")
         self.side.operators.append("!")
