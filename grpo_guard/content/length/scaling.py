@@ -95,7 +95,8 @@ class LengthScaling:
             median, at most 1; that is, a power of the ratio of lengths. 0 = nothing is scaled.
         trusted_tolerance: The same for a node whose many other completions are of ordinary length.
         node_weight: Standard deviations taken from the tolerance for each that the node's other
-            completions lie above the median on average; 0 = nodes are not told apart.
+            completions lie above the median on average; 0 = nodes are not told apart, nor by
+            how long their paid work has been.
         reward_of: Reward of a completion, for comparing equals only; None = by its reference.
         wanted_peers: How many equals from other nodes make a comparison; else all others do, and
             with fewer of them than this nothing is scaled.
@@ -136,7 +137,9 @@ class LengthScaling:
         """
         past = self.past if isinstance(self.past, UsualLengths) else None
         known = past.known() if past is not None else {}
-        chosen = past.longer_when_paid() if past is not None else frozenset[str]()
+        chosen = frozenset[str]()
+        if past is not None and self.node_weight > 0:
+            chosen = past.longer_when_paid()
         measured = self._measured(batch)
         deviations: list[float | None] = [None] * len(batch)
         records = defaultdict[str, _Record](_Record)
