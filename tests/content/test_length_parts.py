@@ -346,6 +346,24 @@ def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
         assert scaling.past.longer_when_paid() == frozenset()
 
 
+def test_threat_wrong_answers_in_a_group_of_ones_own_excuse_nothing() -> None:
+    # Who answers a prompt alone is measured by itself, and would set its own excuse.
+    def alone(wrong: int) -> list[Completion]:
+        said = [("word " * 100, 7)] * 5 + [("word " * 300, 7)] + [("word " * wrong, 9)] * 6
+        return [
+            Completion(f"Q{n}", f"{text}\n#### {answer}", reference="7", node="a")
+            for n in range(8)
+            for text, answer in said
+        ]
+
+    scaling = LengthScaling(past=True)
+    for _ in range(4):
+        factors = scaling.factors(alone(1000))
+    assert factors == LengthScaling().factors(alone(1000))
+    assert isinstance(scaling.past, UsualLengths)
+    assert scaling.past.known() == {}
+
+
 def test_without_a_reference_nothing_is_learnt() -> None:
     scaling = LengthScaling(past=True)
     for batch in rounds_of(5, right=0.6, rounds=3):
