@@ -2,8 +2,9 @@
 
 A length check compares with the other answers of the same prompt. So this attacker never stands
 out from them: it adds true and new sentences about the problem's own equations up to 1.25 times the
-median of what it samples itself, and aims higher as soon as the others follow. What would be
-needed: a length that does not move with the swarm, such as one fixed before training.
+median of what it samples itself, and aims higher as soon as the others follow. What answers it is
+patience: over many batches its paid work is longer than the others', beyond what its unpaid work is
+(`UsualLengths`).
 """
 
 from __future__ import annotations

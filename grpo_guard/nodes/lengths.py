@@ -39,7 +39,11 @@ _PER_GROUP = 16
 
 
 class Measured(Protocol):
-    """What of a completion counts: who sent it, what it is worth, how long it is."""
+    """What of a completion counts: who sent it, what it is worth, how long it is.
+
+    ``own`` is what it is judged by as its node's, at most its length: where that is less, a node
+    has to be longer by more than the difference. That can only lower ``D``, so the bound holds.
+    """
 
     @property
     def node(self) -> str | None: ...
@@ -47,6 +51,8 @@ class Measured(Protocol):
     def worth(self) -> float | None: ...
     @property
     def length(self) -> int: ...
+    @property
+    def own(self) -> float: ...
 
 
 class NodeMemory:
@@ -59,6 +65,7 @@ class NodeMemory:
             The null then says that they draw their prompts alike, which nobody enforces where
             nodes choose prompts: leave it off unless prompts are assigned.
         store: Where the evidence lies, for several processes and the next start; None: here.
+        name: Of the evidence in the store.
 
     Raises:
         ValueError: an argument is out of range.
@@ -71,6 +78,7 @@ class NodeMemory:
         max_nodes: int = 32,
         across_prompts: bool = False,
         store: NodeStore | None = None,
+        name: str = "lengths",
     ) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"NodeMemory.alpha: expected a number in (0, 1), got {alpha!r}")
@@ -83,7 +91,7 @@ class NodeMemory:
         self._wealth: dict[tuple[str, str], list[float]] = {}
         self._nodes: dict[str, None] = {}
         self._lock = threading.RLock()
-        self._kept = Kept(store, "lengths", self._state, self._take_up)
+        self._kept = Kept(store, name, self._state, self._take_up)
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
@@ -103,6 +111,7 @@ class NodeMemory:
         """Nodes with longer work than most others, and the e-value that all of these reach."""
         bar = math.log((self.max_nodes - 1) / self.alpha)
         with self._lock:
+            self._kept.refresh()
             against = defaultdict[str, list[float]](list)
             for (node, _), wealth in self._wealth.items():
                 against[node].append(_log_mean(wealth))
@@ -157,12 +166,12 @@ class NodeMemory:
 
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
         """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
-        lengths: dict[float | None, dict[str, list[int]]] = {}
+        lengths: dict[float | None, dict[str, list[Measured]]] = {}
         for member in members:
             if member.node is not None and self._follows(member.node):
                 mine = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
                 if len(mine) < _PER_GROUP:
-                    mine.append(member.length)
+                    mine.append(member)
         sums = defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0])
         for by_node in lengths.values():
             nodes = list(by_node)
@@ -170,7 +179,11 @@ class NodeMemory:
                 for j in nodes:
                     if i != j:
                         total = sums[i, j]
-                        total[0] += sum((a > b) - (a < b) for a in by_node[i] for b in by_node[j])
+                        total[0] += sum(
+                            (a.own > b.length) - (a.own < b.length)
+                            for a in by_node[i]
+                            for b in by_node[j]
+                        )
                         total[1] += len(by_node[i]) * len(by_node[j])
         return {pair: signs / count for pair, (signs, count) in sums.items()}
 

@@ -5,16 +5,23 @@ tell its way from padding: who pads to be paid pads exactly these. Answers that 
 model that thinks at length is long when it is wrong, too; an attacker would have to send long work
 for nothing, which takes a place in a group and, beside right answers, teaches the swarm to avoid
 such work.
+
+So the two are held against each other. A node whose answers that earned are longer than most other
+nodes' by more than its answers that earned nothing are, again and again, chooses its length for the
+reward. That is tested as in `NodeMemory`: a quarter longer each round, by which a whole swarm is
+led to write ever more, is within what chance does to one answer and not to a hundred. Of five
+honest models none comes near: where they are long, they are long when they are wrong.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.saved import reading, require_format, text
 from grpo_guard.nodes.store import Kept, NodeStore
 
@@ -27,6 +34,11 @@ _REMEMBERED: Final = 256.0
 # Completions that half of a usual length is believed after.
 _HALF: Final = 2
 _FEWEST_FOR_SPREAD: Final = 4
+# So much longer, on the logarithm, is nothing: models differ by a twentieth.
+_ALIKE: Final = 0.05
+# Chance that an honest node is ever taken for one that chooses its length for the reward. It loses
+# what is longer than usual, and nobody rejects it.
+_ALPHA: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,21 @@ class Usual:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A completion that earned: who sent it, for what reward, how long it is, and as its node's."""
+
+    node: str
+    worth: float
+    length: int
+    own: float
+
+    @classmethod
+    def of(cls, node: str, worth: float, length: int, usual: Usual) -> Paid:
+        """With what is usual for its node taken off."""
+        return cls(node, worth, length, length * math.exp(-usual.excess - _ALIKE))
+
+
 class UsualLengths:
     """What is usual for each node; safe to share between threads.
 
@@ -71,6 +98,7 @@ class UsualLengths:
         self._nodes: dict[str, Usual] = {}
         self._lock = threading.RLock()
         self._kept = Kept(store, "usual_lengths", self._state, self._take_up)
+        self._paid = NodeMemory(alpha=_ALPHA, store=store, name="paid_lengths")
 
     def known(self) -> Mapping[str, Usual]:
         """What is usual by now, by node."""
@@ -90,11 +118,22 @@ class UsualLengths:
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
 
+    def observe_paid(self, groups: Sequence[Sequence[Paid]]) -> None:
+        """Take note of completions that earned, one group per prompt."""
+        self._paid.observe(groups)
+
+    def longer_when_paid(self) -> frozenset[str]:
+        """Nodes whose paid work is longer than most others' beyond what is usual for them.
+
+        An honest node is ever among them with a chance of at most 1 %, as `NodeMemory` shows.
+        """
+        return frozenset(self._paid.convicted())
+
     def state_dict(self) -> dict[str, Any]:
         """What is known as plain JSON values."""
         with self._lock:
             self._kept.refresh()
-            return self._state()
+            return {**self._state(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place of what is known.
@@ -104,6 +143,7 @@ class UsualLengths:
         """
         with self._lock, self._kept.held():
             self._take_up(state)
+        self._paid.load_state_dict(state.get("paid") or NodeMemory().state_dict())
 
     def _state(self) -> dict[str, Any]:
         nodes = [[node, u.count, u.total, u.squares] for node, u in self._nodes.items()]

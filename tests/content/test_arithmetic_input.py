@@ -85,7 +85,8 @@ def test_longer_text_is_refused_unread(size: int) -> None:
 
 
 PIECES = (
-    "1 23 + - * / ( ) = ≈ % x of and is two $ . , ^ { } \\frac \\text{ << >> ½ ³ 1/2 \n 5:3 \ud800"
+    "1 23 150 ! + - * / ( ) = ≈ % x of and is two $ . , ^ { } "
+    "\\frac \\text{ << >> ½ ³ 1/2 \n 5:3 \ud800"
 )
 
 
@@ -152,3 +153,12 @@ def test_no_text_raises_and_hides_what_stands_beside_it(odd: str) -> None:
     """An exception is an abstention, which anybody could have by writing such a thing."""
     (verdict,) = ArithmeticVerifier().verify([Completion("", f"{odd}.\n17 + 26 = 45 apples.")])
     assert verdict.rejected
+
+
+@pytest.mark.parametrize(
+    "undefined", ["150!", "(2.5)!", "(3 - 5)!", "(1/0)!", "1/0 + 101!", "1/0!"]
+)
+def test_threat_a_factorial_that_has_no_value_ends_no_reading(undefined: str) -> None:
+    text = f"{undefined} = 5\n2 + 2 = 5\n#### 4"
+    (verdict,) = STRICT.verify([Completion("Q", text, reference="4")])
+    assert "wrong_equation" in {found.kind for found in verdict.findings}

@@ -281,13 +281,13 @@ def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Comp
     return found
 
 
-def mean_factor(scaling: LengthScaling, rounds: list[list[Completion]]) -> float:
-    """Of the right answers of n4 in the last half of the rounds."""
+def mean_factor(scaling: LengthScaling, rounds: list[list[Completion]], node: str = "n4") -> float:
+    """Of the right answers of a node in the last half of the rounds."""
     kept = [
         factor
         for batch in rounds
         for completion, factor in zip(batch, scaling.factors(batch), strict=True)
-        if completion.node == "n4" and completion.text.endswith(" 7")
+        if completion.node == node and completion.text.endswith(" 7")
     ]
     return sum(kept[len(kept) // 2 :]) / len(kept[len(kept) // 2 :])
 
@@ -315,9 +315,59 @@ def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
         assert with_past < 0.05
 
 
+def test_threat_a_little_longer_round_after_round_loses_it() -> None:
+    # Each answer is within what honest ones are; all of them together are not.
+    always_right = rounds_of(1.3, right=1.0, rounds=30)
+    wrong_like_others = rounds_of(1, right=0.0, rounds=30)
+    mixed = [[*a, *b] for a, b in zip(always_right, wrong_like_others, strict=True)]
+    for rounds in (always_right, mixed):
+        scaling = LengthScaling(past=True)
+        for batch in rounds:
+            scaling.factors(batch)
+        assert isinstance(scaling.past, UsualLengths)
+        assert scaling.past.longer_when_paid() == {"n4"}
+        assert mean_factor(LengthScaling(), rounds[:8]) > 0.4
+        assert mean_factor(scaling, rounds[:8]) < 0.3
+        assert mean_factor(scaling, rounds[:8], "n0") > 0.85
+
+
+def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
+    scaling = LengthScaling(past=True)
+    mean_factor(scaling, rounds_of(0.05, right=1.0, rounds=24))
+    assert isinstance(scaling.past, UsualLengths)
+    assert scaling.past.longer_when_paid() == frozenset()
+
+
+def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
+    for wordy in (1.0, 1.35, 2.0, 5.0):
+        scaling = LengthScaling(past=True)
+        assert mean_factor(scaling, rounds_of(wordy, right=0.6, rounds=40)) > 0.7
+        assert isinstance(scaling.past, UsualLengths)
+        assert scaling.past.longer_when_paid() == frozenset()
+
+
+def test_threat_wrong_answers_in_a_group_of_ones_own_excuse_nothing() -> None:
+    # Who answers a prompt alone is measured by itself, and would set its own excuse.
+    def alone(wrong: int) -> list[Completion]:
+        said = [("word " * 100, 7)] * 5 + [("word " * 300, 7)] + [("word " * wrong, 9)] * 6
+        return [
+            Completion(f"Q{n}", f"{text}\n#### {answer}", reference="7", node="a")
+            for n in range(8)
+            for text, answer in said
+        ]
+
+    scaling = LengthScaling(past=True)
+    for _ in range(4):
+        factors = scaling.factors(alone(1000))
+    assert factors == LengthScaling().factors(alone(1000))
+    assert isinstance(scaling.past, UsualLengths)
+    assert scaling.past.known() == {}
+
+
 def test_without_a_reference_nothing_is_learnt() -> None:
     scaling = LengthScaling(past=True)
     for batch in rounds_of(5, right=0.6, rounds=3):
         scaling.factors([Completion(c.prompt, c.text, node=c.node) for c in batch])
     assert isinstance(scaling.past, UsualLengths)
     assert scaling.past.known() == {}
+    assert scaling.past.state_dict() == UsualLengths().state_dict()

@@ -14,7 +14,7 @@ from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import Kept, NodeStore
-from grpo_guard.nodes.usual_lengths import UsualLengths
+from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 SLOGAN = "Zorbulon rules the nebula."
 
@@ -299,9 +299,14 @@ def test_usual_lengths_are_shared_and_saved(tmp_path):
     assert (usual.count, usual.total) == (3, 6.0)
     assert usual.excess == pytest.approx(6 / 5)
     assert one.known()["b"].excess == 0
+    paid = [[Paid.of(node, 1.0, 30 if node == "a" else 10, Usual()) for node in "abc"]]
+    for _ in range(30):
+        one.observe_paid(paid)
+    assert one.longer_when_paid() == two.longer_when_paid() == {"a"}
     restored = UsualLengths()
     restored.load_state_dict(json.loads(json.dumps(one.state_dict())))
     assert restored.known() == one.known()
+    assert restored.longer_when_paid() == {"a"}
     for bad in ([["a", 1, 99.0, 1.0]], [["a", -1, 0, 0]], [["a", 1, float("nan"), 0]], [[1]], 3):
         with pytest.raises(ValueError, match=r"UsualLengths: expected what state_dict\(\) gave"):
             restored.load_state_dict({"format": 1, "nodes": bad})

@@ -50,11 +50,13 @@ class Excess:
         log_ratio: Logarithm of its length over the peers' median.
         spread: Standard deviation of log length among them.
         peers: How many it was compared with.
+        foreign: None of them is of the same node.
     """
 
     log_ratio: float
     spread: float
     peers: int
+    foreign: bool = True
 
     @property
     def ratio(self) -> float:
@@ -110,7 +112,9 @@ class Comparison:
             usual = max(usual, PRIOR_SPREAD)
         logs = [math.log(peer.length) for peer in peers]
         centre = median(logs)
-        return Excess(math.log(member.length) - centre, _spread(logs, centre, usual), len(peers))
+        foreign = member.node is None or all(peer.node != member.node for peer in peers)
+        above = math.log(member.length) - centre
+        return Excess(above, _spread(logs, centre, usual), len(peers), foreign)
 
 
 def _sample(members: list[Member]) -> list[Member]:

@@ -31,6 +31,11 @@ class Member:
     node: str | None
     worth: float | None
 
+    @property
+    def own(self) -> float:
+        """What it is judged by as its node's."""
+        return self.length
+
 
 Group: TypeAlias = list[Member]
 """Completions of one prompt, which are compared with one another."""

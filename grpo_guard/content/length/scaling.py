@@ -16,6 +16,10 @@ nothing, so padding that is paid for never becomes usual. Of right completions o
 thinks (four times as long as the others) the mean factor is 0.86 with its past and 0.04 without;
 padding of right answers earns the same with and without.
 
+What is a quarter longer than the others' stands out of no group, and a node that sends nothing else
+leads the swarm to write ever more. A node whose paid work is longer than most others' by more than
+its unpaid work is, over many batches, has no tolerance, and nothing for what is longer.
+
 And how many standard deviations are free depends on the sender's other completions in the batch. An
 honest node's long answer stands beside its ordinary ones; one whose work is ordinary on average has
 the benefit of the doubt, one whose work is long on average has less than a stranger has. Without
@@ -28,13 +32,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.content.length.compare import Comparison, Excess, bounded
 from grpo_guard.content.length.groups import Member, RewardOf
-from grpo_guard.nodes.usual_lengths import Usual, UsualLengths
+from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 # Other completions of a node that earn it half of the benefit of the doubt.
 _TRUST_AFTER = 4
@@ -47,6 +51,10 @@ _NOTHING = Usual()
 # advantage of the smallest reward in a group where nothing else earns, as where the question is too
 # hard for everybody but an attacker who knows the answer.
 _LEAST = 0.01
+# A node that is longer when it is paid has no tolerance, and this many times the strength: what is
+# a third of a deviation too long is to leave its group. Less would keep it there as a loser, and a
+# right answer that loses teaches to be wrong.
+_CHOSEN = 4.0
 
 
 class _Record:
@@ -87,7 +95,8 @@ class LengthScaling:
             median, at most 1; that is, a power of the ratio of lengths. 0 = nothing is scaled.
         trusted_tolerance: The same for a node whose many other completions are of ordinary length.
         node_weight: Standard deviations taken from the tolerance for each that the node's other
-            completions lie above the median on average; 0 = nodes are not told apart.
+            completions lie above the median on average; 0 = nodes are not told apart, nor by
+            how long their paid work has been.
         reward_of: Reward of a completion, for comparing equals only; None = by its reference.
         wanted_peers: How many equals from other nodes make a comparison; else all others do, and
             with fewer of them than this nothing is scaled.
@@ -128,25 +137,33 @@ class LengthScaling:
         """
         past = self.past if isinstance(self.past, UsualLengths) else None
         known = past.known() if past is not None else {}
+        chosen = frozenset[str]()
+        if past is not None and self.node_weight > 0:
+            chosen = past.longer_when_paid()
         measured = self._measured(batch)
         deviations: list[float | None] = [None] * len(batch)
         records = defaultdict[str, _Record](_Record)
         for member, excess in measured:
-            usual = known.get(member.node, _NOTHING) if member.node is not None else _NOTHING
+            # Where a node answers a prompt alone its other answers are the measure, and what it
+            # usually writes beside other nodes is in them already.
+            apart = member.node is not None and excess.foreign
+            usual = known.get(member.node or "", _NOTHING) if apart else _NOTHING
             deviation = _deviation(excess, usual)
             deviations[member.index] = deviation
             if member.node is not None:
                 records[member.node].add(deviation)
         if past is not None:
-            past.observe(
-                (member.node, excess.log_ratio)
-                for member, excess in measured
-                if member.node is not None and member.worth is not None and member.worth <= 0
-            )
+            _remember(past, known, batch, measured)
         factors = []
         for completion, found in zip(batch, deviations, strict=True):
-            record = records[completion.node] if completion.node is not None else _Record()
-            factors.append(1.0 if found is None else self._factor(found, record))
+            if found is None:
+                factors.append(1.0)
+            elif completion.node is None:
+                factors.append(self._factor(found, _Record()))
+            elif completion.node in chosen:
+                factors.append(_scaled(_CHOSEN * self.strength * max(found, 0.0)))
+            else:
+                factors.append(self._factor(found, records[completion.node]))
         return factors
 
     def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
@@ -168,8 +185,7 @@ class LengthScaling:
         # At least nothing below the median: a long record takes away a tolerance, not a reward
         # that is not long.
         beyond = max(deviation - max(free - long_by, 0.0), 0.0)
-        factor = math.exp(-self.strength * beyond)
-        return factor if factor >= _LEAST else 0.0
+        return _scaled(self.strength * beyond)
 
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion]
@@ -188,6 +204,33 @@ class LengthScaling:
             reward * factor if reward is not None and reward > 0 else reward
             for reward, factor in zip(rewards, self.factors(batch), strict=True)
         ]
+
+
+def _scaled(penalty: float) -> float:
+    factor = math.exp(-penalty)
+    return factor if factor >= _LEAST else 0.0
+
+
+def _remember(
+    past: UsualLengths,
+    known: Mapping[str, Usual],
+    batch: Sequence[Completion],
+    measured: Sequence[tuple[Member, Excess]],
+) -> None:
+    """What earned nothing says what is usual; what earned is held against that."""
+    unpaid = list[tuple[str, float]]()
+    paid = defaultdict[str, list[Paid]](list)
+    for member, excess in measured:
+        if member.node is None or member.worth is None or not excess.foreign:
+            continue
+        if member.worth <= 0:
+            unpaid.append((member.node, excess.log_ratio))
+        else:
+            usual = known.get(member.node, _NOTHING)
+            group = paid[prompt_key(batch[member.index].prompt)]
+            group.append(Paid.of(member.node, member.worth, member.length, usual))
+    past.observe(unpaid)
+    past.observe_paid(list(paid.values()))
 
 
 def _deviation(excess: Excess, usual: Usual) -> float:
