@@ -168,7 +168,7 @@ def test_a_file_can_configure_both_content_checks(tmp_path: Path) -> None:
     file = tmp_path / "guard.yaml"
     file.write_text(
         "verifier:\n  all:\n    - {type: screens, without: [bidi, after_answer]}\n"
-        "    - {type: length, on_long: scale, memory: true}\n"
+        "    - {type: length, memory: true}\n"
     )
     guard = GuardConfig.from_yaml(file).build()
     batch = [Completion("Q", f"5 + 3 are 8 apples\n#### {8}\nHail {i}.") for i in range(5)]
