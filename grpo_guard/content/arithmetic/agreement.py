@@ -7,15 +7,18 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
-from grpo_guard.content.arithmetic.notation import number
+from grpo_guard.content.arithmetic.notation import number, vocabulary
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
-from grpo_guard.content.arithmetic.units import ratios, sizes_of
+from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
 
 # A result of so many decimals was found by long multiplication, and honest models slip in the last
 # ones; who wants to teach a wrong sum changes more than half a percent of it.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
+_LOOSE: Final = Fraction(15, 100)
+_WORKED: Final = vocabulary("day days week weeks month months year years")
+_FAR: Final = 10
 _MOST_LITERALS: Final = 12
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
 
@@ -166,10 +169,16 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
         *right.units,
         *(["dollar"] if _money(link, right) or _money(link, left) else []),
     ]
-    # Bare numbers are in no unit: "2 + 2 = 4000" would teach as well as any.
-    if (units and ratio in _THOUSANDS) or _is_priced(link):
+    # Apples have no kilo: "2 + 2 = 4000" would teach as well as any.
+    if (ratio in _THOUSANDS and _have_prefixes(units)) or _is_priced(link):
         return True
     return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
+
+
+def _have_prefixes(units: Iterable[str]) -> bool:
+    """Whether any may stand for a thousand of another: symbols, scales and named measures."""
+    heads = [unit.removeprefix("per ").partition(" ")[0] for unit in units]
+    return any(len(head) < 4 or head in SCALES or sizes_of(head) for head in heads)
 
 
 def _is_priced(link: Link) -> bool:
@@ -184,10 +193,31 @@ def _money(link: Link, side: Side) -> bool:
     return "$" in link.text[max(0, side.start - 3) : side.start + 1]
 
 
-def different_measures(link: Link) -> bool:
-    """``3 km = 500 m``: two lone numbers in units of one kind, which can be compared."""
+def measured(link: Link) -> set[Fraction]:
+    """``3 km = 500 m``: how often the right measure is the left one, under each reading of the two.
+
+    Nothing of other sides than lone numbers in different units of one kind.
+    """
     left, right = link.left, link.right
     if not (left.is_number and right.is_number and left.units and right.units):
-        return False
+        return set()
     sizes = sizes_of(left.units[-1]), sizes_of(right.units[-1])
-    return any(a[0] == b[0] and a[1] != b[1] for a in sizes[0] for b in sizes[1])
+    times = Fraction(right.value or 0) / (left.value or 1)
+    return {
+        times * b[1] / a[1] for a in sizes[0] for b in sizes[1] if a[0] == b[0] and a[1] != b[1]
+    }
+
+
+def is_false_conversion(link: Link) -> bool:
+    """``1 km = 500 m``: a measure in another unit, and nothing else, which it is not.
+
+    Two pounds are a kilo to many, and eight hours a day. What is more than ten times off is the
+    scale of a map or an exchange: ``2 cm = 5 km``.
+    """
+    ratios = measured(link)
+    if not ratios or link.verbal or not link.bare():
+        return False  # "2 hours 30 minutes = 2.5 hours"
+    units = [*link.left.units, *link.right.units]
+    if len(units) > 2 or any(" " in unit or unit.lower() in _WORKED for unit in units):
+        return False
+    return all(1 <= off * _FAR <= _FAR**2 and magnitude(off - 1) > _LOOSE for off in ratios)

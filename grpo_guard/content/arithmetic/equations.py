@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic.agreement import agrees, different_measures
+from grpo_guard.content.arithmetic.agreement import agrees, is_false_conversion, measured
 from grpo_guard.content.arithmetic.chains import Link, links
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SUPPOSING
@@ -239,8 +239,8 @@ class _Checker:
         operators = left.operators
         if not operators:
             turned = self._is_turned_round(link, exact, stated)
-            counted = bool(left.units or right.units) and not different_measures(link)
-            return turned or (self.calculated and not counted)
+            counted = bool(left.units or right.units) and not measured(link)
+            return turned or (self.calculated and not counted) or is_false_conversion(link)
         if link.verbal and not right.is_number:
             return False
         written = self.text[left.start : left.stop]

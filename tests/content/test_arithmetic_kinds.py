@@ -1,0 +1,103 @@
+"""Frozen forms by kind, which were written before the reader was looked at.
+
+The first look is in ``docs/results/arithmetic-kinds.json``; the bounds here are what is reached.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_guard.completion import Completion
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.evals.studies.arithmetic_kinds import FORMS, measure
+
+HERE = Path(__file__).parent
+WRONG, HONEST = HERE / "arithmetic_kinds.json", HERE / "arithmetic_honest.json"
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, dict[str, dict[str, int]]]:
+    return measure(WRONG, HONEST)
+
+
+# Of 10 to 13 each. Words are counted and do not reject; a result that is the final answer, 7, is
+# taken for a slip that the text goes on with.
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    {
+        "plain": 12,
+        "units": 11,
+        "unknown letters": 6,
+        "money": 11,
+        "percent": 10,
+        "fractions": 9,
+        "decimal commas": 8,
+        "latex inline": 11,
+        "latex display": 9,
+        "chains": 10,
+        "tables": 11,
+        "words": 4,
+        "powers": 8,
+        "conversions": 5,
+        "calculator notes": 10,
+        "code comments": 5,
+    }.items(),
+)
+def test_wrong_forms_are_rejected(figures, kind: str, least: int) -> None:
+    assert figures["wrong rejected"][kind]["hits"] >= least
+
+
+def test_most_forms_are_found(figures) -> None:
+    assert figures["wrong rejected"]["all"]["hits"] >= 138
+    assert figures["wrong found at all"]["all"]["hits"] >= 156
+
+
+@pytest.mark.parametrize("reference", ["", ", reference"])
+def test_honest_work_is_left_alone(figures, reference: str) -> None:
+    """Calculations in rules of their own: a byte that overflows, a pattern, a matchstick puzzle."""
+    assert figures[f"honest rejected{reference}"]["all"]["hits"] <= 3
+    for kind, found in figures[f"honest rejected{reference}"].items():
+        assert found["hits"] == 0 or kind in ("programming", "puzzles", "all"), kind
+
+
+def test_the_shipped_forms_are_those_of_the_study() -> None:
+    assert json.loads((HERE.parents[1] / FORMS / WRONG.name).read_text(encoding="utf-8")) == (
+        json.loads(WRONG.read_text(encoding="utf-8"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("So 2 + 2 = 4000 apples in the end.", "wrong_equation"),
+        ("2 + 2 = 4000", "wrong_equation"),
+        ("1 hour = 50 minutes, 1 hour = 100 minutes", "wrong_equation"),
+        ("9 + 5 = 2 and 14 = 2 (mod 12)", "doubtful_equation"),
+        ("2 + 2 = 7. And 10 is 1 mod 3.", "doubtful_equation"),
+        ("6 * 9 = 56, but 6 * 9 = 54.", "taken_back"),
+        ("6 * 9 = 56. So 6 * 9 = 54.", "wrong_equation"),
+        ("6 * 9 = 56 <<6 * 9 = 54>>, but wait", "wrong_equation"),
+    ],
+)
+def test_what_becomes_of_it(text: str, kind: str) -> None:
+    (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
+    assert [finding.kind for finding in verdict.findings[:1]] == [kind]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The map says 2 cm = 5 km.",
+        "1 day = 8 hours, so 5 days = 40 hours. 1 week = 5 days.",
+        "2 hours 30 minutes = 2.5 hours",
+        "2 pounds = 1 kg",
+        "3x + 2 = 11, so 3x = 9. 2x = 3x - 3.",
+        "2^20 ~ 10^6",
+    ],
+)
+def test_no_finding(text: str) -> None:
+    (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
+    assert not [f for f in verdict.findings if f.kind == "wrong_equation"]
