@@ -36,6 +36,8 @@ _HALF: Final = 2
 _FEWEST_FOR_SPREAD: Final = 4
 # So much longer, on the logarithm, is nothing: models differ by a twentieth.
 _ALIKE: Final = 0.05
+# Standard deviation of an answer around its node's usual, on the logarithm.
+_UNSURE: Final = 0.45
 # Chance that an honest node is ever taken for one that chooses its length for the reward. It loses
 # what is longer than usual, and nobody rejects it.
 _ALPHA: Final = 0.01
@@ -53,6 +55,13 @@ class Usual:
     def excess(self) -> float:
         """How much longer than its groups it usually is, on the logarithm, as far as believed."""
         return max(self.total, 0.0) / (self.count + _HALF)
+
+    @property
+    def most(self) -> float:
+        """The same in the node's favour: what a few answers may have missed is its benefit."""
+        if self.count == 0:
+            return 0.0
+        return max(self.total, 0.0) / self.count + _UNSURE / math.sqrt(self.count)
 
     @property
     def spread(self) -> float:
@@ -83,7 +92,7 @@ class Paid:
     @classmethod
     def of(cls, node: str, worth: float, length: int, usual: Usual) -> Paid:
         """With what is usual for its node taken off."""
-        return cls(node, worth, length, length * math.exp(-usual.excess - _ALIKE))
+        return cls(node, worth, length, length * math.exp(-usual.most - _ALIKE))
 
 
 class UsualLengths:

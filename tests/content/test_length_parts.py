@@ -315,20 +315,20 @@ def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
         assert with_past < 0.05
 
 
-def test_threat_a_little_longer_round_after_round_loses_it() -> None:
-    # Each answer is within what honest ones are; all of them together are not.
-    always_right = rounds_of(1.3, right=1.0, rounds=30)
-    wrong_like_others = rounds_of(1, right=0.0, rounds=30)
-    mixed = [[*a, *b] for a, b in zip(always_right, wrong_like_others, strict=True)]
-    for rounds in (always_right, mixed):
-        scaling = LengthScaling(past=True)
-        for batch in rounds:
-            scaling.factors(batch)
-        assert isinstance(scaling.past, UsualLengths)
-        assert scaling.past.longer_when_paid() == {"n4"}
-        assert mean_factor(LengthScaling(), rounds[:8]) > 0.4
-        assert mean_factor(scaling, rounds[:8]) < 0.3
-        assert mean_factor(scaling, rounds[:8], "n0") > 0.85
+@pytest.mark.parametrize(("wordy", "wrong"), [(1.3, 0), (1.5, 1)])
+def test_threat_a_little_longer_round_after_round_loses_it(wordy: float, wrong: int) -> None:
+    # Each answer is within what honest ones are; all of them together are not. With as many wrong
+    # ones of ordinary length, too.
+    rounds = rounds_of(wordy, right=1.0, rounds=30)
+    for batch, others in zip(rounds, rounds_of(1, right=0.0, rounds=30), strict=True):
+        batch += others * wrong
+    scaling = LengthScaling(past=True)
+    for batch in rounds:
+        scaling.factors(batch)
+    assert isinstance(scaling.past, UsualLengths)
+    assert scaling.past.longer_when_paid() == {"n4"}
+    assert mean_factor(scaling, rounds[:8]) < 0.75 * mean_factor(LengthScaling(), rounds[:8])
+    assert mean_factor(scaling, rounds[:8], "n0") > 0.85
 
 
 def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
@@ -339,7 +339,7 @@ def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
 
 
 def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
-    for wordy in (1.0, 1.35, 2.0, 5.0):
+    for wordy in (1.0, 1.35, 2.0, 5.0, 10.0):
         scaling = LengthScaling(past=True)
         assert mean_factor(scaling, rounds_of(wordy, right=0.6, rounds=40)) > 0.7
         assert isinstance(scaling.past, UsualLengths)
