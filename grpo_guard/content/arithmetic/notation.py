@@ -76,6 +76,8 @@ _TOKEN: Final = re.compile(
     (?P<f>(?:[A-Z]?[a-z]{{2,}}+[ ])++)
   | (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
+  # Plain symbols that nothing else begins with, before the rarer alternatives fail on them.
+  | (?P<i>[()\[\]{{}}$&%]|\+(?!=)|=(?![=>]))
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
   | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?\$?\.?[0-9(]|[ ]?\\[A-Za-z(]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
@@ -195,9 +197,9 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if group == "h":
             tokens.append(Token(WORDS, piece, place, stopped))
             continue
-        if group == "s" and piece in _DROPPED:
+        if piece in _DROPPED:
             continue
-        read = _read(group, piece, text, place)
+        read = _SYMBOLS[piece] if group == "i" else _read(group, piece, text, place)
         if read is not None:
             tokens.append(Token(read[0], read[1], place, stopped))
             if read[1] == "^" and piece in _SUPERSCRIPTS:

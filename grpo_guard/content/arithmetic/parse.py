@@ -58,7 +58,8 @@ class Parse(Suffixes):
             read.operators.append(sign)
         if depth == 0:
             self._note_number(start, lone, at, read)
-        self._note(read)
+        if read.operators:
+            self._note(read)
         if depth == 0 and "label" in self.reading and len(read.values) > 2:
             read = read.behind_label()
         degree = read.degree()

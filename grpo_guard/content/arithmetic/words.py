@@ -141,10 +141,11 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _in_signs(line: str) -> str:
-    line = _NUMERAL.sub(_digits, line)
+    """The line with its words as signs; blank if it has none, and so states nothing in words."""
+    changed = _NUMERAL.sub(_digits, line)
     for phrase, rewrite in _PHRASES:
-        line = phrase.sub(rewrite, line)
-    return line
+        changed = phrase.sub(rewrite, changed)
+    return changed if changed != line else " " * len(line)
 
 
 def _digits(match: re.Match[str]) -> str:
