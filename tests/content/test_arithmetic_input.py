@@ -57,6 +57,7 @@ HOSTILE = {
     "thousands": filled("1,"),
     "spaces": filled(" "),
     "retractions": filled("2+2=5 wait, wrong "),
+    "one open equation": filled("2 dozen * 3% + 1 1/2 - 6/2(3) + 1,5 + 4! + 2 hours + ", "1 = 5"),
     "terms of several degrees": filled("2a + 3 + ", "= 5"),
     "all characters": "".join(map(chr, range(N))),
 }

@@ -54,6 +54,7 @@ _PARTS: Final = re.compile(r"[0-9.,]+|[-+*/x]")
 # Equations of one text that are read in more ways than one. Honest texts need tens; one that leaves
 # thousands open on purpose is read by the rules of arithmetic from there on.
 MOST_OPEN: Final = 200
+TOKENS_AS_ONE: Final = 100  # a longer one counts as several: each reading takes its length anew
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
@@ -220,7 +221,8 @@ class _Checker:
 
     def _holds(self, link: Link) -> bool:
         if link.left.open or link.right.open or link.left.literals or link.right.literals:
-            self.budget -= 1
+            sides = link.left, link.right
+            self.budget -= 1 + sum(side.end - side.at for side in sides) // TOKENS_AS_ONE
             if self.budget < 0:
                 link.left.open, link.right.open = set(), set()
                 link.left.literals, link.right.literals = [], []
