@@ -2,9 +2,9 @@
 
 A length check compares with the other answers of the same prompt. So this attacker never stands
 out from them: it adds true and new sentences about the problem's own equations up to 1.25 times the
-median of what it samples itself, and aims higher as soon as the others follow. What answers it is
+median of what it samples itself, and aims higher as soon as the others follow. What finds it is
 patience: over many batches its paid work is longer than the others', beyond what its unpaid work is
-(`UsualLengths`).
+(`UsualLengths`). What its first rounds taught is not undone by that.
 """
 
 from __future__ import annotations
