@@ -177,7 +177,12 @@ def test_many_inequalities_cost_a_bounded_time() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["3 + 4 = 7, so 2 + 2 is 5.", "2 + 2 is 5 and 3 + 4 = 7.", "3 + 4 = 7, so 8 - 3 gives 4"],
+    [
+        "3 + 4 = 7, so 2 + 2 is 5.",
+        "2 + 2 is 5 and 3 + 4 = 7.",
+        "3 + 4 = 7, so 8 - 3 gives 4",
+        "3 + 4 = 7, so 2  +   2 is 5.",
+    ],
 )
 def test_threat_a_wrong_sum_in_words_beside_right_equations(text):
     assert judge(f"{text}\n#### 9", "9").rejected

@@ -50,6 +50,11 @@ _SIMPLE: Final = re.compile(
     rf"(?<![\w.,$%+*/^(){{}}=-])(?<![-+*/^=(] )({_DIGITS}(?: ?[-+*/x] ?{_DIGITS}){{1,6}}+) ?"
     rf"=(?: {{1,50}}+|\$ {{2,50}}+)?(-?{_DIGITS})(?![\w%+*/^(){{}}<=-]|[.,][0-9]| [-+*/^=(x])"
 )
+# What calculates beside them, with any number of blanks.
+_BESIDE: Final = re.compile(
+    r"[-+*/xX^][ ]{0,50}+\\?+\$?+[0-9(\\]|(?i:times|plus|minus|by|of)[ ]{1,50}+\\?+\$?+[0-9]"
+    r"|\\frac|\\div|\\cdot|\\times"
+)
 _PARTS: Final = re.compile(r"[0-9.,]+|[-+*/x]")
 # Equations of one text that are read in more ways than one. Honest texts need tens; one that leaves
 # thousands open on purpose is read by the rules of arithmetic from there on.
@@ -96,7 +101,7 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     checker.moduli = {int(m[1]) for m in _MODULUS.finditer(outer)} if modular else set()
     for start, end, source in places:
         other = modular and _MODULAR.search(source, start, end) is not None
-        simple = None if other else _simple(text, source, start, end)
+        simple = None if other or everywhere else _simple(text, source, start, end)
         if simple is not None:
             checker.found += simple
             continue
@@ -117,13 +122,13 @@ def _simple(text: str, source: str, start: int, end: int) -> list[Equation] | No
     for match in _SIMPLE.finditer(source, start, end) if relations else ():
         value = _exactly(*match.groups())
         # "3 + 4 = 7, so 2 + 2 is 5": what calculates without a sign is to be read.
-        if value is None or _OPERATION.search(source, behind, match.start()):
+        if value is None or _BESIDE.search(source, behind, match.start()):
             return None
         behind = match.end()
         place = match.start(), match.end()
         written = text[match.start(1) : match.end(1)]
         found.append(Equation(written, value, value, match.span(2), place, True))
-    whole = len(found) == relations and _OPERATION.search(source, behind, end) is None
+    whole = len(found) == relations and _BESIDE.search(source, behind, end) is None
     return found if found and whole else None
 
 
