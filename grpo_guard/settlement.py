@@ -137,13 +137,7 @@ def settle(
         if why in ("zeroed", "replaced"):
             number = _heard(given[i], weights) if why == "replaced" else None
             earned[i] = floors.lowered(earned[i], groups[i], number)
-    if length_factors is not None:
-        for i, factor in enumerate(length_factors):
-            gains = any(value is not None and value > 0 for value in earned[i])
-            if gains and factor <= 0 and policy.leaves_out:
-                earned[i], reasons[i] = [None] * len(earned[i]), "dropped"
-            elif gains and factor < 1:
-                earned[i] = [v * factor if v is not None and v > 0 else v for v in earned[i]]
+    _scale(earned, reasons, () if length_factors is None else length_factors, policy)
     if no_gain:
         for i in _losing(_sums(earned, weights), _sums(given, weights), may_lose, groups, labels):
             earned[i], reasons[i] = given[i], "lost"
@@ -222,6 +216,18 @@ def _vetoed(
             if heard is not None:
                 left[-1][heard] = float(number)
     return left
+
+
+def _scale(
+    earned: list[Row], reasons: list[Reason], factors: Sequence[float], policy: Policy
+) -> None:
+    """Scale positive rewards by length factors; no factors: nothing changes."""
+    for i, factor in enumerate(factors):
+        gains = any(value is not None and value > 0 for value in earned[i])
+        if gains and factor <= 0 and policy.leaves_out:
+            earned[i], reasons[i] = [None] * len(earned[i]), "dropped"
+        elif gains and factor < 1:
+            earned[i] = [v * factor if v is not None and v > 0 else v for v in earned[i]]
 
 
 def _at_most_zero(value: float) -> float:

@@ -38,6 +38,7 @@ def test_bench_guard(benchmark, what):
         "handover": lambda: (asked.put(0), answered.get(timeout=60)),
         "guard": lambda: guard.apply([1.0], [completion]),
     }[what]
+    assert guard.apply([1.0], [completion]) == [1.0]
     benchmark.pedantic(run, rounds=30, iterations=300, warmup_rounds=2)
     asked.put(None)
     thread.join()
