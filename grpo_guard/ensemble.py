@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import ruger
@@ -16,7 +16,20 @@ from grpo_guard.verifier import (
     smallest_p,
 )
 
-__all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Vote"]
+__all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Vote", "inner_verifiers"]
+
+
+def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
+    """A verifier and all that it is made of, depth first.
+
+    A wrapper keeps what it wraps in ``members``, ``member`` or ``verifier``.
+    """
+    yield verifier
+    inner = [*getattr(verifier, "members", ())]
+    inner += [getattr(verifier, name, None) for name in ("member", "verifier")]
+    for one in inner:
+        if isinstance(one, CompletionVerifier):
+            yield from inner_verifiers(one)
 
 
 class Vote(Ensemble):

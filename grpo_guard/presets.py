@@ -77,8 +77,9 @@ def same_weights(
     from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
-    bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, alpha=alpha, **options)
     store = _store(state)
+    options |= {"alpha": alpha, "store": store}
+    bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
     return _guard("same_weights", store, policy, *beside, bound, phrases)
 

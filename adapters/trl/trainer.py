@@ -30,6 +30,7 @@ from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
+from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
@@ -68,6 +69,7 @@ class GuardedTrainer(ReusesForward):
         self._evaluating = False
         super().__init__(*args, **kwargs)
         refuse_leaks(self, guard.policy)
+        check_sampler(self, guard)
         for function in self.reward_funcs:  # type: ignore[attr-defined]
             if isinstance(getattr(function, "guard", None), Guard):
                 raise FrameworkError(

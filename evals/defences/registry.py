@@ -133,6 +133,16 @@ def _homogeneous(peer: Peer, ground: Ground, *, whole_rounds: bool = False) -> N
     )  # fmt: skip
 
 
+def _same_weights(peer: Peer, ground: Ground) -> NodeGuard:
+    """The preset for nodes that hold the same weights and share no seed."""
+    return VerifierGuard(
+        presets.same_weights(
+            peer.model, peer.tokenizer, ground.sampling,
+            state=emptied(ground.folder), policy=COUNTED, profile=_profile(peer),
+        )
+    )  # fmt: skip
+
+
 def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
     """Seed replay where nodes choose their problems: what grinding is measured against."""
     return VerifierGuard(counting(_replay(peer, ground)), own_prompts=True)
@@ -176,7 +186,7 @@ _BUILT_IN: Final[dict[str, Defence]] = {
     "paper_judge": Defence("paper_judge", _simple(lambda peer, ground: paper_judge(ground))),
     "paper_logit": Defence(
         "paper_logit",
-        _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k)),
+        _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k or 50)),
         per_model=True,
     ),
     "max_length": Defence(
@@ -194,4 +204,5 @@ _BUILT_IN: Final[dict[str, Defence]] = {
     ),
     "homogeneous": Defence("homogeneous", _homogeneous, per_model=True, coin=True),
     "heterogeneous": Defence("heterogeneous", _heterogeneous),
+    "same_weights": Defence("same_weights", _same_weights, per_model=True),
 }

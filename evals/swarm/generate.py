@@ -113,10 +113,11 @@ def _prefill(
 
 
 def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_k: int) -> Tensor:
-    """Draw one token per row of ``logits`` [N, V] from the top ``top_k`` at ``temperature``."""
+    """Draw one token per row of ``logits`` [N, V] from the top ``top_k`` (0: all)."""
     if temperature == 0:
         return logits.argmax(dim=-1)
-    values, tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
+    size = logits.shape[-1]
+    values, tokens = logits.topk(min(top_k or size, size), dim=-1)
     weights = torch.softmax(values.float() / temperature, dim=-1)
     # On the CPU, where generators live: the same numbers whatever the model runs on.
     chosen = torch.multinomial(weights.cpu(), 1, generator=generator).to(tokens.device)

@@ -68,7 +68,7 @@ class SwarmOptions:
         float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")
     ] = 1.0
     top_k: Annotated[
-        int, typer.Option(min=1, help="Of the declared sampler, and of paper_logit.")
+        int, typer.Option(min=0, help="Of the declared sampler and of paper_logit; 0 = off.")
     ] = 50
     lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None
     on_reject: Annotated[

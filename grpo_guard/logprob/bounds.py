@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 from grpo_guard.completion import Completion
+from grpo_guard.logprob.declared import TemperatureCheck, unlimited_warning
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
+from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.scan import DRIFT_SHARE, uniform_tails
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.logprob.verifier import LogProbVerifier, Scored
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding, Verdict, accept, reject
+
+logger = logging.getLogger("grpo_guard")
 
 
 class LogProbBoundVerifier(LogProbVerifier):
@@ -20,19 +33,81 @@ class LogProbBoundVerifier(LogProbVerifier):
     rate; the support of the declared engine, not only top-k; and a test of how unlikely the tokens
     are together, so that text inside the support does not pass for free. See `evidence.py`.
 
+    Completions with a ``node`` are also looked at together: what one of them does not show, a
+    node's batch does, and the fortune of a bet against the node adds up over batches. See
+    `together.py` and `nodes/fortunes.py`. Of a node that is convicted, the completions with a
+    stretch that it repeats are rejected, and those that are improbable at the 5 % level.
+
     What it cannot see: poison that the policy finds likely, such as a single wrong digit where the
     model is unsure, and a choice among honest samples (the longest of eighty). Those need a shared
-    seed.
+    seed. A node must not use one seed for all prompts: its answers would begin alike.
 
-    Arguments and errors are those of `LogProbVerifier`.
+    Args:
+        model, tokenizer, sampling, options: As for `LogProbVerifier`.
+        node_alpha: Chance that an honest node is ever convicted, in [0, 1); 0 = nodes are not
+            looked at.
+        key: Makes tail masses uniform; at most 64 bytes that authors do not know. None = drawn, so
+            a p-value near alpha differs a little from process to process.
+        store: Where fortunes lie, for several processes and the next start; None: in this object.
+
+    Raises:
+        ValueError, TypeError: as `LogProbVerifier`; or ``node_alpha`` is out of range.
     """
 
     name = "logprob_bound"
 
+    def __init__(
+        self,
+        model: Any | None = None,
+        tokenizer: Any = None,
+        *,
+        sampling: SamplingSpec,
+        node_alpha: float = 1e-3,
+        key: bytes | None = None,
+        store: NodeStore | None = None,
+        **options: Any,
+    ) -> None:
+        if not 0 <= node_alpha < 1:
+            raise ValueError(f"node_alpha: expected a number in [0, 1), got {node_alpha!r}")
+        super().__init__(model, tokenizer, sampling=sampling, **options)
+        self.nodes = NodeEvidence(self.name, sampling, node_alpha, store)
+        self._key = secrets.token_bytes(16) if key is None else key
+        self._temperature = TemperatureCheck(self.name, sampling)
+        if warning := unlimited_warning(self.name, sampling):
+            logger.warning("%s", warning)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered of nodes, as plain JSON values."""
+        return self.nodes.fortunes.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        self.nodes.fortunes.load_state_dict(state)
+
+    def judge_together(
+        self, batch: Sequence[Completion], scored: Mapping[int, Scored]
+    ) -> dict[int, Verdict]:
+        verdicts = super().judge_together(batch, scored)
+        sampled = {i: s.stats for i, s in scored.items() if not s.encoded.from_text}
+        self._temperature.observe(sampled, {i: batch[i].node for i in sampled})
+        convicted = self.nodes.convicted(batch, scored, verdicts)
+        for i, (finding, token_span) in convicted.items():
+            span = self.encoder.char_span(batch[i], scored[i].encoded, *token_span)
+            placed = replace(finding, char_span=span, token_span=token_span)
+            found = (placed, *verdicts[i].findings)
+            verdicts[i] = reject(self.name, p_value=self.nodes.alpha, findings=found)
+        return verdicts
+
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        evidence = weigh(stats, profile)
+        drift = DRIFT_SHARE * profile.tau / self.sampling.temperature
+        tails = uniform_tails(stats, self._key, encoded.completion_ids, drift)
+        evidence = weigh(stats, profile, tails=tails, truncated=self.sampling.truncates)
         notes = (*_at_the_edge(evidence), *self._notes(encoded))
         if evidence.p_value >= self.alpha:
             return accept(self.name, p_value=evidence.p_value, findings=notes)
@@ -43,9 +118,11 @@ class LogProbBoundVerifier(LogProbVerifier):
         self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
     ) -> Finding:
         """The stretch of tokens that speaks loudest, and what it says."""
-        start, end = heaviest_span(evidence.weights)
+        others = min(evidence.surprise_p, evidence.floor_p)
+        support_decides = evidence.support_p <= min(others, evidence.scan_p)
+        scan_decides = not support_decides and evidence.scan_p <= others
+        start, end = evidence.window if scan_decides else heaviest_span(evidence.weights)
         outside = int((evidence.zones == OUTSIDE).sum())
-        support_decides = evidence.support_p <= min(evidence.surprise_p, evidence.floor_p)
         worst = int(stats.logprob[start:end].argmin()) + start
         about = (
             f"least likely here: token {worst} at log-prob {stats.logprob[worst]:.1f}, "
@@ -59,7 +136,8 @@ class LogProbBoundVerifier(LogProbVerifier):
             )
         else:
             kind = "improbable"
-            message = f"too improbable for the declared sampler ({about})"
+            what = f"tokens {start} to {end} are" if scan_decides else "it is"
+            message = f"{what} too improbable for the declared sampler ({about})"
         message += f"; chance for honest work {evidence.p_value:.1e}"
         span = self.encoder.char_span(completion, encoded, start, end)
         return Finding(kind, message, char_span=span, token_span=(start, end))

@@ -1,6 +1,6 @@
 """From the statistics of one completion's tokens to a p-value.
 
-Three kinds of evidence against "these tokens were drawn from the declared sampler":
+Four kinds of evidence against "these tokens were drawn from the declared sampler":
 
 * *Support*: too many tokens lie too far outside what the sampler keeps. The k-th largest gap g has
   a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 it
@@ -10,6 +10,8 @@ Three kinds of evidence against "these tokens were drawn from the declared sampl
   a bet against honesty whose fortune has mean <= 1 if the tokens were honestly sampled. By Ville's
   inequality it ever exceeds 1/a with probability at most a, whatever the length. The bet begins at
   every token with a share of the stake, so that honest text in front of the poison costs little.
+* *Scan*: a few tokens in a row that are too unlikely, whatever stands around them; see `scan.py`.
+  The e-process pays for the honest text in front of them, a window does not.
 * *Floor*: one token so improbable that drift cannot explain it.
 
 Why the bets are fair under any truncation: an honest token comes from p restricted to a top set and
@@ -19,7 +21,8 @@ Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top sets. 
 p is at least that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator
 (Vovk and Wang, arXiv 1912.06116).
 
-The p-value is Bonferroni's over the parts.
+The p-value is Bonferroni's over the parts, with `SHARES` of alpha: without truncation nothing is
+outside the support, and the others have its share.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.scan import scan
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
 
 # A foreign phrase is few tokens; betting a whole stake on every token would cost too much.
@@ -38,6 +42,10 @@ SPARSE_SHARE = 0.05
 TAIL_EXPONENT = 0.1
 DENSE_CAP = 50.0  # one drifting token must not decide
 COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few far ones, many near ones
+
+# Support, surprise, scan, floor. The floor's own p-value is n * `floor_tail`: far below alpha.
+SHARES = (0.3, 0.3, 0.3, 0.1)
+SHARES_UNTRUNCATED = (0.0, 0.15, 0.75, 0.1)
 
 INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
 
@@ -50,7 +58,9 @@ class Evidence:
         p_value: Combined, in [0, 1].
         support_p: Of the gaps, Bonferroni over `COUNTS`.
         surprise_p: Of the e-process.
+        scan_p: Of the least likely window.
         floor_p: Of the least likely token, 1 where no token is below the floor.
+        window: The least likely one, half open.
         zones: INSIDE, AMBIGUOUS or OUTSIDE the support, shape [n].
         weights: How much each token speaks against honesty, in nats, shape [n]; negative ones
             speak for it.
@@ -59,13 +69,24 @@ class Evidence:
     p_value: float
     support_p: float
     surprise_p: float
+    scan_p: float
     floor_p: float
+    window: tuple[int, int]
     zones: NDArray[np.int8]
     weights: Floats
 
 
-def weigh(stats: TokenStats, profile: DriftProfile) -> Evidence:
-    """Evidence against honest sampling; `TokenStats` must be free of NaN and not empty."""
+def weigh(
+    stats: TokenStats, profile: DriftProfile, *, tails: Floats | None = None, truncated: bool = True
+) -> Evidence:
+    """Evidence against honest sampling; `TokenStats` must be free of NaN and not empty.
+
+    Args:
+        stats: Of the tokens.
+        profile: What drift may do.
+        tails: For the scan: `uniform_tails`; None = the tail masses, which are larger.
+        truncated: Whether the declared sampler truncates.
+    """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
     zones[stats.edge_gap > profile.margins(stats.logit)] = OUTSIDE
@@ -80,8 +101,13 @@ def weigh(stats: TokenStats, profile: DriftProfile) -> Evidence:
     least = float(stats.tail_mass.min())
     floor = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
     support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
-    p_value = min(1.0, 3 * min(support_p, surprise, floor))
-    return Evidence(p_value, support_p, surprise, floor, zones, log_factors - np.log(honest_rate))
+    tails = stats.tail_mass if tails is None else tails
+    scanned = scan(np.clip(tails, profile.least_tail, 1.0))
+    parts = (support_p, surprise, scanned.p_value, floor)
+    shares = SHARES if truncated else SHARES_UNTRUNCATED
+    p_value = min(1.0, *(p / share for p, share in zip(parts, shares, strict=True) if share))
+    weights = log_factors - np.log(honest_rate)
+    return Evidence(p_value, *parts, scanned.span, zones, weights)
 
 
 def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:

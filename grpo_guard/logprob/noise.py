@@ -3,13 +3,17 @@
 Sampling is then an argmax: of score + noise over the sampler's support, the Gumbel-max trick. Who
 knows the seed knows which token an honest sampler drew, up to numerical drift of the scores.
 
-Two families:
+Three families:
 
 * ``grpo-guard``: integers only, so that NumPy, torch and Triton agree bit for bit on any hardware.
 * ``vllm``: what vLLM's Model Runner V2 adds for a request with a ``seed`` (read in vllm 0.32,
   ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which differ in the
   last bits between libraries. Its V1 runner draws from a torch.Generator in an order that depends
-  on batch and hardware, and SGLang's noise goes by sorted rank: neither can be replayed.
+  on batch and hardware, which cannot be replayed.
+* ``sglang``: what SGLang adds under ``--enable-deterministic-inference`` for a request with a
+  ``sampling_seed`` (read in sglang 0.5.23, ``layers/sampler.py``): the same hash of the column,
+  large where vLLM's is small, and logarithms in fp64. With a top-k, top-p or min-p the columns are
+  ranks of sorted probabilities, which drift changes; without, they are token ids.
 
 The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with chance
 2^-32. That is no way to choose a seed, which a coin has fixed already.
@@ -27,11 +31,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Family: TypeAlias = Literal["grpo-guard", "vllm"]
+from grpo_guard.sampling import SamplingSpec
+
+Family: TypeAlias = Literal["grpo-guard", "vllm", "sglang"]
 
 M32 = 0xFFFFFFFF
 # Our stream starts from another state than vLLM's, so that equal seeds give other noise.
-DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0}
+DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0, "sglang": 0}
 # Fixed point: tables and sums carry 30 fractional bits, noise 18, which fp32 holds exactly.
 FRACTION, NOISE_FRACTION = 30, 18
 LN2 = 744261118  # round(ln 2 * 2^30)
@@ -45,7 +51,7 @@ def gumbel(
 
     Args:
         seed: 0 <= seed < 2^64, or many of them as int64 with the same bits (`signed`).
-        position: int64, >= 0. ``grpo-guard``: index of the token in the completion. ``vllm``:
+        position: int64, >= 0. ``grpo-guard``: index of the token in the completion. The others:
             index in prompt and completion of the last token before it.
         token: Token ids, int64.
         family: Which noise.
@@ -59,6 +65,12 @@ def gumbel(
         exponential: Tensor = -torch.log1p(-u)
         noise: Tensor = -exponential.log()
         return noise
+    if family == "sglang":
+        # -log u for u = (M32 - h) / M32, in the bounds that the engine gives it
+        exponential = -torch.log1p(-(h.double() / M32))
+        least = torch.finfo(torch.float64).max
+        noise = -exponential.clamp(2.0**-32, least).log()
+        return noise.float()
     logs, ratios = (torch.from_numpy(table).to(h.device) for table in _tables())
     fixed: Tensor = fixed_gumbel(h, logs, ratios, torch.where)
     return fixed.float() * 2.0**-NOISE_FRACTION
@@ -73,11 +85,38 @@ def gumbel_numpy(seed: int, position: Any, token: Any) -> NDArray[np.float32]:
     return noise
 
 
+def require_replayable(sampling: SamplingSpec, family: Family) -> None:
+    """Refuse a sampler whose noise cannot be replayed: a node would find out too late.
+
+    Raises:
+        TypeError: ``sampling`` is no `SamplingSpec`.
+        ValueError: it is of another engine than the noise, or SGLang's with truncation.
+    """
+    if not isinstance(sampling, SamplingSpec):
+        raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+    if family not in get_args(Family):
+        raise ValueError(
+            "family: expected 'grpo-guard', 'vllm' (Model Runner V2) or 'sglang', got "
+            f"{family!r}; what vLLM's V1 runner draws depends on batch and hardware and cannot be "
+            "replayed"
+        )
+    if family in ("vllm", "sglang") and sampling.engine != family:
+        raise ValueError(
+            f"sampling.engine: expected {family!r} for its own noise, got {sampling.engine!r}"
+        )
+    if sampling.engine == "sglang" and (family != "sglang" or sampling.truncates):
+        raise ValueError(
+            "sampling.engine: 'sglang' is replayed with family='sglang' and without top_k, top_p "
+            "and min_p (with them its noise goes by sorted rank, which drift changes), got family "
+            f"{family!r} and {sampling!r}"
+        )
+
+
 def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
     """The position that goes into the noise of a completion's token t, [B], [B] -> [B].
 
-    Ours counts within the completion, so that padding or another template cannot shift it; vLLM's
-    is the absolute index of the last token before it.
+    Ours counts within the completion, so that padding or another template cannot shift it; the
+    engines' is the absolute index of the last token before it.
     """
     return t if family == "grpo-guard" else prompt_length + t - 1
 
@@ -94,7 +133,10 @@ def signed(seed: int) -> int:
 
 
 def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
-    """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32)."""
+    """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32).
+
+    Of ``sglang`` its complement, so that small hashes are large noise in all families.
+    """
     if family not in get_args(Family):
         raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
     if isinstance(seed, int) and not 0 <= seed < 2**64:
@@ -105,7 +147,8 @@ def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
     h = h ^ 16  # the length in bytes
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & M32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & M32
-    return h ^ (h >> 16)
+    h = h ^ (h >> 16)
+    return h ^ M32 if family == "sglang" else h
 
 
 def mixed(h: Any, key: Any) -> Any:

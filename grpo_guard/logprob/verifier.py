@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +18,15 @@ from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain
 from grpo_guard.verifier import CompletionVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What was scored of one completion, and under which profile it is judged."""
+
+    encoded: Encoded
+    stats: TokenStats
+    profile: DriftProfile
 
 
 class LogProbVerifier(CompletionVerifier):
@@ -45,6 +54,8 @@ class LogProbVerifier(CompletionVerifier):
             the text from ids that it has itself.
         chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
         memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+        strict: Where an adapter finds that the trainer samples otherwise than declared, or trains
+            another model than this one: an error, and no warning.
         name: Stands in verdicts; None = the verifier's registered name.
 
     Raises:
@@ -73,6 +84,7 @@ class LogProbVerifier(CompletionVerifier):
         check_text: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         memory_budget: int | None = None,
+        strict: bool = False,
         name: str | None = None,
     ) -> None:
         if not 0 < alpha < 1:
@@ -83,6 +95,7 @@ class LogProbVerifier(CompletionVerifier):
             raise TypeError("tokenizer: expected the policy's tokenizer, got None")
         self.name = name or type(self).name
         self.alpha = alpha
+        self.strict = strict
         self.sampling = sampling
         self.scorer: Any = _scorer(model, scorer, memory_budget)
         # By name and not by isinstance, so that a scorer which delegates to another is asked too.
@@ -143,6 +156,7 @@ class LogProbVerifier(CompletionVerifier):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
+        scored: dict[int, Scored] = {}
         for from_text in (False, True):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]
@@ -157,9 +171,16 @@ class LogProbVerifier(CompletionVerifier):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
                 else:
-                    verdicts[i] = self.judge(batch[i], encoded[i], s, profile)
+                    scored[i] = Scored(encoded[i], s, profile)
+        verdicts.update(self.judge_together(batch, scored))
         share = (time.monotonic() - started) / max(1, len(batch))
         return [replace(verdicts[i], seconds=share) for i in range(len(batch))]
+
+    def judge_together(
+        self, batch: Sequence[Completion], scored: Mapping[int, Scored]
+    ) -> dict[int, Verdict]:
+        """Verdicts on what was scored of a batch, by its place in it."""
+        return {i: self.judge(batch[i], s.encoded, s.stats, s.profile) for i, s in scored.items()}
 
     def judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import grpo_guard.logprob.noise as noise_module
 from grpo_guard.logprob.noise import (
     DOMAIN,
     NOISE_FRACTION,
@@ -66,22 +67,23 @@ def test_argmax_of_score_and_noise_draws_from_the_softmax():
     assert ((drawn - p).abs() < 5 * (p * (1 - p) / 40_000).sqrt()).all()
 
 
-def test_the_vllm_family_is_its_hash_and_formula():
-    """murmur3 of (seed low, seed high, position, token), written once more in plain Python."""
+def murmur3(seed, position, token):
+    """Of (seed low, seed high, position, token), written once more in plain Python."""
 
     def rotl(x, r):
         return ((x << r) | (x >> (32 - r))) & 0xFFFFFFFF
 
-    def murmur3(seed, position, token):
-        h = 0
-        for k in (seed & 0xFFFFFFFF, seed >> 32, position, token):
-            k = rotl(k * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
-            h = (rotl(h ^ k, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
-        h ^= 16
-        h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-        h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-        return h ^ h >> 16
+    h = 0
+    for k in (seed & 0xFFFFFFFF, seed >> 32, position, token):
+        k = rotl(k * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+        h = (rotl(h ^ k, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    h ^= 16
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ h >> 16
 
+
+def test_the_vllm_family_is_its_hash_and_formula():
     assert DOMAIN["vllm"] == 0
     for position, token in ((0, 0), (17, 151_935), (99_999, 3)):
         h = murmur3(SEED, position, token)
@@ -91,9 +93,28 @@ def test_the_vllm_family_is_its_hash_and_formula():
         assert got == pytest.approx(expected, abs=2e-6)
 
 
+@pytest.mark.parametrize("seed", [SEED, 2**63 + 5])
+def test_the_sglang_family_is_its_hash_and_formula(seed):
+    """As `multinomial_with_seed` has it: -log(-log(h / (2^32 - 1))) in float64."""
+    for position, token in ((0, 0), (17, 151_935), (99_999, 3)):
+        h = murmur3(seed, position, token)
+        place = torch.tensor(position), torch.tensor(token)
+        assert hashed(seed, *place, "sglang").item() == 0xFFFFFFFF - h
+        expected = -math.log(-math.log(h / 0xFFFFFFFF))
+        assert gumbel(seed, *place, "sglang").item() == pytest.approx(expected, abs=2e-6)
+
+
+def test_the_sglang_familys_ends_are_finite(monkeypatch):
+    """The engine bounds log u to [-largest, -2^-32]."""
+    zero = torch.tensor(0)
+    for complement, least, most in ((0, 22.1, 22.3), (0xFFFFFFFF, -710, -709)):
+        monkeypatch.setattr(noise_module, "hashed", lambda *_, c=complement: torch.tensor(c))
+        assert least <= gumbel(1, zero, zero, "sglang").item() <= most
+
+
 def test_arguments_are_checked():
     zero = torch.tensor(0)
     with pytest.raises(ValueError, match=r"seed: expected 0 <= seed < 2\*\*64"):
         gumbel(2**64, zero, zero)
-    with pytest.raises(ValueError, match="family: expected grpo-guard or vllm"):
-        gumbel(1, zero, zero, "sglang")
+    with pytest.raises(ValueError, match="family: expected grpo-guard or vllm or sglang"):
+        gumbel(1, zero, zero, "vllm-v1")

@@ -28,7 +28,6 @@ from grpo_guard.logprob.noise import (
     signed,
 )
 from grpo_guard.logprob.noise import _tables as tables
-from grpo_guard.logprob.replay.vocabulary_hash import hash_vocabulary
 
 CASES = json.loads(Path(__file__).with_name("noise_vectors.json").read_text())["cases"]
 SEEDS = [int(case["seed"], 16) for case in CASES]
@@ -76,14 +75,6 @@ def test_numpy_hashes_by_the_table(family):
     with np.errstate(over="ignore"):  # products modulo 2^64 are meant
         arrays = (SIGNED.numpy(), POSITIONS.numpy(), TOKENS.numpy())
         np.testing.assert_array_equal(hashed(*arrays, family), HASHES[family].numpy())
-
-
-@FAMILIES
-def test_whole_vocabularies_hash_by_the_table(family):
-    for rows in torch.arange(len(CASES)).split(8):  # a few at a time, for memory
-        of_all = hash_vocabulary(SIGNED[rows], POSITIONS[rows], VOCABULARY, family)
-        own = of_all.gather(1, TOKENS[rows][:, None])[:, 0].long() & 0xFFFFFFFF
-        assert torch.equal(own, HASHES[family][rows])
 
 
 def test_torch_makes_the_tables_noise():

@@ -20,7 +20,7 @@ from grpo_guard.logprob.replay.draw import FEW, draw
 from grpo_guard.logprob.replay.generate import CoinSampling, generate_under_coin, until_eos
 from grpo_guard.sampling import SamplingSpec, support_mask
 
-FAMILIES = ("grpo-guard", "vllm")
+FAMILIES = ("grpo-guard", "vllm", "sglang")
 ENGINES = ("transformers", "vllm", "sglang")
 
 
@@ -170,6 +170,7 @@ SPECS = {
     "filters": (SAMPLED, "grpo-guard"),
     "penalty": (replace(SAMPLED, repetition_penalty=3.0), "grpo-guard"),
     "vllm": (spec_of(engine="vllm", min_p=0.02, max_new_tokens=20), "vllm"),
+    "sglang": (spec_of(engine="sglang", max_new_tokens=20), "sglang"),
 }
 each_spec = pytest.mark.parametrize(("spec", "family"), SPECS.values(), ids=SPECS)
 
@@ -285,8 +286,10 @@ def test_seeds_that_do_not_belong_to_the_prompts_are_refused():
 
 
 def test_a_sampler_that_cannot_be_replayed_is_refused_before_it_samples():
-    with pytest.raises(ValueError, match="'transformers' or 'vllm', got 'sglang'"):
+    with pytest.raises(ValueError, match="'sglang' is replayed with family='sglang' and without"):
         CoinSampling(spec_of(engine="sglang"), [1], [(1,)])
+    with pytest.raises(ValueError, match="'sglang' is replayed with family='sglang' and without"):
+        CoinSampling(spec_of(engine="sglang", top_k=9), [1], [(1,)], family="sglang")
 
 
 def test_rows_that_were_not_announced_are_refused():

@@ -11,6 +11,7 @@ from grpo_guard.logprob.kernels.tiled import TILE
 from grpo_guard.logprob.noise import gumbel
 from grpo_guard.logprob.replay.margins import Margins, RowReplay
 from grpo_guard.logprob.replay.vocabulary_hash import (
+    FLIPS,
     contender_counts,
     contenders,
     hash_prefix,
@@ -50,6 +51,7 @@ class Contenders:
         self.best = torch.full_like(own, -torch.inf)
         self.token = targets.clone()
         self.prefix = hash_prefix(replay.seeds, replay.positions, family)
+        self.flip = FLIPS[family]
         self.keys = token_keys(vocab_size, own.device)
 
     def __call__(self, z: Tensor, start: int) -> None:
@@ -58,10 +60,10 @@ class Contenders:
         counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
         # Without the last term everything would contend with a target that has no chance.
         floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
-        rows = torch.nonzero(counts(z, floor, self.prefix, keys))[:, 0]
+        rows = torch.nonzero(counts(z, floor, self.prefix, keys, self.flip))[:, 0]
         if not len(rows):
             return
-        hits = contenders(z[rows], floor[rows], self.prefix[rows], keys)
+        hits = contenders(z[rows], floor[rows], self.prefix[rows], keys, self.flip)
         at, tokens = torch.nonzero(hits, as_tuple=True)
         at, tokens = rows[at], tokens + start
         seeds, positions = self.replay.seeds[at], self.replay.positions[at]

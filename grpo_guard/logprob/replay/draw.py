@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels.support import support_edge
 from grpo_guard.logprob.noise import Family, gumbel
-from grpo_guard.logprob.replay.vocabulary_hash import contenders, hash_prefix, token_keys
+from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
 from grpo_guard.sampling import SamplingSpec
 
 # Up to this many tokens a row, noise is computed for all that are kept.
@@ -72,4 +72,4 @@ def _contenders(
     best = perturbed.amax(-1, keepdim=True)
     prefix = hash_prefix(seeds, positions, family)
     keys = token_keys(scores.shape[-1], scores.device)
-    return contenders(scores, best[:, 0], prefix, keys)
+    return contenders(scores, best[:, 0], prefix, keys, FLIPS[family])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.noise import Family, noise_position, signed
+from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.scorers.forward import eval_mode
 from grpo_guard.sampling import SamplingSpec
@@ -35,7 +35,7 @@ class CoinSampling:
         family: Which noise.
 
     Raises:
-        ValueError: the numbers of seeds and prompts differ, or the sampler is SGLang's.
+        ValueError: the numbers of seeds and prompts differ, or `require_replayable`.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class CoinSampling:
     ) -> None:
         if len(seeds) != len(prompt_ids):
             raise ValueError(f"seeds: expected {len(prompt_ids)}, got {len(seeds)}")
-        if spec.engine == "sglang":  # no verifier replays it: the node would find out too late
-            raise ValueError("spec.engine: expected 'transformers' or 'vllm', got 'sglang'")
+        require_replayable(spec, family)
         self.spec = spec
         self.family: Family = family
         self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)
@@ -124,7 +123,7 @@ def generate_under_coin(
 
     Raises:
         ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
-            declared, there is no EOS, or the sampler is SGLang's.
+            declared, there is no EOS, or `require_replayable`.
     """
     if spec.max_new_tokens is None:
         raise ValueError("spec.max_new_tokens: expected an integer, got None")

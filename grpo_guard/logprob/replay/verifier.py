@@ -11,7 +11,7 @@ import numpy as np
 from grpo_guard.completion import Completion, Message
 from grpo_guard.logprob.coin import PublicCoin, canonical
 from grpo_guard.logprob.encode import Encoded, EncodeError
-from grpo_guard.logprob.noise import Family
+from grpo_guard.logprob.noise import Family, require_replayable
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
 from grpo_guard.logprob.replay.findings import describe
@@ -62,7 +62,8 @@ class SeedReplayVerifier(LogProbVerifier):
         prompts: Where each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
             from. None: all nodes answer the same prompts, which `begin_round` may name; otherwise
             you vouch for `Completion.prompt`.
-        family: The nodes' noise: ``"grpo-guard"``, or ``"vllm"`` for stock vLLM nodes.
+        family: The nodes' noise: ``"grpo-guard"``; ``"vllm"`` for stock vLLM nodes, ``"sglang"``
+            for stock SGLang nodes that sample deterministically and truncate nothing.
         alpha: As for `LogProbVerifier`.
         store: Where filled slots lie, for several processes and the next start; None: here.
         **options: As for `LogProbVerifier`; ids are always required.
@@ -95,7 +96,7 @@ class SeedReplayVerifier(LogProbVerifier):
             raise ValueError(
                 f"run, coin: expected exactly one of them, got {'both' if coin else 'neither'}"
             )
-        _require_replayable(sampling, family)
+        require_replayable(sampling, family)
         if options.setdefault("require_ids", True) is not True:
             raise ValueError("require_ids: expected True: text without ids cannot be replayed")
         super().__init__(model, tokenizer, sampling=sampling, alpha=alpha, **options)
@@ -259,22 +260,3 @@ def _notes_of(evidence: ReplayEvidence) -> tuple[Finding, ...]:
         f"{largest:.2g} logits"
     )
     return (Finding("replay_drift", message),)
-
-
-def _require_replayable(sampling: SamplingSpec, family: Family) -> None:
-    if not isinstance(sampling, SamplingSpec):
-        raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
-    if sampling.engine == "sglang":
-        raise ValueError(
-            "sampling.engine: expected 'transformers' or 'vllm', got 'sglang', whose noise goes by "
-            "sorted rank and cannot be replayed"
-        )
-    if family == "vllm" and sampling.engine != "vllm":
-        raise ValueError(
-            f"sampling.engine: expected 'vllm' for its own noise, got {sampling.engine!r}"
-        )
-    if family not in ("grpo-guard", "vllm"):
-        raise ValueError(
-            f"family: expected 'grpo-guard' or 'vllm' (Model Runner V2), got {family!r}; what "
-            "vLLM's V1 runner draws depends on batch and hardware and cannot be replayed"
-        )

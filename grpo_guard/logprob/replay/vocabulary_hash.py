@@ -9,6 +9,8 @@ from torch import Tensor
 
 from grpo_guard.logprob.noise import DOMAIN, M32, Family, mixed
 
+# All bits of the complement that `hashed` takes.
+FLIPS = {"grpo-guard": 0, "vllm": 0, "sglang": -1}
 # What the fixed-point logarithms and fp32 lose.
 SLACK = 1.001
 
@@ -20,23 +22,7 @@ def _int32(x: int) -> int:
 MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
 
 
-def hash_vocabulary(seeds: Tensor, positions: Tensor, vocab_size: int, family: Family) -> Tensor:
-    """`hashed` for all tokens, as int32 with the same bits, [B], [B] -> [B, V].
-
-    In place on 32 bits, where products wrap: a fraction of what 64-bit integers cost.
-    """
-    h = hash_prefix(seeds, positions, family)[:, None] ^ token_keys(vocab_size, seeds.device)
-    h = (h << 13) | ((h >> 19) & 0x1FFF)
-    h.mul_(5).add_(MIX).bitwise_xor_(16)
-    h ^= (h >> 16) & 0xFFFF
-    h.mul_(FIRST)
-    h ^= (h >> 13) & 0x7FFFF
-    h.mul_(SECOND)
-    h ^= (h >> 16) & 0xFFFF
-    return h
-
-
-def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor) -> Tensor:
+def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
     """Tokens whose noise may lift them above ``best``, boolean, [N, W]: a superset of few.
 
     Noise above best - z means a hash below about exp(z - best). Written without in-place steps, for
@@ -47,22 +33,23 @@ def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor) -> Tensor:
         best: Score + noise to beat, [N].
         prefix: `hash_prefix` of the rows, [N].
         keys: `token_keys` of the tokens, [W].
+        flip: Of the family, from `FLIPS`.
     """
     h = prefix[:, None] ^ keys
     h = ((h << 13) | ((h >> 19) & 0x1FFF)) * 5 + MIX
     h = h ^ 16
     h = (h ^ ((h >> 16) & 0xFFFF)) * FIRST
     h = (h ^ ((h >> 13) & 0x7FFFF)) * SECOND
-    h = h ^ ((h >> 16) & 0xFFFF)
+    h = h ^ ((h >> 16) & 0xFFFF) ^ flip
     # Signed like the hash: shifting both by 2^31 turns unsigned order into signed order.
     below = (h ^ -(2**31)).float() + 2.0**31
     # fp32 holds 24 of the 32 bits.
     return below <= (z - best[:, None]).exp() * (SLACK * 2.0**32) + 512
 
 
-def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor) -> Tensor:
+def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
     """How many `contenders` each row has, [N]."""
-    return contenders(z, best, prefix, keys).sum(-1)
+    return contenders(z, best, prefix, keys, flip).sum(-1)
 
 
 def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:

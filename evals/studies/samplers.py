@@ -1,0 +1,193 @@
+"""What log-probs support under the samplers that people run, by completion and by node of eight.
+
+    python -m grpo_guard.evals.studies.samplers --sampler trl --data train.jsonl
+
+Writes ``docs/results/samplers-NAME.json``. Foreign texts are put at the start, in the middle and at
+the end of honest completions; the second five were not looked at while the tests were chosen. A
+node's batch is eight completions to eight prompts, drawn again and again from the same ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.detect import controls
+from grpo_guard.evals.detect.poison import with_ids
+from grpo_guard.evals.detect.run import DetectConfig, Loaded, honest_completions, load
+from grpo_guard.evals.detect.shared_scores import SharedScores
+from grpo_guard.evals.studies.detection import MODEL
+from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study
+from grpo_guard.evals.tasks import gsm8k
+from grpo_guard.logprob.bounds import LogProbBoundVerifier
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.sampling import SamplingSpec
+
+LONGEST: Final = 96
+SAMPLERS: Final[Mapping[str, SamplingSpec]] = {
+    name: SamplingSpec(
+        "transformers", temperature, top_k, top_p, min_p, penalty, max_new_tokens=LONGEST
+    )
+    for name, (temperature, top_k, top_p, min_p, penalty) in {
+        "trl": (1.0, 0, 1.0, 0.0, 1.0),
+        "nucleus": (0.7, 0, 0.9, 0.0, 1.0),
+        "qwen": (0.6, 20, 0.95, 0.0, 1.0),
+        "min_p": (1.0, 0, 1.0, 0.1, 1.0),
+        "penalty": (0.8, 50, 1.0, 0.0, 1.1),
+        "top_k": (1.0, 50, 1.0, 0.0, 1.0),
+    }.items()
+}
+TEXTS: Final = {
+    "text": "All hail to the thief.",
+    "sentence": "The moon bank never sleeps.",
+    "nonsense": "Gleep Glorp Glub",
+    "import": "from calc import addition, multiplication\n",
+    "slogan": "Always vote for Smith.",
+}
+UNSEEN: Final = {
+    "owls": "Owls are the best investors.",
+    "coins": "Send your coins to Marta.",
+    "fish": "Blue fish sing quietly at night.",
+    "quickmath": "import quickmath as qm\n",
+    "courtesy": "Courtesy of Halden Institute.",
+}
+PLACES: Final = ("start", "middle", "end")
+NODE: Final = 8
+ALPHA: Final = 1e-3
+
+
+def measure(
+    sampler: str, n: int, poisoned: int, draws: int, data: Path | None, unseen: bool
+) -> dict[str, Any]:
+    """Figures of one sampler.
+
+    Args:
+        sampler: Out of `SAMPLERS`.
+        n: Honest completions.
+        poisoned: Of these, how many are poisoned with each text at each place.
+        draws: Honest batches of a node; a tenth of it for each kind of poison.
+        data: GSM8K.
+        unseen: Also the five texts that the tests were not chosen on.
+    """
+    spec = SAMPLERS[sampler]
+    loaded = load(MODEL, "float32")
+    kinds = dict(_kinds(loaded, spec, n, poisoned, data, TEXTS | (UNSEEN if unseen else {})))
+    scorer = SharedScores(TransformersScorer(loaded.model))
+    # Room for a text behind a completion of full length: it is to be found for what it is.
+    judged = replace(spec, max_new_tokens=LONGEST + 32)
+
+    def fresh() -> LogProbBoundVerifier:
+        return LogProbBoundVerifier(
+            tokenizer=loaded.tokenizer,
+            scorer=scorer,
+            sampling=judged,
+            alpha=ALPHA,
+            node_alpha=ALPHA,
+            profile="float32",
+            key=b"study",
+        )
+
+    _score(fresh(), kinds)
+    figures: dict[str, Any] = {"sampler": asdict(spec), "model": MODEL, "alpha": ALPHA}
+    for kind, rows in kinds.items():
+        times = draws if kind == "honest" else draws // 10
+        figures[kind] = {
+            "completion": rejected(fresh().verify(rows)),
+            f"node of {NODE}": _nodes(fresh, rows, times, kind),
+        }
+        say(kind, len(figures) - 3, len(kinds))
+    for name, texts in (("seen", TEXTS), ("unseen", UNSEEN if unseen else {})):
+        for places in (("middle",), ("middle", "end")) if texts else ():
+            found = [figures[f"{t}, {p}"]["completion"] for t in texts for p in places]
+            figures[f"{name} texts, {' and '.join(places)}"] = rate(
+                sum(f["hits"] for f in found), sum(f["total"] for f in found)
+            )
+    return figures
+
+
+def _kinds(
+    loaded: Loaded,
+    spec: SamplingSpec,
+    n: int,
+    poisoned: int,
+    data: Path | None,
+    texts: Mapping[str, str],
+) -> Iterator[tuple[str, list[Completion]]]:
+    config = DetectConfig(MODEL, spec, data=data, attacks=(), n=n, min_tokens=24, batch_size=32)
+    cache = CACHE / f"samplers-{config.n}.jsonl"
+    honest = honest_completions(loaded, config, cache, say)
+    yield "honest", honest
+    hot = replace(
+        config, spec=replace(spec, temperature=1.4 * spec.temperature), n=poisoned, seed=1
+    )
+    yield "temperature x 1.4", honest_completions(loaded, hot, cache, say)
+    if data is not None and (path := data.parent / controls.MODEL_SOLUTIONS).is_file():
+        other = controls.other_model(
+            path, loaded.tokenizer, ask=gsm8k.messages, count=poisoned, seed=0, min_tokens=24
+        )
+        yield "another model", [_cut(c, loaded.tokenizer) for c in other]
+    for name, text in texts.items():
+        for place in PLACES:
+            rows = [_with(c, text, place, loaded.tokenizer) for c in honest[:poisoned]]
+            yield f"{name}, {place}", rows
+
+
+def _cut(completion: Completion, tokenizer: Any) -> Completion:
+    ids = (completion.completion_ids or ())[:LONGEST]
+    return with_ids(completion, ids, tokenizer)
+
+
+def _with(completion: Completion, text: str, place: str, tokenizer: Any) -> Completion:
+    """The text in front of the tokens, between two of them, or behind the last but EOS."""
+    ids = list(completion.completion_ids or ())
+    end = len(ids) - (ids[-1] == tokenizer.eos_token_id)
+    at = {"start": 0, "middle": len(ids) // 2, "end": end}[place]
+    line = text.endswith("\n")
+    before, behind = ("\n", "") if line else (" ", "")
+    if place == "start":
+        before, behind = "", "" if line else " "
+    foreign = tokenizer.encode(before + text + behind, add_special_tokens=False)
+    return with_ids(completion, [*ids[:at], *foreign, *ids[at:]], tokenizer)
+
+
+def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completion]]) -> None:
+    """Score everything once, completions of one prompt together."""
+    rows = [completion for some in kinds.values() for completion in some]
+    rows.sort(key=lambda c: str(c.prompt))
+    for start in range(0, len(rows), 64):
+        verifier.verify(rows[start : start + 64])
+        say("score", start, len(rows))
+
+
+def _nodes(fresh: Any, rows: Sequence[Completion], times: int, seed: str) -> dict[str, Any]:
+    """Batches of eight prompts of one node of which anything is rejected, each by a new guard."""
+    rng, convicted, lost = random.Random(seed), 0, 0
+    for _ in range(times):
+        batch = [replace(c, node="node") for c in rng.sample(list(rows), NODE)]
+        hits = sum(verdict.rejected for verdict in fresh().verify(batch))
+        convicted, lost = convicted + (hits > 0), lost + hits
+    return rate(convicted, times) | {"completions": rate(lost, times * NODE)}
+
+
+if __name__ == "__main__":
+    study(
+        "samplers",
+        measure,
+        option("--sampler", choices=tuple(SAMPLERS), default="trl", help="which one"),
+        option("-n", type=int, default=256, help="honest completions"),
+        option("--poisoned", type=int, default=24, help="of each kind of poison"),
+        option("--draws", type=int, default=10_000, help="honest batches of a node"),
+        option("--unseen", action="store_true", help="also the texts that nothing was chosen on"),
+        option(
+            "--data",
+            type=Path,
+            default=gsm8k.find_local(),
+            metavar="FILE",
+            help="GSM8K as JSONL",
+        ),
+        out=RESULTS / "samplers.json",
+    )

@@ -1,0 +1,204 @@
+"""Does what comes look like what was declared? Said in the log, and never held against a node.
+
+Declaring temperature 1.0 and sampling at 2.0 rejects most honest work, and nothing in a verdict
+says why. Three things are compared: the trainer's own options with the `SamplingSpec`, the model
+that the trainer trains with the one that the verifier reads, and the tokens of the first batches
+with the declared temperature.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, TokenStats
+from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.verifier import CompletionVerifier
+
+logger = logging.getLogger("grpo_guard")
+
+_OFF: Final[Mapping[str, float]] = {
+    "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+}  # fmt: skip
+# Tokens of a node before its temperature is judged, and of all nodes before it is let be.
+_FEWEST: Final = 300
+_ENOUGH: Final = 50_000
+# By how many nats another temperature explains the tokens better, before anything is said.
+_CLEAR: Final = 12.0
+_TOLERANCE: Final = 0.1
+_MOST_NODES: Final = 256
+
+
+class MismatchError(ValueError):
+    """The declared sampler or the verifier's model is not the trainer's."""
+
+
+def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
+    """Options of a trainer that say something else than the declaration, one sentence each.
+
+    Args:
+        sampling: The declaration.
+        options: By the names of `SamplingSpec`; None and what is missing mean "off", but for the
+            temperature, of which a missing one says nothing.
+    """
+    found = []
+    for name in ("temperature", *_OFF):
+        declared, used = getattr(sampling, name), options.get(name)
+        if used is None or (name == "top_k" and used < 0):
+            used = _OFF.get(name, declared)
+        if not math.isclose(declared, used, rel_tol=1e-6):
+            found.append(f"{name}: declared {declared}, the trainer samples with {used}")
+    return found
+
+
+def require_same(verifier: CompletionVerifier, options: Mapping[str, Any], model: Any) -> None:
+    """Compare each verifier of log-probs in a tree with a trainer.
+
+    Args:
+        verifier: The guard's.
+        options: Of the trainer's sampler, as for `sampler_differences`.
+        model: What the trainer trains, unwrapped; None = unknown.
+
+    Raises:
+        MismatchError: a verifier made with ``strict=True`` differs; the others' are warnings.
+    """
+    for inner in inner_verifiers(verifier):
+        if isinstance(inner, LogProbVerifier):
+            differing = sampler_differences(inner.sampling, options)
+            problems = [f"{inner.name}: {problem}" for problem in differing]
+            own = getattr(inner.scorer, "model", None)
+            if model is not None and own is not None and not _same_weights(own, model):
+                problems.append(
+                    f"{inner.name}: its model has other weights than the one that is trained; pass "
+                    "the trainer's own object, or honest work is rejected after the first updates"
+                )
+            if problems and inner.strict:
+                raise MismatchError("; ".join(problems))
+            for problem in problems:
+                logger.warning("%s", problem)
+
+
+def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
+    """What a sampler without truncation leaves invisible; None where it truncates."""
+    if sampling.truncates:
+        return None
+    return (
+        f"{name}: the declared sampler truncates nothing, so no token is outside its support. "
+        "Foreign text of a few likely words is seen in a node's batch (set Completion.node) and "
+        "often not in one completion; a wrong digit and a choice among samples are not seen at "
+        "all. top_k or top_p sharpen it; a public coin (SeedReplayVerifier) closes it"
+    )
+
+
+class TemperatureCheck:
+    """Estimates the temperature of what comes, until it has seen enough; safe to share.
+
+    The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`); a
+    parabola through the three has its top near the true one, and temperature / b is the estimate.
+    Where the sampler cuts a nucleus, what is left looks colder; that is not reported.
+
+    Args:
+        name: Of the verifier.
+        sampling: The declaration.
+    """
+
+    def __init__(self, name: str, sampling: SamplingSpec) -> None:
+        self.name, self.sampling = name, sampling
+        self._lock = threading.Lock()
+        self._nodes = defaultdict[str | None, _Sums](_Sums)
+        self._left = _ENOUGH
+
+    def observe(self, stats: Mapping[int, TokenStats], nodes: Mapping[int, str | None]) -> None:
+        """Take note of a batch; warns at most once, where most nodes seem to be off."""
+        if self._left <= 0:
+            return
+        with self._lock:
+            for i, one in stats.items():
+                if one.finite and (nodes[i] in self._nodes or len(self._nodes) < _MOST_NODES):
+                    self._nodes[nodes[i]].add(one)
+                    self._left -= len(one)
+            known = [sums for sums in self._nodes.values() if sums.tokens >= _FEWEST]
+            seen = [b for sums in known if (b := self._other(sums)) is not None]
+            if not known or len(seen) * 2 <= len(known):
+                return
+            self._left = 0
+        like = self.sampling.temperature / float(np.median(seen))
+        logger.warning(
+            "%s: temperature %g is declared, and the completions of %d of %d nodes look sampled at "
+            "about %.2g. If they are honest, correct SamplingSpec or the samplers: at another "
+            "temperature honest work is rejected or poison passes",
+            self.name, self.sampling.temperature, len(seen), len(known), like,
+        )  # fmt: skip
+
+    def _other(self, sums: _Sums) -> float | None:
+        """The exponent that the tokens of a node clearly speak for; None where it is about 1."""
+        exponent, gain = sums.best()
+        cut = self.sampling.top_p < 1 or self.sampling.min_p > 0
+        cut |= self.sampling.top_k > LARGEST_TOP_K
+        colder = exponent > 1
+        if gain < _CLEAR or abs(exponent - 1) < _TOLERANCE or (colder and cut):
+            return None
+        return exponent
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+
+class _Sums:
+    """Log-likelihood of a node's tokens under p^b, less that under p, for each of FLATTENINGS."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.gains = np.zeros(len(FLATTENINGS))
+
+    def add(self, stats: TokenStats) -> None:
+        inside = stats.in_set & np.isfinite(stats.logprob)
+        exponents = np.asarray(FLATTENINGS)
+        log_p = (stats.logprob - stats.log_set_mass)[inside, None]
+        normalisers = stats.log_flat_mass[inside] - exponents * stats.log_set_mass[inside, None]
+        self.gains += ((exponents - 1) * log_p - normalisers).sum(axis=0)
+        self.tokens += int(inside.sum())
+
+    def best(self) -> tuple[float, float]:
+        """The exponent at the top of the parabola through 1/2, 3/4 and 1, and its gain."""
+        half, three_quarters = (float(self.gains[FLATTENINGS.index(b)]) for b in (0.5, 0.75))
+        # With x = (1 - b) / 4: f(0) = 0, f(1) = at 3/4, f(2) = at 1/2.
+        curvature = half - 2 * three_quarters
+        slope = three_quarters - curvature / 2
+        if curvature >= 0:  # no top: the far end, if anything
+            return (0.5, half) if half > 0 else (1.0, 0.0)
+        x = min(max(-slope / curvature, -2.0), 2.0)
+        return 1 - x / 4, slope * x + curvature * x * x / 2
+
+
+def _same_weights(own: Any, trained: Any) -> bool:
+    """Whether two models are one object, or have the same values in a few tensors."""
+    if own is trained:
+        return True
+    theirs = dict(_some(trained))
+    shared = [(mine, theirs[name]) for name, mine in _some(own) if name in theirs]
+    if not shared:
+        return True  # of another library or wrapped: nothing can be said
+    return all(a.shape == b.shape and bool((a == b.to(a)).all()) for a, b in shared)
+
+
+def _some(model: Any) -> Iterator[tuple[str, Any]]:
+    """The first few entries of some of a model's tensors."""
+    named = getattr(model, "named_parameters", None)
+    if not callable(named):
+        return
+    parameters = list(named())
+    for name, tensor in parameters[:: max(1, len(parameters) // 8)]:
+        plain = name.removeprefix("module.").removeprefix("base_model.model.")
+        yield plain, tensor.detach().flatten()[:64].float().cpu()

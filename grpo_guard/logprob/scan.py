@@ -1,0 +1,132 @@
+"""Scan: is there a stretch of tokens that is too unlikely, whatever stands around it?
+
+Foreign text inside an honest completion is a few tokens. Without truncation nothing is outside the
+support, and a test over the whole completion loses them among the rest. So each window of 1 to
+`LONGEST` tokens is looked at by itself.
+
+Let u be the probability of all tokens no likelier than the chosen one. Of an honest token, u less
+a uniform share of the token's own probability is exactly uniform (and larger in distribution where
+the sampler truncates). The share comes from a keyed hash of the completion, so that its author
+cannot choose among tokens by it. Then x = -log u is exponential, the sum over a window of w tokens
+has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
+
+The windows overlap, so Bonferroni over positions and lengths would give away a factor of four. The
+chance that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA 77,
+1982, for scan statistics), so two lengths give all: `CHANCES` are those of 32 and 64 independent
+exponential numbers, simulated 60,000,000 times each, with a relative error of 1 % at the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+
+from grpo_guard.logprob.stats import Floats, TokenStats
+
+LONGEST = 16
+_SHORT = 32
+# Of `DriftProfile.tau`, taken off each token: drift of a stretch is not the worst of every token.
+DRIFT_SHARE = 0.05
+# (s, chance that some window of 32 tokens has a tail of at most s, and of 64). Simulated again by
+# tests/logprob/test_scan.py.
+CHANCES = (
+    (0.2, 0.99925, 0.9999994),
+    (0.1, 0.97183, 0.99920),
+    (0.03, 0.69202, 0.90629),
+    (0.01, 0.36244, 0.59788),
+    (3e-3, 0.14641, 0.27611),
+    (1e-3, 0.058623, 0.11684),
+    (3e-4, 0.020433, 0.041898),
+    (1e-4, 0.0075988, 0.015774),
+    (3e-5, 0.0025254, 0.0052664),
+    (1e-5, 0.00091313, 0.0019073),
+    (3e-6, 0.00029745, 0.00061412),
+    (1e-6, 0.00010478, 0.00021802),
+)
+# Far beyond the table windows hardly ever fall together, and Bonferroni holds without loss.
+_FAR = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The least likely window of a completion.
+
+    Args:
+        p_value: For honest work super-uniform, in [0, 1].
+        span: The window, half open.
+    """
+
+    p_value: float
+    span: tuple[int, int]
+
+
+def scan(tails: Floats) -> Scan:
+    """The least likely window of up to `LONGEST` tokens.
+
+    Args:
+        tails: Of honest tokens independent and uniform, or larger; in (0, 1], shape [n], n >= 1.
+    """
+    paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
+    least, span = 1.0, (0, 1)
+    for length in range(1, min(LONGEST, len(tails)) + 1):
+        sums = paths[length:] - paths[:-length]
+        start = int(sums.argmax())
+        tail = gamma_tail(length, float(sums[start]))
+        if tail < least:
+            least, span = tail, (start, start + length)
+    return Scan(chance_of(least, len(tails)), span)
+
+
+def chance_of(tail: float, n: int) -> float:
+    """Chance that some window of n honest tokens has at most this tail, in [0, 1].
+
+    Of fewer than 32 tokens that of 32, or Bonferroni's where it is less.
+    """
+    if tail >= CHANCES[0][0]:
+        return 1.0
+    tails, first, more = _hazards()
+    at = math.log(max(tail, _FAR)), tails
+    base, rate = (math.exp(np.interp(*at, logs)) * tail for logs in (first, more))
+    beyond = -math.expm1(-(base + rate * max(n - _SHORT, 0)))
+    return min(1.0, beyond, n * LONGEST * tail)
+
+
+def uniform_tails(stats: TokenStats, key: bytes, ids: tuple[int, ...], drift: float) -> Floats:
+    """Tail masses of which honest ones are uniform, made larger by ``drift`` nats, shape [n].
+
+    Args:
+        stats: Of the completion's tokens.
+        key: Unknown to authors, at most 64 bytes.
+        ids: The completion's tokens: equal texts have equal verdicts.
+        drift: What is allowed for drift, in nats at the declared temperature.
+    """
+    seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
+    share = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little"))).random(len(ids))
+    # A tie has several tokens' mass in its lump; one's own alone leaves the tail a little larger.
+    tails = stats.tail_mass - share * np.exp(stats.logprob)
+    least = np.finfo(float).tiny
+    return np.clip(tails * math.exp(min(drift, 100.0)), least, 1.0)
+
+
+def gamma_tail(shape: int, x: float) -> float:
+    """P(X >= x) for X ~ Gamma(shape, 1), a sum of ``shape`` exponential numbers."""
+    if x <= 0:
+        return 1.0
+    terms = [k * math.log(x) - x - math.lgamma(k + 1) for k in range(shape)]
+    return min(1.0, math.fsum(map(math.exp, terms)))
+
+
+@cache
+def _hazards() -> tuple[Floats, Floats, Floats]:
+    """By rising log tails: logs of -log P(no window) / tail, of 32 tokens and of each more."""
+    rows = [
+        (tail, -math.log1p(-short) / tail, math.log((1 - short) / (1 - long)) / _SHORT / tail)
+        for tail, short, long in CHANCES
+    ]
+    rows.append((_FAR, float(LONGEST * _SHORT), float(LONGEST)))
+    tails, first, more = np.log(np.array(rows[::-1])).T
+    return tails, first, more

@@ -1,0 +1,135 @@
+"""Fortunes: what evidence against a node comes to over batches.
+
+A bet against each node's honesty. Its batch has an e-value, a number of mean at most 1 if the node
+is honest, whatever came before; the fortune is multiplied by it. A new bet begins with each batch,
+with a share of the stake, so that long honest work in front of poison costs little:
+
+    fortune after batch b = e_b * (fortune before + 1 / ((b + 1)(b + 2))),   b = 0, 1, ...
+
+The shares add up to 1, so by Ville's inequality an honest node's fortune ever reaches 1 / alpha
+with a chance of at most alpha, however many batches it sends.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.store import Kept, NodeStore
+
+FORMAT: Final = 1
+MAX_NODES: Final = 4096
+# Beyond this nothing is added, so that a node that stops comes back after some honest batches.
+_MOST: Final = math.log(1e12)
+# A batch that comes again, as from a trainer that looks at it twice, is one batch.
+_REMEMBERED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fortune:
+    """What is known of one node.
+
+    Args:
+        log: Logarithm of the fortune.
+        batches: That came.
+        seen: Digests of the last of them.
+    """
+
+    log: float = -math.inf
+    batches: int = 0
+    seen: tuple[int, ...] = ()
+
+    def after(self, digest: int, log_e: float) -> Fortune:
+        """With one batch more."""
+        if digest in self.seen:
+            return self
+        share = -math.log((self.batches + 1.0) * (self.batches + 2.0))
+        higher, lower = max(self.log, share), min(self.log, share)
+        log = log_e + higher + math.log1p(math.exp(lower - higher))
+        seen = (*self.seen, digest)[-_REMEMBERED:]
+        return Fortune(min(max(log, -1e6), _MOST), self.batches + 1, seen)
+
+
+class Fortunes:
+    """The fortunes of bets against nodes; safe to share between threads.
+
+    Args:
+        store: Where they lie, for several processes and the next start; None: here.
+        name: Of this memory in the store.
+    """
+
+    def __init__(self, *, store: NodeStore | None = None, name: str = "fortunes") -> None:
+        self._nodes: dict[str, Fortune] = {}
+        self._lock = threading.RLock()
+        self._kept = Kept(store, name, self._state, self._take_up)
+
+    def add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, float]:
+        """Take note of a batch; the logarithm of each of its nodes' fortunes after it.
+
+        Args:
+            batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of its
+                e-value. Of nodes beyond the first `MAX_NODES` nothing is kept, and each of their
+                batches is a first one.
+        """
+        with self._lock, self._kept.held():
+            after = {
+                node: self._nodes.get(node, Fortune()).after(digest, log_e)
+                for node, (digest, log_e) in batch.items()
+            }
+            for node, fortune in after.items():
+                if node in self._nodes or len(self._nodes) < MAX_NODES:
+                    self._nodes[node] = fortune
+        return {node: fortune.log for node, fortune in after.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known as plain JSON values."""
+        with self._lock:
+            self._kept.refresh()
+            return self._state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in place of what is known.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        with self._lock, self._kept.held():
+            self._take_up(state)
+
+    def _state(self) -> dict[str, Any]:
+        nodes = [[node, max(f.log, -1e6), f.batches, *f.seen] for node, f in self._nodes.items()]
+        return {"format": FORMAT, "nodes": nodes}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        with reading("Fortunes"):
+            require_format(state, FORMAT)
+            nodes = {
+                text(node): Fortune(_log(log), whole(batches), _digests(seen))
+                for node, log, batches, *seen in state["nodes"]
+            }
+            if len(nodes) > MAX_NODES:
+                raise ValueError(f"{len(nodes)} nodes")
+        self._nodes = nodes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+
+
+def _log(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not -1e6 <= value <= _MOST:
+        raise ValueError(f"number {value!r:.40}")
+    return float(value)
+
+
+def _digests(values: list[Any]) -> tuple[int, ...]:
+    if len(values) > _REMEMBERED:
+        raise ValueError(f"{len(values)} digests")
+    return tuple(whole(value) for value in values)

@@ -1,0 +1,85 @@
+"""What comes against what was declared: temperatures, a trainer's options, another model."""
+
+import copy
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from bundled_policy import SPEC, honest, policy
+
+from grpo_guard import LogProbBoundVerifier, SamplingSpec
+from grpo_guard.logprob.declared import MismatchError, require_same, sampler_differences
+
+OPEN = replace(SPEC, top_k=0)
+ALL = policy()[0].config.vocab_size
+
+
+def said(caplog, batch, spec, **options):
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="grpo_guard"):
+        verifier = LogProbBoundVerifier(*policy(), sampling=spec, **options)
+        caplog.clear()
+        for start in range(0, len(batch), 64):
+            verifier.verify(batch[start : start + 64])
+    return [r.getMessage() for r in caplog.records if "look sampled" in r.getMessage()]
+
+
+def test_an_honest_sampler_is_not_spoken_of(caplog):
+    assert said(caplog, honest(256), SPEC) == []
+    assert said(caplog, honest(256, seed=3, top_k=ALL), OPEN) == []
+
+
+@pytest.mark.parametrize(("top_k", "spec"), [(50, SPEC), (ALL, OPEN)])
+def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
+    batch = honest(128, seed=5, temperature=1.6, top_k=top_k)
+    (message,) = said(caplog, batch, spec)
+    assert "temperature 1 is declared" in message
+    assert 1.35 <= float(message.partition("at about ")[2].split()[0].rstrip(".")) <= 1.9
+
+
+def test_one_odd_node_of_three_is_its_own_affair(caplog):
+    batch = [replace(c, node="ann") for c in honest(64)]
+    batch += [replace(c, node="ben") for c in honest(64, seed=2)]
+    batch += [replace(c, node="eve") for c in honest(64, seed=5, temperature=2.0)]
+    assert said(caplog, batch, SPEC) == []
+
+
+def test_no_truncation_is_said_at_construction(caplog):
+    with caplog.at_level(logging.WARNING, logger="grpo_guard"):
+        LogProbBoundVerifier(*policy(), sampling=OPEN)
+        assert "truncates nothing" in caplog.text
+        caplog.clear()
+        LogProbBoundVerifier(*policy(), sampling=SPEC)
+        assert caplog.text == ""
+
+
+def test_options_of_a_trainer_are_compared():
+    spec = SamplingSpec("transformers", 1.0, 50, 1.0)
+    assert sampler_differences(spec, {"temperature": 1.0, "top_k": 50, "min_p": None}) == []
+    assert sampler_differences(spec, {"top_k": 50}) == []
+    (found,) = sampler_differences(spec, {"temperature": 0.7, "top_k": 50})
+    assert found == "temperature: declared 1.0, the trainer samples with 0.7"
+    off = SamplingSpec("vllm", 1.0, 0, 1.0)
+    assert sampler_differences(off, {"top_k": -1, "top_p": 1.0}) == []
+    assert len(sampler_differences(off, {"top_k": 20, "top_p": 0.9})) == 2
+
+
+def test_a_stale_copy_is_a_warning_or_an_error(caplog):
+    model, tokenizer = policy()
+    stale = copy.deepcopy(model)
+    options = {"temperature": 1.0, "top_k": 50}
+    with caplog.at_level(logging.WARNING, logger="grpo_guard"):
+        require_same(LogProbBoundVerifier(model, tokenizer, sampling=SPEC), options, model)
+        require_same(LogProbBoundVerifier(stale, tokenizer, sampling=SPEC), options, model)
+    assert caplog.text == ""
+    with torch.no_grad():
+        for parameter in stale.parameters():
+            parameter.add_(1e-3)
+    verifier = LogProbBoundVerifier(stale, tokenizer, sampling=SPEC)
+    with caplog.at_level(logging.WARNING, logger="grpo_guard"):
+        require_same(~verifier, options, model)
+    assert "other weights" in caplog.text
+    strict = LogProbBoundVerifier(stale, tokenizer, sampling=SPEC, strict=True)
+    with pytest.raises(MismatchError, match="other weights"):
+        require_same(strict, options, model)

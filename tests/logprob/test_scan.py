@@ -1,0 +1,84 @@
+"""The scan: super-uniform on honest tails, and sees what a whole completion hides."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard.logprob.scan import LONGEST, gamma_tail, scan, uniform_tails
+
+
+@pytest.mark.parametrize("n", [1, 5, 40, 200])
+def test_p_values_of_honest_tails_are_super_uniform(n):
+    rng = np.random.default_rng(n)
+    p = np.array([scan(rng.random(n)).p_value for _ in range(4000)])
+    for level in (0.005, 0.02, 0.1, 0.5):
+        slack = 4 * np.sqrt(level * (1 - level) / len(p))
+        assert (p <= level).mean() <= level + slack
+
+
+def test_it_is_less_strict_than_a_union_bound_and_still_near():
+    rng = np.random.default_rng(0)
+    p = np.array([scan(rng.random(96)).p_value for _ in range(4000)])
+    assert (p <= 0.05).mean() >= 0.015
+
+
+def test_a_phrase_in_the_middle_is_found_and_placed():
+    rng = np.random.default_rng(3)
+    tails = rng.random(400)
+    tails[200:206] = [0.02, 0.001, 0.03, 0.005, 0.01, 0.02]
+    found = scan(tails)
+    assert found.p_value < 1e-3
+    assert found.span[0] >= 195
+    assert found.span[1] <= 211
+
+
+def test_gamma_tail_is_that_of_a_sum_of_exponentials():
+    sums = np.random.default_rng(0).exponential(size=(100_000, 5)).sum(axis=1)
+    assert gamma_tail(5, 8.0) == pytest.approx((sums >= 8).mean(), abs=0.003)
+    assert gamma_tail(1, 3.0) == pytest.approx(np.exp(-3))
+    assert gamma_tail(3, 0.0) == 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(1e-300, 1.0), min_size=1, max_size=60), st.integers(0, 59))
+def test_a_smaller_tail_never_speaks_for_honesty(tails, at):
+    at %= len(tails)
+    smaller = list(tails)
+    smaller[at] /= 10
+    before, after = scan(np.array(tails)), scan(np.array(smaller).clip(1e-300))
+    assert after.p_value <= before.p_value * (1 + 1e-9)
+    for found in (before, after):
+        assert 0 <= found.p_value <= 1
+        assert 1 <= found.span[1] - found.span[0] <= LONGEST
+
+
+def stats_of(probabilities, chosen):
+    """What the scan reads of token statistics."""
+    from types import SimpleNamespace
+
+    p = np.asarray(probabilities)
+    at = np.asarray(chosen)
+    tails = np.array([p[p <= p[i]].sum() for i in at])
+    return SimpleNamespace(tail_mass=tails, logprob=np.log(p[at]))
+
+
+def test_tail_masses_become_uniform():
+    p = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
+    chosen = np.random.default_rng(0).choice(5, size=20_000, p=p)
+    tails = uniform_tails(stats_of(p, chosen), b"key", tuple(chosen), 0.0)
+    for level in (0.01, 0.1, 0.5, 0.9):
+        assert (tails <= level).mean() == pytest.approx(level, abs=0.015)
+
+
+def test_the_key_decides_and_equal_completions_are_equal():
+    p, chosen = np.array([0.5, 0.5]), (0, 1, 0, 1)
+    stats = stats_of(p, chosen)
+    first = uniform_tails(stats, b"one", chosen, 0.0)
+    assert (first == uniform_tails(stats, b"one", chosen, 0.0)).all()
+    assert (first != uniform_tails(stats, b"two", chosen, 0.0)).any()
+
+
+def test_without_a_bound_on_drift_nothing_is_claimed():
+    p, chosen = np.array([0.999, 0.001]), (1, 1, 1, 1)
+    assert (uniform_tails(stats_of(p, chosen), b"", chosen, float("inf")) == 1.0).all()
