@@ -31,7 +31,6 @@ class Solution:
         model: Who wrote the solution.
         correct: Whether it ends in the right answer.
         gold: The data set's own solution.
-        line: In the file, from 1.
     """
 
     question: str
@@ -40,7 +39,6 @@ class Solution:
     model: str = "gsm8k"
     correct: bool = True
     gold: str = ""
-    line: int = 0
 
 
 def plain(text: str) -> str:
@@ -56,11 +54,11 @@ def of_models(folder: Path) -> list[Solution]:
         InputError: a line is malformed.
     """
     found = []
-    for line, row in read_objects(folder / MODELS):
+    for _, row in read_objects(folder / MODELS):
         gold = row["ground_truth"]
         answer = gold.rpartition("A:")[2].strip()
         whose = row["model"], bool(row["is_correct"])
-        found.append(Solution(row["question"], row["completion"], answer, *whose, gold, line))
+        found.append(Solution(row["question"], row["completion"], answer, *whose, gold))
     return found
 
 
