@@ -30,8 +30,9 @@ from grpo_guard.evals.studies.content_attacks import (
     under_attack,
 )
 from grpo_guard.evals.studies.harness import RESULTS, option, rejected, say, study
-from grpo_guard.evals.studies.solutions import TRAIN, of_gsm8k, of_models, plain
+from grpo_guard.evals.studies.solutions import TRAIN, of_gsm8k, of_models
 from grpo_guard.evals.tasks import gsm8k, word_problems
+from grpo_guard.evals.tasks.gsm8k import plain
 
 GROUP: Final = 8
 """Honest completions of a question, equally many of each node."""

@@ -6,7 +6,6 @@ The folder holds ``train.jsonl`` and ``model_solutions.jsonl``; each line of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from grpo_guard.jsonl import read_objects
 
 MODELS: Final = "model_solutions.jsonl"
 TRAIN: Final = "train.jsonl"
-_NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,6 @@ class Solution:
     gold: str = ""
 
 
-def plain(text: str) -> str:
-    """A solution without calculator notes ``<<2+3=5>>``."""
-    return _NOTE.sub("", text)
-
-
 def of_models(folder: Path) -> list[Solution]:
     """All solutions of models, in the order of the file.
 
@@ -62,6 +55,6 @@ def of_models(folder: Path) -> list[Solution]:
     return found
 
 
-def of_gsm8k(folder: Path, form: Callable[[str], str] = plain) -> list[Solution]:
+def of_gsm8k(folder: Path, form: Callable[[str], str] = gsm8k.plain) -> list[Solution]:
     """The data set's own solutions, without notes unless ``form`` says otherwise."""
     return [Solution(q.question, form(q.solution), q.answer) for q in gsm8k.load(folder / TRAIN)]

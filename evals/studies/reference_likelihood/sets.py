@@ -19,9 +19,9 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
-from grpo_guard.evals.studies.solutions import of_models, plain
+from grpo_guard.evals.studies.solutions import of_models
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.evals.tasks.gsm8k import messages
+from grpo_guard.evals.tasks.gsm8k import messages, plain
 
 SMALL, LARGE, HUMAN = "6b_finetuning", "175b_finetuning", "human"
 MOST_CHARS: Final = 600
