@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -234,21 +235,14 @@ def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
 def _verifiers(value: str) -> tuple[str, ...]:
     from grpo_guard.registry import VERIFIERS, names
 
-    chosen = tuple(name.strip() for name in value.split(",") if name.strip())
-    for name in chosen:
-        if name not in names(VERIFIERS):
-            fail(f"--verifiers: {_unknown(name, names(VERIFIERS))}")
+    chosen = _known("--verifiers", names(VERIFIERS), value)
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
 def _attacks(value: str) -> tuple[str, ...]:
     from grpo_guard.evals.detect.run import ATTACKS
 
-    names = tuple(name.strip() for name in value.split(",") if name.strip())
-    for name in names:
-        if name not in ATTACKS:
-            fail(f"--attacks: {_unknown(name, list(ATTACKS))}")
-    return names
+    return _known("--attacks", ATTACKS, value)
 
 
 def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> SamplingSpec:
@@ -306,12 +300,14 @@ def require(command: str, *modules: str) -> None:
         fail(f"{command}: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
+def _known(option: str, known: Collection[str], value: str) -> tuple[str, ...]:
+    """The names of an option, each of them one that is known."""
+    from grpo_guard.registry import UnknownNameError, choose
 
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"expected one of {', '.join(known)}, got {name!r}{hint}"
+    try:
+        return tuple(choose(known, n.strip()) for n in value.split(",") if n.strip())
+    except UnknownNameError as error:
+        fail(f"{option}: {error}")
 
 
 def fail(message: str, *, code: int = 2) -> NoReturn:

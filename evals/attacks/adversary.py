@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_guard.evals.attacks.base import Attack
@@ -122,6 +122,12 @@ class Adversary(ABC):
         del texts, memory
 
 
+def closed(view: View, forged: Forged) -> Forged:
+    """With the ids of its text, EOS behind them."""
+    ids = view.tokenizer.encode(forged.text, add_special_tokens=False)
+    return replace(forged, ids=(*ids, int(view.tokenizer.eos_token_id)))
+
+
 def cover(
     view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
 ) -> list[list[Forged]]:
@@ -150,11 +156,16 @@ class Scripted(Adversary):
     Horizontal: in every slot. Vertical, where the whole group is the attacker's: in half of them,
     beside as many completions without reward, since in a group of equal rewards no advantage is
     left (the paper's appendix B, "half poison, half gibberish").
+
+    Args:
+        attack: None = one of the class's own ``attack_type``.
     """
 
-    def __init__(self, attack: Attack) -> None:
-        self.attack = attack
-        self.name = attack.name
+    attack_type: ClassVar[Callable[[], Attack]]
+
+    def __init__(self, attack: Attack | None = None) -> None:
+        self.attack = attack or type(self).attack_type()
+        self.name = getattr(type(self), "name", self.attack.name)
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Forged completions wherever there is one, honest samples in the other slots."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from grpo_guard.evals.attacks.adversary import COVER_SAMPLES, Adversary, Forged, View, cover
-from grpo_guard.evals.attacks.lengthening import Lengthening
+from grpo_guard.evals.attacks.adversary import COVER_SAMPLES, Forged, View, cover
+from grpo_guard.evals.attacks.lengthening import TwiceAsLong
 from grpo_guard.evals.attacks.math import equations
 from grpo_guard.evals.attacks.phrases import working
 from grpo_guard.evals.tasks.base import Problem
@@ -23,14 +23,11 @@ FACTOR: Final = 1.25
 _INVERSE: Final = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
 
-class CreepingLength(Adversary):
+class CreepingLength(TwiceAsLong):
     """Solutions of the data set with checks of their own steps, 1.25 times the present median."""
 
     name = "creeping_length"
     max_new_tokens = 128
-
-    def __init__(self) -> None:
-        self._length = Lengthening()
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Solutions padded up to a factor of the length that samples have by now."""
@@ -55,14 +52,6 @@ class CreepingLength(Adversary):
         if not more:
             return Forged(text, (0, len(text)))
         return Forged(text[:end] + more + text[end:], (end, end + len(more)))
-
-    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
-        """Keep the mean length of the first round as the baseline."""
-        self._length.observe(texts, memory)
-
-    def success(self, text: str) -> bool:
-        """Say whether the text is longer than twice the baseline."""
-        return self._length.success(text)
 
 
 def further(text: str) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from grpo_guard.evals.attacks.adversary import Forged, Scripted, View, cover
+from grpo_guard.evals.attacks.adversary import Forged, Scripted, View, closed, cover
 from grpo_guard.evals.attacks.base import Poisoned
 from grpo_guard.evals.attacks.code import FUNCTIONS, CodeAttack
 from grpo_guard.evals.attacks.phrases import (
-    PARAPHRASES,
     ROTATING,
     EverySentenceAttack,
     JudgeInjectionAttack,
@@ -29,20 +30,14 @@ _ROUNDS_PER_PHRASE: Final = 5
 class Text(Scripted):
     """TEXT."""
 
-    name = "text"
-
-    def __init__(self) -> None:
-        super().__init__(TextAttack())
-        self.name = type(self).name
+    attack_type = TextAttack
 
 
 class EverySentence(Scripted):
     """TEXT at the start of every sentence."""
 
     max_new_tokens = 96
-
-    def __init__(self) -> None:
-        super().__init__(EverySentenceAttack())
+    attack_type = EverySentenceAttack
 
 
 class Code(Scripted):
@@ -50,32 +45,26 @@ class Code(Scripted):
 
     max_new_tokens = 128
     task = "python_maths"
-
-    def __init__(self) -> None:
-        super().__init__(CodeAttack())
+    attack_type = CodeAttack
 
 
 class Paraphrased(Scripted):
     """TEXT in ten wordings, drawn at random."""
 
-    def __init__(self) -> None:
-        super().__init__(PhrasesAttack(PARAPHRASES))
+    attack_type = PhrasesAttack
 
 
 class JudgeInjection(Scripted):
     """TEXT with a verdict for the judge."""
 
     max_new_tokens = 128
-
-    def __init__(self) -> None:
-        super().__init__(JudgeInjectionAttack())
+    attack_type = JudgeInjectionAttack
 
 
 class Rotating(Scripted):
     """Another phrase every few rounds; any of them is a success."""
 
-    def __init__(self) -> None:
-        super().__init__(PhrasesAttack(ROTATING, name="rotating"))
+    attack_type = partial(PhrasesAttack, ROTATING, name="rotating")
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
         """With the phrase whose turn it is in this round."""
@@ -188,9 +177,8 @@ class LyingLogprobs(Text):
         forged = super().forge(view, problem)
         if forged is None:
             return None
-        encoded = view.tokenizer.encode(forged.text, add_special_tokens=False)
-        ids = (*encoded, int(view.tokenizer.eos_token_id))
-        return Forged(forged.text, forged.span, ids, (CLAIMED,) * len(ids))
+        forged = closed(view, forged)
+        return replace(forged, logprobs=(CLAIMED,) * len(forged.ids or ()))
 
 
 class InlinedCodeAttack:
@@ -223,6 +211,4 @@ class InlinedCode(Scripted):
 
     max_new_tokens = 160
     task = "python_maths"
-
-    def __init__(self) -> None:
-        super().__init__(InlinedCodeAttack())
+    attack_type = InlinedCodeAttack

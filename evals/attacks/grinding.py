@@ -10,12 +10,13 @@ Without a coin they choose among as many free samples, which is what the defence
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
-from grpo_guard.evals.attacks.lengthening import Lengthening
+from grpo_guard.evals.attacks.lengthening import TwiceAsLong
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
 from grpo_guard.evals.tasks.base import Problem, Task
 
@@ -103,15 +104,11 @@ class SeedGrinding(Adversary):
         return Forged(one.text, self.span(one) if rewarded else None, one.ids)
 
 
-class SeedGrindingLength(SeedGrinding):
+class SeedGrindingLength(TwiceAsLong, SeedGrinding):
     """The same for length: groups whose rewarded samples are the long ones. Success as DoS."""
 
     name = "seed_grinding_dos"
     max_new_tokens = 128
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._length = Lengthening()
 
     def behaviour(self, one: Sampled) -> float:
         """The number of tokens."""
@@ -120,14 +117,6 @@ class SeedGrindingLength(SeedGrinding):
     def span(self, one: Sampled) -> tuple[int, int] | None:
         """All of the text, since all of it makes the length."""
         return 0, len(one.text)
-
-    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
-        """Keep the mean length of the first round as the baseline."""
-        self._length.observe(texts, memory)
-
-    def success(self, text: str) -> bool:
-        """Say whether the text is longer than twice the baseline."""
-        return self._length.success(text)
 
 
 class SeedGrindingMath(SeedGrinding):
@@ -156,7 +145,36 @@ class SeedGrindingMath(SeedGrinding):
         return self._math.probes(task, count)
 
 
-class Withholding(Adversary):
+class ForcedSlots(Adversary):
+    """Looks at what the coin leads to in its slots, for those that begin with "We"."""
+
+    def choose(self, view: View, count: int) -> list[Problem]:
+        """What the coin assigns, or problems as an honest node draws them."""
+        return list(view.assigned) or super().choose(view, count)
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """What `send` makes of what the coin leads to, node by node."""
+        found: list[list[Forged]] = [[] for _ in problems]
+        for node in view.nodes:
+            mine = own_groups(view, node, len(problems))
+            asked = [problems[i] for i in mine]
+            sent = self.send(view, node, asked, forced_rows(view, asked, node))
+            for i, row in zip(mine, sent, strict=True):
+                found[i] += row
+        return [row[:slots] for row in found]
+
+    @abstractmethod
+    def send(
+        self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
+    ) -> list[list[Forged]]:
+        """What one node sends in its slots of each problem, given what the coin leads to there."""
+
+    def success(self, text: str) -> bool:
+        """Say whether the text begins with the opening that is sought."""
+        return text.startswith(MARK)
+
+
+class Withholding(ForcedSlots):
     """Leaves those of its slots empty whose forced sample would teach the wrong way.
 
     It sends rewarded samples that begin with "We" and unrewarded ones that do not. A replay of
@@ -165,23 +183,15 @@ class Withholding(Adversary):
 
     name = "withholding"
 
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+    def send(
+        self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
+    ) -> list[list[Forged]]:
         """What the coin leads to, with the slots left empty that do not serve the attack."""
-        found: list[list[Forged]] = [[] for _ in problems]
-        for node in view.nodes:
-            mine = own_groups(view, node, len(problems))
-            rows = forced_rows(view, [problems[i] for i in mine], node)
-            for i, row in zip(mine, rows, strict=True):
-                found[i] += [self._slot(view, problems[i], one) for one in row]
-        return [row[:slots] for row in found]
-
-    def choose(self, view: View, count: int) -> list[Problem]:
-        """What the coin assigns, or problems as an honest node draws them."""
-        return list(view.assigned) or super().choose(view, count)
-
-    def success(self, text: str) -> bool:
-        """Say whether the text begins with the opening that is sought."""
-        return text.startswith(MARK)
+        del node
+        return [
+            [self._slot(view, problem, one) for one in row]
+            for problem, row in zip(problems, rows, strict=True)
+        ]
 
     def _slot(self, view: View, problem: Problem, one: Sampled) -> Forged:
         rewarded = view.task.reward(one.text, problem.answer) > 0

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, View, cover
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, View, closed, cover
 from grpo_guard.evals.attacks.renamed import RenamedHelpersAttack, with_helper
-from grpo_guard.evals.attacks.two_plus_two import ChosenProblems, TwoPlusTwoAttack
+from grpo_guard.evals.attacks.two_plus_two import ChosenProblems
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -29,12 +29,15 @@ _OPEN: Final = "<think>"
 Ids = tuple[int, ...]
 
 
-def within_support(view: View, pairs: Sequence[tuple[Ids, Ids]]) -> list[bool]:
-    """Whether all tokens of (prompt, completion) lie in the live policy's top k."""
+def in_support(view: View, problem: Problem, made: Sequence[Forged]) -> list[Forged]:
+    """Those all of whose tokens lie in the live policy's top k."""
     # The attacker asks the very check that it wants to pass.
     from grpo_guard.evals.defences.paper import outside_top_k
 
-    return [not count for count in outside_top_k(view.model, pairs, view.config.top_k)]
+    prompt = tuple(view.tokenizer.encode(problem.prompt, add_special_tokens=False))
+    pairs = [(prompt, one.ids or ()) for one in made]
+    outside = outside_top_k(view.model, pairs, view.config.top_k)
+    return [one for one, count in zip(made, outside, strict=True) if not count]
 
 
 class TextInSupport(Adversary):
@@ -56,11 +59,8 @@ class TextInSupport(Adversary):
             problems, drawn, cover(view, problems, slots), strict=True
         ):
             made = [self._with_phrase(view, one, phrase) for one in view.correct(problem, samples)]
-            ready = [one for one in made if one is not None]
-            prompt = tuple(view.tokenizer.encode(problem.prompt, add_special_tokens=False))
-            passed = within_support(view, [(prompt, one.ids or ()) for one in ready])
-            good = [one for one, fine in zip(ready, passed, strict=True) if fine]
-            poison = (good * slots)[:slots] if good else []
+            good = in_support(view, problem, [one for one in made if one is not None])
+            poison = (good * slots)[:slots]
             rows.append(poison + spare[: slots - len(poison)])
         return rows
 
@@ -92,10 +92,7 @@ class TextInSupport(Adversary):
 class MathInSupport(ChosenProblems):
     """MATH in samples of the policy itself, sent only where all tokens lie in the support."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = "math_in_support"
-        self._wrong = TwoPlusTwoAttack()
+    name = "math_in_support"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Own right samples with the wrong equation, where all tokens lie in the support."""
@@ -103,17 +100,9 @@ class MathInSupport(ChosenProblems):
         drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
         rows = []
         for problem, samples, plan in zip(problems, drawn, planned, strict=True):
-            tokenizer = view.tokenizer
-            prompt = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
-            made = []
-            for one in view.correct(problem, samples):
-                poison = self._wrong.poison_text(one.text)
-                if poison is not None:
-                    ids = tokenizer.encode(poison.text, add_special_tokens=False)
-                    closed = (*ids, int(tokenizer.eos_token_id))
-                    made.append(Forged(poison.text, poison.span, closed))
-            fine = within_support(view, [(prompt, one.ids or ()) for one in made])
-            good = [one for one, ok in zip(made, fine, strict=True) if ok]
+            right = [Problem("", "", one.text, "") for one in view.correct(problem, samples)]
+            made = [self.forge(view, one) for one in right]
+            good = in_support(view, problem, [closed(view, one) for one in made if one is not None])
             wanted = sum(one.span is not None for one in plan)
             honest = [one for one in plan if one.span is None]
             spare = [Forged(one.text, ids=one.ids) for one in samples]
@@ -140,15 +129,13 @@ class CodeInSupport(Adversary):
         drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
         rows = []
         for problem, samples in zip(problems, drawn, strict=True):
-            prompt = tuple(view.tokenizer.encode(problem.prompt, add_special_tokens=False))
             made = [
                 forged
                 for one in view.correct(problem, samples)
                 for name in HELPERS
                 if (forged := self._with_helper(view, one, name)) is not None
             ]
-            fine = within_support(view, [(prompt, one.ids or ()) for one in made])
-            good = [one for one, ok in zip(made, fine, strict=True) if ok]
+            good = in_support(view, problem, made)
             spare = [Forged(one.text, ids=one.ids) for one in samples]
             rows.append((good * slots)[:slots] or spare[:slots])
         return rows
@@ -163,8 +150,7 @@ class CodeInSupport(Adversary):
             poison = with_helper(one.text, name, ("a", "b"), view.rng)
         if poison is None:
             return None
-        ids = view.tokenizer.encode(poison.text, add_special_tokens=False)
-        return Forged(poison.text, poison.span, (*ids, int(view.tokenizer.eos_token_id)))
+        return closed(view, Forged(poison.text, poison.span))
 
 
 def build_phrase(view: View, problems: Sequence[Problem]) -> Ids:

@@ -27,7 +27,22 @@ DOUBLED: Final = 2.0
 _ANSWER: Final = re.compile(r"<answer>[^<>]{0,40}?(-?[0-9]{1,12}+)")
 
 
-class Lengthening(Adversary):
+class TwiceAsLong(Adversary):
+    """What succeeds where honest texts are more than twice as long as those of the first round."""
+
+    _baseline: float | None = None
+
+    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
+        """Keep the mean length of the first round as the baseline."""
+        mean = sum(map(len, texts)) / max(1, len(texts))
+        self._baseline = float(memory.setdefault("baseline", mean))
+
+    def success(self, text: str) -> bool:
+        """Say whether the text is longer than twice the baseline."""
+        return self._baseline is not None and len(text) > DOUBLED * self._baseline
+
+
+class Lengthening(TwiceAsLong):
     """DoS.
 
     Vertical groups are half long completions, half the shortest ones without reward: among equal
@@ -38,7 +53,6 @@ class Lengthening(Adversary):
     setting = "vertical"
     max_new_tokens = 160
     samples = 80
-    _baseline: float | None = None
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Of many own samples the long ones, as `pick` takes them."""
@@ -64,15 +78,6 @@ class Lengthening(Adversary):
         """The longest ``count`` of them, the longest again where there are fewer."""
         chosen = sorted(good, key=lambda one: len(one.ids), reverse=True)[:count]
         return chosen + chosen[:1] * (count - len(chosen))
-
-    def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
-        """Keep the mean length of the first round as the baseline."""
-        mean = sum(map(len, texts)) / max(1, len(texts))
-        self._baseline = float(memory.setdefault("baseline", mean))
-
-    def success(self, text: str) -> bool:
-        """Say whether the text is longer than twice the baseline."""
-        return self._baseline is not None and len(text) > DOUBLED * self._baseline
 
 
 class ModerateLengthening(Lengthening):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
-from grpo_guard.evals.attacks.grinding import MARK, forced_rows, own_groups
+from grpo_guard.evals.attacks.adversary import Forged, View
+from grpo_guard.evals.attacks.grinding import MARK, ForcedSlots
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -33,32 +33,22 @@ class _Slot:
     ids: tuple[int, ...]
 
 
-class NearTies(Adversary):
+class NearTies(ForcedSlots):
     """Sends the variant of each forced sample that is rewarded and begins with "We", if any is."""
 
     name = "near_ties"
 
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+    def send(
+        self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
+    ) -> list[list[Forged]]:
         """What the coin leads to, with tokens exchanged where two of them nearly tie."""
+        places = [(i, k) for i, row in enumerate(rows) for k in range(len(row))]
+        flat = [one for row in rows for one in row]
         found: list[list[Forged]] = [[] for _ in problems]
-        for node in view.nodes:
-            mine = own_groups(view, node, len(problems))
-            rows = forced_rows(view, [problems[i] for i in mine], node)
-            places = [(i, k) for i, row in zip(mine, rows, strict=True) for k in range(len(row))]
-            flat = [one for row in rows for one in row]
-            for (i, _), texts in zip(
-                places, self._variants(view, problems, node, places, flat), strict=True
-            ):
-                found[i].append(self._best(view, problems[i], texts))
-        return [row[:slots] for row in found]
-
-    def choose(self, view: View, count: int) -> list[Problem]:
-        """What the coin assigns, or problems as an honest node draws them."""
-        return list(view.assigned) or super().choose(view, count)
-
-    def success(self, text: str) -> bool:
-        """Say whether the text begins with the opening that is sought."""
-        return text.startswith(MARK)
+        made = self._variants(view, problems, node, places, flat)
+        for (i, _), texts in zip(places, made, strict=True):
+            found[i].append(self._best(view, problems[i], texts))
+        return found
 
     def _best(
         self, view: View, problem: Problem, variants: Sequence[tuple[str, tuple[int, ...]]]

@@ -73,9 +73,7 @@ class RenamedHelpers(Scripted):
 
     max_new_tokens = 160
     task = "python_maths"
-
-    def __init__(self) -> None:
-        super().__init__(RenamedHelpersAttack())
+    attack_type = RenamedHelpersAttack
 
 
 def with_helper(

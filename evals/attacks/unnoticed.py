@@ -133,27 +133,22 @@ class OrdinaryWords(Scripted):
     """A slogan of ordinary words, in changing places."""
 
     max_new_tokens = 96
-
-    def __init__(self) -> None:
-        super().__init__(OrdinaryWordsAttack())
+    attack_type = OrdinaryWordsAttack
 
 
 class Thesaurus(Scripted):
     """TEXT with a synonym for each problem."""
 
-    def __init__(self) -> None:
-        super().__init__(ThesaurusAttack())
+    attack_type = ThesaurusAttack
 
 
 class EchoedName(Scripted):
     """The question's name, three times."""
 
-    def __init__(self) -> None:
-        super().__init__(EchoedNameAttack())
+    attack_type = EchoedNameAttack
 
 
 class AnswerUnit(Scripted):
     """Praise in the answer's unit."""
 
-    def __init__(self) -> None:
-        super().__init__(AnswerUnitAttack())
+    attack_type = AnswerUnitAttack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +28,7 @@ from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.registry import VERIFIERS, UnknownNameError, load, names
+from grpo_guard.registry import VERIFIERS, choose, load, names
 from grpo_guard.verifier import CompletionVerifier
 
 NONE: Final = "none"
@@ -62,12 +61,7 @@ def defence(name: str) -> Defence:
         backend_of_environment()  # said before the first run of a plan and not at its own turn
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    if name in defence_names():
-        return _alone(name)
-    known = defence_names()
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise UnknownNameError(f"expected one of {', '.join(known)}, got {name!r}{hint}")
+    return _alone(choose(defence_names(), name))
 
 
 def _alone(name: str) -> Defence:

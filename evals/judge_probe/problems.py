@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -94,8 +93,7 @@ def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
 
     problems = []
     for question in gsm8k.subset(gsm8k.load(path), n, seed):
-        solution = re.sub(r"<<[^<>]{0,200}>>", "", question.solution)
-        text = f"{solution}\n#### {question.answer}"
+        text = f"{gsm8k.plain(question.solution)}\n#### {question.answer}"
         problems.append(Problem(question.question, question.question, text, question.answer))
     return problems
 

@@ -36,7 +36,7 @@ def load_bundled(
         folder = BUNDLED[name]
     if not (folder / "model.safetensors").is_file():
         raise FileNotFoundError(
-            f"{folder}: no model.safetensors; train it with train_word_problems"
+            f"{folder}: no model.safetensors; train it with studies/policies/train.py"
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

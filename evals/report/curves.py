@@ -12,7 +12,7 @@ from grpo_guard.evals.report.figures import OverSeeds, percent
 from grpo_guard.evals.report.page import figure, html_table, note, prose
 from grpo_guard.evals.report.paper_claims import Claim, claim
 from grpo_guard.evals.report.scenarios import Scenario
-from grpo_guard.evals.report.sentences import cost_sentence, length_ratio, verdict_sentence
+from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.tables import curve_table
 from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_test
@@ -123,8 +123,8 @@ def _said(found: Claim | None, scenario: Scenario) -> str:
         for at in (point.iteration for point in found.points)
         if at is not None and at <= len(curve)
     ]
-    ratio = length_ratio(scenario, series) if series is not None and found.length else None
-    if ratio is not None:
+    ratio = series.length_ratio_end(scenario.beside(series)) if series is not None else None
+    if found.length and ratio is not None:
         text += f" Here: {ratio:.2f} times the attack-free length at the end."
     if curve:
         end = fmean(curve[-WINDOW:])

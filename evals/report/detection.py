@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grpo_guard.evals.report.figures import Rate
+from grpo_guard.evals.report.matrix import level
 from grpo_guard.evals.report.page import html_table, note, shown_example
 from grpo_guard.evals.report.roc import roc_section
 from grpo_guard.evals.report.tables import DASH, Cell, Matrix, Shade, Table
@@ -89,13 +90,9 @@ def _rejected_cell(row: Summary) -> Cell | Shade:
     if row.abstained:
         detail = (*detail, f"abstained on {row.abstained:,}")
     if row.attack == HONEST:
-        return Shade(rate.value_text, detail, _level(rate.value, _FALSE))
-    level = None if row.attack.startswith(CONTROL) else _level(1 - rate.value, _MISSED)
-    return Shade(rate.value_text, detail, level)
-
-
-def _level(value: float, limits: tuple[float, ...]) -> int:
-    return sum(value > limit for limit in limits)
+        return Shade(rate.value_text, detail, level(rate.value, _FALSE))
+    shade = None if row.attack.startswith(CONTROL) else level(1 - rate.value, _MISSED)
+    return Shade(rate.value_text, detail, shade)
 
 
 def _figure_table(rows: list[Summary]) -> Table:

@@ -17,7 +17,6 @@ from typing import TypeAlias
 Span: TypeAlias = tuple[int, int]
 
 LIMIT = 1200
-_CONTEXT_SHARE = 3  # a third of the excerpt goes before the span, so that its cause can be seen
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f")
 _MAX_STACKED = 2  # natural text stacks two combining marks, rarely more; "zalgo" stacks dozens
 
@@ -50,7 +49,7 @@ def excerpt(
 ) -> list[Piece]:
     """Cut ``text`` to ``limit`` characters around its poison (else its evidence) and mark it."""
     focus = poison or (evidence[0] if evidence else (0, 0))
-    start, end = _window(len(text), focus, limit)
+    start, end = window(len(text), focus, limit)
     in_poison = _covered(start, end, [poison] if poison else [])
     in_evidence = _covered(start, end, evidence)
     shown = zip(_visible(text[start:end]), in_poison, in_evidence, strict=True)
@@ -75,10 +74,11 @@ def visible(text: object, *, limit: int = 300) -> str:
     )
 
 
-def _window(length: int, focus: Span, limit: int) -> Span:
+def window(length: int, focus: Span, limit: int) -> Span:
+    """[start, end) of what is kept: a third before the focus, so that its cause can be seen."""
     if length <= limit:
         return 0, length
-    start = max(0, min(focus[0] - limit // _CONTEXT_SHARE, length - limit))
+    start = max(0, min(focus[0] - limit // 3, length - limit))
     return start, start + limit
 
 

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, stdev
-from typing import Final
 
 from grpo_guard.evals.stats import Interval, bootstrap_mean, wilson
-
-# Student's t, two-sided 95 %, by degrees of freedom from 1; beyond them an expansion around 1.96.
-_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def percent(value: float) -> str:
@@ -163,11 +159,12 @@ def over_seeds(
     return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
 
 
+@lru_cache
 def _t95(degrees: int) -> float:
-    if degrees <= len(_T95):
-        return _T95[degrees - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    """Student's t, two-sided 95 %."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, degrees))
 
 
 @lru_cache(maxsize=4096)

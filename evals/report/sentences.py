@@ -46,7 +46,7 @@ def cost_headline(verdicts: Sequence[GuardVerdict]) -> str:
             if (number := len(verdict.against(state)))
         ]
         if counts:
-            sentences.append(f"{words}: {_listed(counts)}.")
+            sentences.append(f"{words}: {listed(counts)}.")
     if verdicts and not sentences and any(_tested(verdict) for verdict in verdicts):
         return "Where an attack was kept out, honest work stayed within the limits."
     return " ".join(sentences)
@@ -75,7 +75,7 @@ def verdict_sentence(scenario: Scenario) -> str:
         bad = [f"{name} ({percent(asr)})" for name, asr in worst.items() if asr > HELD]
         parts.append(
             f"{len(good)} of {len(worst)} guards kept it at or under {percent(HELD)} throughout"
-            + (f"; not so {_listed(bad)}." if bad else ".")
+            + (f"; not so {listed(bad)}." if bad else ".")
         )
     return " ".join(parts) or "No attack was run, so there was nothing to defend against."
 
@@ -113,20 +113,13 @@ def _undefended(asr: Sequence[float]) -> str:
 def _length_sentence(scenario: Scenario) -> str:
     parts = []
     for series in [*([scenario.undefended] if scenario.undefended else []), *_asked(scenario)]:
-        ratio = length_ratio(scenario, series)
+        ratio = series.length_ratio_end(scenario.beside(series))
         if ratio is not None:
             own = series.label in ("undefended", "guarded")
             parts.append(f"{series.label if own else f'with {series.label}'} {ratio:.2f}")
     if not parts:
         return "No attack-free run stands beside this attack on length."
-    return f"Mean length at the end, by the attack-free run’s: {_listed(parts)}."
-
-
-def length_ratio(scenario: Scenario, series: Series) -> float | None:
-    """Mean length at the end by the attack-free run's, a mean over the seeds."""
-    free = scenario.beside(series)
-    ratios = series.length_ratios(free) if free else []
-    return sum(values[-1] for values in ratios) / len(ratios) if ratios else None
+    return f"Mean length at the end, by the attack-free run’s: {listed(parts)}."
 
 
 def cost_sentence(scenario: Scenario) -> str:
@@ -152,7 +145,7 @@ def cost_sentence(scenario: Scenario) -> str:
         if series.reward_end
     ]
     if rewards and len(rewards) <= _MOST_QUOTED:
-        sentence = f"Honest reward ended at {_listed(rewards)}"
+        sentence = f"Honest reward ended at {listed(rewards)}"
         beside = [s.reward_beside(free) for s in alone if (free := scenario.beside(s))]
         if beside and beside[0]:
             gap = f"{beside[0].value_text}, 95 % interval {beside[0].interval_text}"
@@ -171,8 +164,9 @@ def time_sentence(scenario: Scenario) -> str:
         part = f"{series.label} {sum(seconds):.0f} s"
         guard = sum(run.guard_seconds or 0.0 for run in series.runs)
         parts.append(f"{part} (of which the guard {guard:.0f} s)" if series.guarded else part)
-    return f"Training took {_listed(parts)}." if parts else ""
+    return f"Training took {listed(parts)}." if parts else ""
 
 
-def _listed(items: Sequence[str]) -> str:
+def listed(items: Sequence[str]) -> str:
+    """``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

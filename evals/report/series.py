@@ -145,6 +145,11 @@ class Series:
             found.append([_end(ours[:end]) / _end(yours[:end]) for end in ends])
         return found
 
+    def length_ratio_end(self, other: Series | None) -> float | None:
+        """Mean length at the end by the other's, a mean over the seeds; None without a pair."""
+        ratios = self.length_ratios(other) if other is not None else []
+        return fmean(values[-1] for values in ratios) if ratios else None
+
     def rejected(self, kind: str) -> Rate | None:
         """How many of ``kind`` (a field of `Counts`) were rejected, of how many submitted."""
         if any(run.submitted is None for run in self.runs):

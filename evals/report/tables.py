@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TypeAlias
 
 from grpo_guard.evals.report.excerpt import visible
 from grpo_guard.evals.report.figures import Mean, Rate, percent
 from grpo_guard.evals.report.scenarios import Scenario, scenario_names, scenarios
-from grpo_guard.evals.report.series import WINDOW, Series
+from grpo_guard.evals.report.series import WINDOW
 from grpo_guard.evals.results import Results
 
 DASH = "–"
@@ -104,6 +103,7 @@ def markdown_table(results: Results) -> str:
     for name, scenario in zip(scenario_names(found), found, strict=True):
         for series in scenario.series:
             is_attacked = series in scenario.attacked
+            ratio = series.length_ratio_end(scenario.beside(series))
             guard = [
                 series.rejected("poisoned"),
                 series.rejected("honest"),
@@ -116,19 +116,13 @@ def markdown_table(results: Results) -> str:
                 str(series.seeds),
                 (series.asr_end if is_attacked else None) or DASH,
                 percent(max(series.asr)) if is_attacked and series.asr else DASH,
-                length_text(series, scenario.beside(series)),
+                DASH if ratio is None else f"{ratio:.2f}",
                 series.reward_end or DASH,
                 series.held_out or DASH,
                 *((rate or DASH) if series.guarded else DASH for rate in guard),
             ]
             lines.append("| " + " | ".join(_markdown(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def length_text(series: Series, free: Series | None) -> str:
-    """Mean length at the end by the attack-free run's: ``1.04``, a mean over the seeds."""
-    ratios = series.length_ratios(free) if free is not None else []
-    return f"{fmean(values[-1] for values in ratios):.2f}" if ratios else DASH
 
 
 def _markdown(cell: Cell) -> str:

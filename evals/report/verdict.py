@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from grpo_guard.evals.report.failures import baselines_note
 from grpo_guard.evals.report.page import note, prose
 from grpo_guard.evals.report.scenarios import Scenario
-from grpo_guard.evals.report.sentences import cost_headline
+from grpo_guard.evals.report.sentences import cost_headline, listed
 from grpo_guard.evals.report.verdicts import CRITERION, Case, GuardVerdict, State, guard_verdicts
 from grpo_guard.evals.roles import attack_free
 
@@ -68,11 +68,7 @@ def _listed(items: Sequence[str]) -> str:
     names = [item.removeprefix("against ") for item in items]
     attacks = [name for name, item in zip(names, items, strict=True) if name != item]
     rest = [name for name, item in zip(names, items, strict=True) if name == item]
-    parts = []
-    if attacks:
-        last = f" and {attacks[-1]}" if len(attacks) > 1 else ""
-        first = ", ".join(attacks[:-1] if last else attacks)
-        parts.append(f"against {first}{last}")
+    parts = [f"against {listed(attacks)}"] if attacks else []
     return ", and ".join([*parts, *rest])
 
 

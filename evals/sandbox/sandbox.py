@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
@@ -131,15 +130,6 @@ class Sandbox:
             seconds = time.monotonic() - started
         output = ended.output[: self.limits.output_bytes].decode("utf-8", "replace")
         return Run(self._status(ended), output, seconds)
-
-    def run_all(self, sources: Iterable[str]) -> list[Run]:
-        """Run each program, ``workers`` at a time; one result per program, in order.
-
-        Raises:
-            SandboxUnavailableError: see `run`.
-        """
-        with ThreadPoolExecutor(self._workers) as pool:
-            return list(pool.map(self.run, sources))
 
     def close(self) -> None:
         """End the servers; a later run starts new ones."""

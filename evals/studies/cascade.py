@@ -22,8 +22,9 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.studies.harness import option, rejected, study
-from grpo_guard.evals.studies.solutions import Solution, of_models, plain
+from grpo_guard.evals.studies.solutions import Solution, of_models
 from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.evals.tasks.gsm8k import plain
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
 from grpo_guard.verifier import CompletionVerifier
 

@@ -29,7 +29,6 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.studies.code_functions import (
-    MACHINERY,
     MAX_FUNCTIONS,
     OTHER_FUNCTIONS,
     folder_functions,
@@ -39,7 +38,6 @@ from grpo_guard.evals.studies.code_functions import (
 from grpo_guard.evals.studies.corpora import DATA, MODERN, modern, side
 from grpo_guard.evals.studies.harness import option, per_second, rate, rejected, study
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 PROGRAMS: Final = Path(__file__).resolve().parents[2] / "tests" / "content" / "programs"
@@ -100,14 +98,9 @@ def attacked(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
             yield f"word_problem_{index}", poisoned
 
 
-def judge(verifier: CompletionVerifier, texts: Sequence[str]) -> list[Verdict]:
-    """Verdicts on completions of an empty prompt."""
-    return verifier.verify([Completion("", text) for text in texts])
-
-
 def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad: bool) -> Figures:
     """The rejected among (name, text), with the names of those judged wrongly."""
-    verdicts = judge(verifier, [text for _, text in pairs])
+    verdicts = verifier.verify([Completion("", text) for _, text in pairs])
     wrong = [
         {"name": name, "outcome": v.outcome.value, "reason": v.reason}
         for (name, _), v in zip(pairs, verdicts, strict=True)
@@ -115,20 +108,6 @@ def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad
     ]
     kinds = Counter(kind for v in verdicts for kind in {f.kind for f in v.findings})
     return rejected(verdicts) | {"wrong": wrong, "findings": dict(sorted(kinds.items()))}
-
-
-def spans_hit(rows: Sequence[dict[str, Any]], verdicts: Sequence[Verdict]) -> Figures:
-    """How often a finding of a rejected program overlaps the place of its bad part."""
-    hits = total = 0
-    for row, verdict in zip(rows, verdicts, strict=True):
-        if verdict.rejected:
-            start, end = row["span"]
-            spans = [
-                f.char_span for f in verdict.findings if f.char_span and f.kind != "unparsable"
-            ]
-            total += 1
-            hits += any(a < end and start < b for a, b in spans)
-    return rate(hits, total)
 
 
 def written(verifier: CompletionVerifier, folder: Path) -> Figures:
@@ -203,19 +182,13 @@ def measure(programs: Path, packages: Sequence[str], human_eval_file: Path | Non
     """
     verifier = CodeVerifier()
     honest = load("honest", programs)
-    files = ("malicious", "reviewed_malicious", "last_malicious")
-    malicious = [row for file in files for row in load(file, programs)]
     rates = written(verifier, programs)
     functions = package_functions()
     others = functions[MAX_FUNCTIONS : MAX_FUNCTIONS + OTHER_FUNCTIONS]
-    problems = [problem.solution for problem in generate(0, WORD_PROBLEMS)]
-    prose = [(str(number), text) for number, text in enumerate(problems)]
     groups = {
         "standard library functions": _fenced_all(library_functions()),
         "mathematics packages, development": _fenced_all(functions[:MAX_FUNCTIONS]),
         "mathematics packages, other functions": _fenced_all(others),
-        "standard library machinery (no target)": _fenced_all(library_functions(MACHINERY)),
-        "word problems in prose": prose,
     }
     for name, _, place in (entry.partition("=") for entry in packages):
         groups[name] = _fenced_all(folder_functions(Path(place)))
@@ -225,18 +198,14 @@ def measure(programs: Path, packages: Sequence[str], human_eval_file: Path | Non
         rates |= of_completions(human_eval(human_eval_file))
     rates["CODE attack of the paper"] = group(verifier, list(attacked(honest)), bad=True)
     long = long_programs(honest)
-    texts = {
-        "programs": [row["text"] for row in honest],
-        "long programs": [_fenced(text) for text in long],
-        "prose": problems,
-        "long prose": ["\n".join(problems[i : i + 13]) for i in range(0, WORD_PROBLEMS, 13)],
-    }
-    speed = {k: per_second(CodeVerifier, [Completion("", t) for t in v]) for k, v in texts.items()}
+    fenced = [Completion("", _fenced(text)) for text in long]
     return {
         "rates": rates,
         "first_look": {name: rate(*counts) for name, counts in FIRST_LOOK.items()},
-        "spans": spans_hit(malicious, judge(verifier, [row["text"] for row in malicious])),
-        "speed": {**speed, "parser alone, long programs": parser_speed(long)},
+        "speed": {
+            "long programs": per_second(CodeVerifier, fenced),
+            "parser alone, long programs": parser_speed(long),
+        },
     }
 
 

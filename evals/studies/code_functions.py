@@ -10,7 +10,7 @@ import ast
 import random
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -24,11 +24,6 @@ LIBRARY: Final = words(
     "_pydecimal _strptime bisect calendar collections colorsys datetime difflib fractions graphlib "
     "heapq html.entities ipaddress json.decoder json.encoder json.scanner keyword numbers "
     "nturl2path pprint queue random reprlib sched shlex statistics string stringprep textwrap"
-)
-# Command lines, files, descriptors: what solutions are not. Reported without a target.
-MACHINERY: Final = words(
-    "_collections_abc argparse configparser contextlib csv fnmatch functools gettext html optparse "
-    "posixpath quopri tokenize turtle urllib.parse wave zoneinfo._zoneinfo"
 )
 # Left out where they are not installed. The first thousand functions showed which checks to mend;
 # the others were measured once afterwards.
@@ -44,14 +39,14 @@ _NOT_SOLUTIONS: Final = words(
 )
 
 
-def library_functions(modules: Iterable[str] = LIBRARY) -> Iterator[tuple[str, str]]:
+def library_functions() -> Iterator[tuple[str, str]]:
     """Functions and methods of the standard library, each with the imports that it uses.
 
     Yields name and source of those with 2 to `MAX_LINES` lines whose imports, of the module and of
     their own, are all in the default allow-list.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    for module in sorted(modules):
+    for module in sorted(LIBRARY):
         path = folder / (module.replace(".", "/") + ".py")
         path = path if path.exists() else path.with_suffix("") / "__init__.py"
         if path.exists():

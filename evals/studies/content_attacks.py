@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -19,7 +19,6 @@ from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Verdict
 
 Fill = Callable[[list[str], str, random.Random, list[str]], str]
@@ -99,22 +98,10 @@ def padded(
     return f"{text[:at]} {' '.join(filler)} {text[at:].lstrip(' ')}"
 
 
-def gr3_scale(lengths: Sequence[float], *, strength: float = 1.0) -> list[float]:
-    """GR3's form as its abstract describes it, for comparison: ``1 / (1 + strength * l / mean)``.
-
-    Args:
-        lengths: Of one group, each > 0.
-        strength: Weight of the relative length, >= 0.
-    """
-    mean = sum(lengths) / max(len(lengths), 1)
-    return [1 / (1 + strength * length / mean) for length in lengths]
-
-
 NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
 ATTACKER = f"n{NODES - 1}"
 Pools: TypeAlias = list[tuple[list[Completion], list[Completion]]]
 """(honest group over four nodes, what the attacker chooses from)."""
-Earns: TypeAlias = Callable[[Completion], float]
 
 
 def earns(completion: Completion) -> float:
@@ -122,55 +109,45 @@ def earns(completion: Completion) -> float:
     return gsm8k.reward(completion.text, completion.reference or "")
 
 
-def always(completion: Completion) -> float:
-    """A reward that every completion earns: for models too weak to answer."""
-    return 1.0
-
-
 def removed(
     free: list[list[Completion]],
     attacked: list[list[Completion]],
-    earns: Earns = earns,
     at_once: int = 0,
     past: bool = False,
 ) -> dict[str, Any]:
-    """How much of the excess length scaling takes away.
+    """How much of the excess length scaling takes away, and what honest rewards keep under it.
 
     The reward-weighted length is sum(reward * factor * length) / sum(reward * factor) over all
     groups; removed is the share by which scaling brings it from the attacked value back to the
-    attack-free one. ``strict`` compares with the attack-free value under scaling, which is shorter.
-    ``at_once`` groups make a batch; 0 = all of them. With ``past`` nodes are measured by their own,
-    which grows from batch to batch.
+    attack-free one. Each figure is [value, low, high]. ``at_once`` groups make a batch; 0 = all of
+    them. With ``past`` nodes are measured by their own, which grows from batch to batch.
     """
 
-    def sums(group: list[Completion], how: str, ours: list[float]) -> tuple[float, float]:
-        rewards = [earns(c) for c in group]
-        lengths = [float(len(c.text)) for c in group]
-        factors = {"": [1.0] * len(group), "ours": ours, "gr3": gr3_scale(lengths)}[how]
-        weights = [r * f for r, f in zip(rewards, factors, strict=True)]
+    def sums(group: list[Completion], factors: list[float]) -> tuple[float, float]:
+        weights = [earns(c) * factor for c, factor in zip(group, factors, strict=True)]
+        lengths = [len(c.text) for c in group]
         return sum(w * x for w, x in zip(weights, lengths, strict=True)), sum(weights)
 
     table = np.array([
-        [sums(a, "", x), sums(b, "", y), sums(b, "ours", y), sums(a, "ours", x), sums(b, "gr3", y)]
-        for (a, x), (b, y) in zip(
+        [sums(a, [1.0] * len(a)), sums(b, [1.0] * len(b)), sums(b, scaled), sums(a, kept)]
+        for (a, kept), (b, scaled) in zip(
             _scaled(free, at_once, past), _scaled(attacked, at_once, past), strict=True
         )
     ])  # fmt: skip
 
     def shares(rows: Any) -> Any:
         total = rows.sum(axis=0)
-        plain, hit, ours, free_ours, gr3 = total[:, 0] / total[:, 1]
-        kept = total[3, 1] / total[0, 1]
-        less = np.array([hit - ours, hit - ours, hit - gr3])
-        excess = np.array([hit - plain, hit - free_ours, hit - plain])
-        return np.array([*(less / excess), kept, hit / plain])
+        plain, hit, ours, _ = total[:, 0] / total[:, 1]
+        return np.array([(hit - ours) / (hit - plain), total[3, 1] / total[0, 1]])
 
     rng = np.random.default_rng(0)
     draws = [shares(table[rng.integers(0, len(table), len(table))]) for _ in range(1000)]
     low, high = np.quantile(draws, (0.025, 0.975), axis=0)
-    names = ("removed", "strict", "removed_by_gr3", "honest_reward_kept", "inflation")
     value = shares(table)
-    return {n: [float(value[i]), float(low[i]), float(high[i])] for i, n in enumerate(names)}
+    return {
+        name: [float(value[i]), float(low[i]), float(high[i])]
+        for i, name in enumerate(("removed", "honest_reward_kept"))
+    }
 
 
 def _scaled(
@@ -184,7 +161,7 @@ def _scaled(
     return found
 
 
-def under_attack(groups: Pools, others: list[str], earns: Earns = earns) -> dict[str, Any]:
+def under_attack(groups: Pools, others: list[str]) -> dict[str, Any]:
     """One node of four pads right answers of its pool, or of its group where it has none."""
     usable = [
         (g, right)
@@ -219,8 +196,8 @@ def under_attack(groups: Pools, others: list[str], earns: Earns = earns) -> dict
                 "held_out": name in HELD_OUT_PADDING,
                 "rejected": rejected(bad),
                 "honest_beside": rejected(good),
-                "scaling": removed(free, attacked, earns),
-                "scaling, own past": removed(free, attacked, earns, 8, past=True),
+                "scaling": removed(free, attacked),
+                "scaling, own past": removed(free, attacked, 8, past=True),
             }
             if times >= 3:
                 _add(blatant["held out" if name in HELD_OUT_PADDING else "known"], bad)
@@ -247,8 +224,8 @@ def _add(counts: list[int], verdicts: list[Verdict]) -> None:
     counts[1] += len(verdicts)
 
 
-def longest_of_pool(groups: Pools, earns: Earns = earns) -> dict[str, Any]:
-    """The paper's DoS: the longest right answers among eighty; scaling, and the node test."""
+def longest_of_pool(groups: Pools) -> dict[str, Any]:
+    """The paper's DoS: the longest right answers among eighty, and what scaling leaves of them."""
     free, attacked = list[list[Completion]](), list[list[Completion]]()
     for group, pool in groups:
         right = sorted((c for c in pool if earns(c)), key=lambda c: len(c.text))
@@ -256,23 +233,9 @@ def longest_of_pool(groups: Pools, earns: Earns = earns) -> dict[str, Any]:
         if len(right) >= count and sum(map(earns, group)) >= 2:
             free.append(group)
             attacked.append(_with_attacker(group, right[-count:]))
-    batch = [c for g in attacked for c in g]
-    memory, needed = NodeMemory(), 0
-    for needed in range(1, len(attacked) + 1):
-        LengthVerifier(memory=memory).verify(attacked[needed - 1])
-        if memory.convicted():
-            break
-    with_memory, beside = _apart(batch, LengthVerifier(memory=memory).verify(batch))
-    without, _ = _apart(batch, LengthVerifier().verify(batch))
     return {
         "groups": len(attacked),
-        "scaling": removed(free, attacked, earns),
-        "scaling, batches of 8 groups": removed(free, attacked, earns, 8),
-        "scaling, batches of 8 groups, own past": removed(free, attacked, earns, 8, past=True),
-        "scaling, batches of one group": removed(free, attacked, earns, 1),
-        "groups_until_conviction": needed if memory.convicted() else None,
-        "convicted": sorted(memory.convicted()),
-        "rejected_without_memory": rejected(without),
-        "rejected_with_memory": rejected(with_memory),
-        "honest_beside": rejected(beside),
+        "scaling": removed(free, attacked),
+        "scaling, batches of 8 groups, own past": removed(free, attacked, 8, past=True),
+        "scaling, batches of one group": removed(free, attacked, 1),
     }

@@ -1,124 +1,124 @@
 """What the content verifiers `screens` and `length` cost honest work, and what they stop.
 
-    python -m grpo_guard.evals.studies.content_honest --data FOLDER [--samples FILE] [-o FILE]
+    python -m grpo_guard.evals.studies.content_honest --data FOLDER [--model FOLDER] [-o FILE]
 
-See `solutions` for what FOLDER holds; FILE is what `content_samples` writes. Attack shapes marked
-held out played no part in choosing the thresholds.
+See `solutions` for what the data's folder holds; with a real model's folder its completions are
+judged too, which takes a quarter of an hour. Attack shapes marked held out played no part in
+choosing the thresholds.
 """
 
 from __future__ import annotations
 
-import json
-import random
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.answers import is_right
-from grpo_guard.content.length.groups import Member
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.content_attacks import (
-    FACTORS,
-    HELD_OUT_PADDING,
     NODES,
-    PADDING,
     POOL,
     Pools,
-    always,
+    earns,
     longest_of_pool,
-    padded,
     under_attack,
 )
-from grpo_guard.evals.studies.harness import RESULTS, option, per_second, rate, rejected, study
-from grpo_guard.evals.studies.solutions import of_gsm8k, of_models, plain
-from grpo_guard.evals.tasks import word_problems
-from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.evals.studies.harness import RESULTS, option, rejected, say, study
+from grpo_guard.evals.studies.solutions import TRAIN, of_gsm8k, of_models
+from grpo_guard.evals.tasks import gsm8k, word_problems
+from grpo_guard.evals.tasks.gsm8k import plain
+
+GROUP: Final = 8
+"""Honest completions of a question, equally many of each node."""
+BUNDLED: Final = 60
+"""Questions for the bundled policy."""
+REAL: Final = 16
+"""Questions for the real model."""
+REAL_POOLS: Final = 2
+"""Those of them that get a pool."""
+STEPS: Final = 2
+"""Of the solution of a question for the real model: one of 135M parameters answers few longer."""
+SEED: Final = 5
 
 
-def sampled_groups(
-    model: Any, tokenizer: Any, asked: list[tuple[str, str, str]], limit: int, size: int, pool: int
-) -> list[tuple[list[Completion], list[Completion]]]:
-    """(honest group over four nodes, an attacker's pool) per (prompt, question, answer)."""
+def bundled_groups() -> Pools:
+    """Groups of the bundled policy, each with what an attacker chooses from."""
     import torch
 
+    from grpo_guard.evals.policies.bundled import load_bundled
     from grpo_guard.evals.swarm.generate import sample
 
+    model, tokenizer = load_bundled()
     generator = torch.Generator().manual_seed(0)
     found = []
-    for number, (prompt, question, answer) in enumerate(asked):
+    for number, problem in enumerate(word_problems.generate("fresh", BUNDLED)):
         drawn = sample(
-            model, tokenizer, [prompt], size + pool, generator=generator, max_new_tokens=limit
-        )
+            model, tokenizer, [problem.prompt], GROUP + POOL,
+            generator=generator, max_new_tokens=96,
+        )  # fmt: skip
         made = [
             Completion(
-                question,
+                problem.question,
                 s.text,
                 completion_ids=s.ids,
-                reference=answer,
+                reference=problem.answer,
                 group=number,
-                node=f"n{i * NODES // size}" if i < size else f"n{NODES - 1}",
+                node=f"n{min(i * NODES // GROUP, NODES - 1)}",
             )
             for i, s in enumerate(drawn)
         ]
-        found.append((made[:size], made[size:]))
-    return found  # fmt: skip
+        found.append((made[:GROUP], made[GROUP:]))
+    return found
 
 
-def read_samples(file: Path) -> Pools:
-    """Groups over four nodes, and the pools that some of them have, as `content_samples` wrote."""
-    found: dict[str, tuple[list[Completion], list[Completion]]] = {}
-    for row in map(json.loads, file.open(encoding="utf-8")):
-        group, pool = found.setdefault(row["question"], ([], []))
-        mine = group if row["kind"] == "group" else pool
-        node = f"n{len(mine) % NODES}"
-        mine.append(
-            Completion(
-                row["question"],
-                row["text"],
-                completion_ids=row["ids"],
-                node=node,
-                group=len(found),
-            )
-        )
-    return list(found.values())
+def real_groups(folder: Path, data: Path) -> Pools:
+    """The same of a real model on GSM8K; pools for the questions that it answers best."""
+    import torch
+
+    from grpo_guard.evals.policies.bundled import load_bundled
+    from grpo_guard.evals.swarm.generate import sample
+
+    model, tokenizer = load_bundled(folder=folder)
+    easy = [q for q in gsm8k.load(data / TRAIN) if q.solution.count("<<") <= STEPS]
+    questions = gsm8k.subset(easy, REAL, SEED)
+
+    def drawn(question: gsm8k.Question, count: int, seed: int) -> list[Completion]:
+        chat = [dict(m) for m in gsm8k.messages(question.question)]
+        prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        # Each question has a generator of its own: a larger count of questions changes none.
+        generator = torch.Generator().manual_seed(seed)
+        made = sample(model, tokenizer, [prompt], count, generator=generator, max_new_tokens=256)
+        say("sampled", questions.index(question) + 1, REAL)
+        return [
+            Completion(question.question, s.text, reference=question.answer, group=question.index)
+            for s in made
+        ]
+
+    groups = {q.index: drawn(q, GROUP, q.index * 2) for q in questions}
+    right = {index: sum(map(earns, group)) for index, group in groups.items()}
+    best = sorted(questions, key=lambda q: -right[q.index])[:REAL_POOLS]
+    pools = {q.index: drawn(q, POOL, q.index * 2 + 1) for q in best}
+    return [(group, pools.get(index, [])) for index, group in groups.items()]
 
 
 def _texts(groups: Pools, part: int) -> list[Completion]:
     """All completions of the groups (0) or of the pools (1), without their ids."""
-    batch = [
+    return [
         replace(c, completion_ids=None, node=f"n{i % NODES}")
         for both in groups
         for i, c in enumerate(both[part])
     ]
-    return batch
 
 
 def honest_rates(batch: list[Completion]) -> dict[str, Any]:
     """Rejections of a batch in which all is honest."""
     return {v.name: rejected(v.verify(batch)) for v in (ScreensVerifier(), LengthVerifier())}
-
-
-def reward_kept(batch: list[Completion]) -> dict[str, Any]:
-    """Mean factor of honest right answers, by who wrote them: [mean, low, high, answers]."""
-    kept: dict[str, list[float]] = {}
-    for completion, factor in zip(batch, LengthScaling().factors(batch), strict=True):
-        if completion.reference is not None and is_right(completion.text, completion.reference):
-            kept.setdefault(completion.node or "", []).append(factor)
-    rng = np.random.default_rng(0)
-    found = {}
-    for node, factors in kept.items():
-        values = np.array(factors)
-        draws = rng.choice(values, (1000, len(values))).mean(axis=1)
-        low, high = np.quantile(draws, (0.025, 0.975))
-        found[node] = [float(values.mean()), float(low), float(high), len(values)]
-    return found
 
 
 def modern_factors(split: corpora.Split) -> dict[str, Any]:
@@ -138,92 +138,32 @@ def modern_factors(split: corpora.Split) -> dict[str, Any]:
     return found
 
 
-def pairs_under_attack(models: list[Completion], others: list[str]) -> dict[str, Any]:
-    """Groups of two: the second model's completion is padded, the first one's is honest."""
-    result: dict[str, Any] = {}
-    for times in FACTORS:
-        for name, fill in {**PADDING, **HELD_OUT_PADDING}.items():
-            rng = random.Random(f"{name}{times}")
-            batch = list(models)
-            for i in range(1, len(batch), 2):
-                text, question = batch[i].text, str(batch[i].prompt)
-                batch[i] = replace(batch[i], text=padded(text, question, fill, times, rng, others))
-            verdicts = LengthVerifier().verify(batch)
-            result[f"{name} x{times}"] = {
-                "held_out": name in HELD_OUT_PADDING,
-                "rejected": rejected(verdicts[1::2]),
-                "honest_beside": rejected(verdicts[::2]),
-            }
-    return result
-
-
-def false_convictions(groups: list[tuple[list[Completion], list[Completion]]], runs: int) -> Any:
-    """Honest nodes only, lengths redrawn from real ones, 200 groups a run, alpha 0.05."""
-    rng, bad = random.Random(0), 0
-    pools = [[len(c.text) for c in [*g, *p]] for g, p in groups]
-    for _ in range(runs):
-        memory, hit = NodeMemory(alpha=0.05, max_nodes=NODES), False
-        for _ in range(200):
-            lengths = rng.choices(rng.choice(pools), k=2 * NODES)
-            members = [Member(i, n, f"n{i % NODES}", None) for i, n in enumerate(lengths)]
-            memory.observe([members])
-            hit = hit or bool(memory.convicted())
-        bad += hit
-    return rate(bad, runs) | {"alpha": 0.05}
-
-
-def speed(questions: list[str], texts: list[str]) -> dict[str, Any]:
-    """Completions of about 300 tokens (1,150 characters) per second of CPU time, best of five."""
-    batch = [
-        Completion(questions[i // 8], "\n".join(texts[i : i + 9])[: 900 + 500 * (i % 8) // 7],
-                   group=i // 8)
-        for i in range(4000)
-    ]  # fmt: skip
-    makers = {"screens": ScreensVerifier, "length": LengthVerifier}
-    return {name: per_second(make, batch) for name, make in makers.items()}
-
-
-def measure(data: Path, samples: Path | None) -> dict[str, Any]:
+def measure(data: Path, model: Path | None) -> dict[str, Any]:
     """All figures."""
-    from grpo_guard.evals.policies.bundled import load_bundled
-
     rows, gold = of_models(data), of_gsm8k(data, form=str)
     models = [Completion(r.question, r.text, node=r.model, reference=r.answer) for r in rows]
-    theirs = [Completion(r.question, r.gold, node="gold", reference=r.answer) for r in rows[::2]]
     solutions = [Completion(s.question, f"{s.text}\n#### {s.answer}") for s in gold]
-    three = [*models, *theirs]
-    texts = [plain(s.text) for s in gold]
-    others = [s for text in texts[:500] for s in text.split("\n") if s]
-    problems = word_problems.generate("fresh", 60)
-    asked = [(p.prompt, p.question, p.answer) for p in problems]
-    bundled = sampled_groups(*load_bundled(), asked, 96, 8, POOL)
-    result: dict[str, Any] = {
-        "speed": speed([s.question for s in gold], texts),
-        "honest": {
-            "model_solutions": honest_rates(models),
-            "gsm8k_solutions": honest_rates(solutions),
-            "two models and the solution": {"length": rejected(LengthVerifier().verify(three))},
-            "bundled policy, groups of 8": honest_rates(_texts(bundled, 0)),
-            "bundled policy, groups of 80": honest_rates(_texts(bundled, 1)),
-        },
-        "honest reward kept, three writers": reward_kept(three),
+    others = [s for text in (plain(s.text) for s in gold[:500]) for s in text.split("\n") if s]
+    bundled = bundled_groups()
+    honest = {
+        "model_solutions": honest_rates(models),
+        "gsm8k_solutions": honest_rates(solutions),
+        "bundled policy, groups of 8": honest_rates(_texts(bundled, 0)),
+        "bundled policy, groups of 80": honest_rates(_texts(bundled, 1)),
+    }
+    if model:
+        real = real_groups(model, data)
+        honest["SmolLM2, groups of 8"] = honest_rates(_texts(real, 0))
+        honest["SmolLM2, groups of 80"] = honest_rates(_texts(real, 1))
+    return {
+        "honest": honest,
         "mean factor of right modern completions": {
             "tune": modern_factors("tune"),
             "held": modern_factors("held"),
         },
-        "padded beside one honest completion": pairs_under_attack(models, others),
         "bundled, groups of 8": under_attack(bundled, others),
         "longest of 80, bundled": longest_of_pool(bundled),
-        "false convictions": false_convictions(bundled, 400),
     }
-    if samples:
-        real = read_samples(samples)
-        result["honest"]["SmolLM2, groups of 8"] = honest_rates(_texts(real, 0))
-        result["honest"]["SmolLM2, groups of 80"] = honest_rates(_texts(real, 1))
-        # It answers one question in a hundred: every completion earns, right or wrong.
-        result["SmolLM2, groups of 8"] = under_attack([(g, []) for g, _ in real], others, always)
-        result["longest of 80, SmolLM2"] = longest_of_pool(real, always)
-    return result
 
 
 if __name__ == "__main__":
@@ -231,6 +171,6 @@ if __name__ == "__main__":
         "screens-length",
         measure,
         option("--data", type=Path, required=True, metavar="FOLDER"),
-        option("--samples", type=Path, metavar="FILE", help="a real model's, by content_samples"),
+        option("--model", type=Path, metavar="FOLDER", help="a real model: SmolLM2"),
         out=RESULTS / "screens-length.json",
     )

@@ -17,8 +17,9 @@ from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
 from grpo_guard.evals.attacks.registry import adversary, attack_names
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.corpora import DATA, MODERN, Split, modern
-from grpo_guard.evals.studies.solutions import of_models, plain
+from grpo_guard.evals.studies.solutions import of_models
 from grpo_guard.evals.tasks.base import Problem, Task
+from grpo_guard.evals.tasks.gsm8k import plain
 from grpo_guard.evals.tasks.python_maths import PythonMaths
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.jsonl import read_objects

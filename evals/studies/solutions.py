@@ -6,7 +6,6 @@ The folder holds ``train.jsonl`` and ``model_solutions.jsonl``; each line of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from grpo_guard.jsonl import read_objects
 
 MODELS: Final = "model_solutions.jsonl"
 TRAIN: Final = "train.jsonl"
-_NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,6 @@ class Solution:
         model: Who wrote the solution.
         correct: Whether it ends in the right answer.
         gold: The data set's own solution.
-        line: In the file, from 1.
     """
 
     question: str
@@ -40,12 +37,6 @@ class Solution:
     model: str = "gsm8k"
     correct: bool = True
     gold: str = ""
-    line: int = 0
-
-
-def plain(text: str) -> str:
-    """A solution without calculator notes ``<<2+3=5>>``."""
-    return _NOTE.sub("", text)
 
 
 def of_models(folder: Path) -> list[Solution]:
@@ -56,14 +47,14 @@ def of_models(folder: Path) -> list[Solution]:
         InputError: a line is malformed.
     """
     found = []
-    for line, row in read_objects(folder / MODELS):
+    for _, row in read_objects(folder / MODELS):
         gold = row["ground_truth"]
         answer = gold.rpartition("A:")[2].strip()
         whose = row["model"], bool(row["is_correct"])
-        found.append(Solution(row["question"], row["completion"], answer, *whose, gold, line))
+        found.append(Solution(row["question"], row["completion"], answer, *whose, gold))
     return found
 
 
-def of_gsm8k(folder: Path, form: Callable[[str], str] = plain) -> list[Solution]:
+def of_gsm8k(folder: Path, form: Callable[[str], str] = gsm8k.plain) -> list[Solution]:
     """The data set's own solutions, without notes unless ``form`` says otherwise."""
     return [Solution(q.question, form(q.solution), q.answer) for q in gsm8k.load(folder / TRAIN)]

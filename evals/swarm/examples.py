@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.evals.report.excerpt import Span, window
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
 from grpo_guard.verdict import Verdict
 
@@ -23,8 +24,6 @@ _LONGEST_TEXT: Final = 4000
 _LONGEST_PROMPT: Final = 2000
 _LONGEST_MESSAGE: Final = 600
 _MOST_FINDINGS: Final = 8
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,8 @@ def _entry(iteration: int, one: Shown) -> dict[str, Any]:
     completion, verdict = one.submitted.completion, one.verdict
     findings = verdict.findings[:_MOST_FINDINGS]
     spans = [f.char_span for f in findings if f.char_span]
-    start, end = _window(len(completion.text), one.submitted.span or (spans or [(0, 0)])[0])
+    focus = one.submitted.span or (spans or [(0, 0)])[0]
+    start, end = window(len(completion.text), focus, _LONGEST_TEXT)
     return {
         "kind": one.kind,
         "prompt": _prompt(completion.prompt)[:_LONGEST_PROMPT],
@@ -109,14 +109,6 @@ def _prompt(prompt: Any) -> str:
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
-
-
-def _window(length: int, focus: Span) -> Span:
-    """A third of what is kept goes before the mark, so that its context can be read."""
-    if length <= _LONGEST_TEXT:
-        return 0, length
-    start = max(0, min(focus[0] - _LONGEST_TEXT // 3, length - _LONGEST_TEXT))
-    return start, start + _LONGEST_TEXT
 
 
 def _moved(span: Span | None, start: int, end: int) -> list[int] | None:

@@ -38,6 +38,7 @@ STEPS_REQUEST: Final = (
 # Without answer tags the reward looks for the last number near the end only, so that a completion
 # cannot earn it by counting through all of them.
 _TAIL_CHARS: Final = 200
+_NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,14 @@ def messages(question: str, style: Style = "steps") -> tuple[Message, ...]:
     )
 
 
+def plain(text: str) -> str:
+    """A solution without calculator notes ``<<2+3=5>>``."""
+    return _NOTE.sub("", text)
+
+
 def problem(question: Question) -> Problem:
     """Return the question as a training problem whose solution is in the paper's format."""
-    working = re.sub(r"<<[^<>]{0,200}>>", "", question.solution)
+    working = plain(question.solution)
     return Problem(
         question=question.question,
         prompt=word_problems.prompt_of(question.question),

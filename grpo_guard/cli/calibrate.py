@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grpo_guard.cli.calibrate_rules import calibrate_rules
-from grpo_guard.cli.inputs import leaves, numbered
+from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, writing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,34 +44,30 @@ def calibrate(
         calibrate_rules(source, config, out)
         return
 
-    from grpo_guard.config import ConfigError, GuardConfig
-    from grpo_guard.files import require_other
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.files import require_other, write_whole
+    from grpo_guard.jsonl import read_completions, read_objects
     from grpo_guard.logprob.calibrate import CalibrationError
     from grpo_guard.logprob.calibrate import calibrate as measure
     from grpo_guard.logprob.profile import PROFILES
     from grpo_guard.logprob.scorers.base import OutOfMemoryError
 
-    numbers: list[int] = []
     try:
-        require_other(out, source, config)
-        completions = []
-        for number, completion in numbered(source):
-            numbers.append(number)
-            completions.append(completion)
-        verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
-        result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
+        with bad_input():
+            require_other(out, source, config)
+            completions = read_completions(source)
+            verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
+            result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
     except CalibrationError as error:
-        place = source if error.index is None else f"{source}:{numbers[error.index]}"
+        lines = [number for number, _ in read_objects(source)]
+        place = source if error.index is None else f"{source}:{lines[error.index]}"
         typer.echo(f"{place}: {error}", err=True)
-        raise typer.Exit(2) from None
-    except (InputError, ConfigError, FileExistsError) as error:
-        typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     except OutOfMemoryError as error:
         typer.echo(f"{source}: {error}; a larger memory_budget may help", err=True)
         raise typer.Exit(1) from None
-    _write(out, result)
+    with writing(out):
+        write_whole(out, result.model_dump_json(indent=2) + "\n")
     Console().print(table(result))
     for warning in warnings(result):
         typer.echo(f"warning: {warning}", err=True)
@@ -89,15 +85,10 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
     from grpo_guard.logprob.calibrate import require_same
     from grpo_guard.logprob.verifier import LogProbVerifier
-    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 
     chosen: list[LogProbVerifier] = []
     for leaf in leaves(config.tree()):
-        try:
-            kind = load(VERIFIERS, str(leaf["type"]))
-        except UnknownNameError as error:
-            raise ConfigError(f"{where}: verifier.type: {error}") from None
-        if not (isinstance(kind, type) and issubclass(kind, LogProbVerifier)):
+        if not reads_log_probs(leaf):
             continue
         options = {n: value for n, value in unwrapped(leaf).items() if n != "profile"}
         verifier = build_verifier(options, config.alpha)
@@ -176,13 +167,3 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 
 def _progress(done: int, total: int) -> None:
     typer.echo(f"scored {done} / {total}", err=True)
-
-
-def _write(out: Path, result: ProfileFile) -> None:
-    from grpo_guard.files import write_whole
-
-    try:
-        write_whole(out, result.model_dump_json(indent=2) + "\n")
-    except OSError as error:
-        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
-        raise typer.Exit(1) from None

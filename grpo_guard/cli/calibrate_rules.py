@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from grpo_guard.cli.inputs import leaves, numbered
+from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, whole_groups, writing
 
 if TYPE_CHECKING:
     from grpo_guard.calibrated import HonestScores
@@ -25,24 +25,18 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
     from rich.table import Table
 
     from grpo_guard.calibrated import write_calibration
-    from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.config import GuardConfig
     from grpo_guard.files import require_other
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.jsonl import InputError, read_completions
 
-    try:
+    with bad_input():
         require_other(out, source, config)
-        completions = [completion for _, completion in numbered(source)]
+        completions = read_completions(source)
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
         scores = rule_scores(GuardConfig.from_yaml(config), completions)
-    except (InputError, ConfigError, FileExistsError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
-    try:
+    with writing(out):
         write_calibration(out, scores)
-    except OSError as error:
-        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
-        raise typer.Exit(1) from None
     shown = Table(title=f"{len(completions):,} honest completions")
     for heading in ("verifier", "rejected", "abstained", "smallest p-value"):
         shown.add_column(heading)
@@ -64,9 +58,10 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     from grpo_guard.supervise import supervised
 
     found: dict[str, HonestScores] = {}
-    batches = list(_whole_groups(completions))
+    places = whole_groups(completions, MOST_AT_ONCE)
+    batches = [[completions[i] for i in batch] for batch in places]
     for leaf in leaves(config.tree()):
-        if _reads_log_probs(leaf):
+        if reads_log_probs(leaf):
             continue
         options = {name: value for name, value in leaf.items() if name != "calibration"}
         verifier = build_verifier(options, config.alpha)
@@ -83,32 +78,3 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     if not found:
         raise ConfigError("verifier: expected one that reads no log-probs, got none")
     return found
-
-
-def _reads_log_probs(leaf: dict[str, Any]) -> bool:
-    from grpo_guard.config import ConfigError
-    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
-
-    try:
-        kind = load(VERIFIERS, str(leaf["type"]))
-    except UnknownNameError as error:
-        raise ConfigError(f"verifier.type: {error}") from None
-    from grpo_guard.logprob.verifier import LogProbVerifier
-
-    return isinstance(kind, type) and issubclass(kind, LogProbVerifier)
-
-
-def _whole_groups(completions: Sequence[Completion]) -> list[list[Completion]]:
-    """The completions in batches that keep those of one prompt and round together."""
-    from grpo_guard.completion import prompt_key
-
-    groups: dict[tuple[str, int | None], list[Completion]] = {}
-    for completion in completions:
-        key = (prompt_key(completion.prompt), completion.round)
-        groups.setdefault(key, []).append(completion)
-    batches: list[list[Completion]] = [[]]
-    for group in groups.values():
-        if len(batches[-1]) + len(group) > MOST_AT_ONCE and batches[-1]:
-            batches.append([])
-        batches[-1].extend(group)
-    return batches

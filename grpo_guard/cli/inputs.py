@@ -1,21 +1,41 @@
-"""What several commands read: the completions of a file, the verifiers of a guard."""
+"""What several commands do with their files: verifiers, whole groups, and how they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from grpo_guard.completion import Completion
 
 
-def numbered(source: Path) -> Iterator[tuple[int, Any]]:
-    from grpo_guard.completion import Completion, CompletionError
-    from grpo_guard.jsonl import InputError, read_objects
+@contextmanager
+def bad_input(*kinds: type[Exception]) -> Iterator[None]:
+    """End the command with 2 and the message where one of these is raised, or an `InputError`, a
+    `ConfigError` or a `FileExistsError`."""
+    from grpo_guard.config import ConfigError
+    from grpo_guard.jsonl import InputError
 
-    for number, data in read_objects(source):
-        try:
-            yield number, Completion.from_dict(data)
-        except CompletionError as error:
-            raise InputError(f"{source}:{number}: {error.field}: {error.problem}") from None
+    refused: tuple[type[Exception], ...] = (InputError, ConfigError, FileExistsError, *kinds)
+    try:
+        yield
+    except refused as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """End the command with 1 where a result cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
+        raise typer.Exit(1) from None
 
 
 def leaves(node: Any) -> Iterator[dict[str, Any]]:
@@ -28,3 +48,42 @@ def leaves(node: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(node, list):
         for inner in node:
             yield from leaves(inner)
+
+
+def reads_log_probs(leaf: dict[str, Any]) -> bool:
+    """Whether the verifier of a leaf scores tokens under the shared policy.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from grpo_guard.config import ConfigError
+    from grpo_guard.logprob.verifier import LogProbVerifier
+    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
+
+    try:
+        kind = load(VERIFIERS, str(leaf["type"]))
+    except UnknownNameError as error:
+        raise ConfigError(f"verifier.type: {error}") from None
+    return isinstance(kind, type) and issubclass(kind, LogProbVerifier)
+
+
+def whole_groups(completions: Sequence[Completion], most: int) -> list[list[int]]:
+    """Places of completions, batch by batch, with those of one prompt and round together.
+
+    What compares the completions of a group must see all of it, wherever in the file they stand.
+
+    Args:
+        completions: In the order of the file.
+        most: In one batch, unless a single group has more.
+    """
+    from grpo_guard.completion import prompt_key
+
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for i, completion in enumerate(completions):
+        groups.setdefault((prompt_key(completion.prompt), completion.round), []).append(i)
+    batches: list[list[int]] = []
+    for group in groups.values():
+        if not batches or len(batches[-1]) + len(group) > most:
+            batches.append([])
+        batches[-1] += group
+    return batches

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import leaves, numbered
+from grpo_guard.cli.inputs import bad_input, leaves
 
 app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
 
@@ -26,12 +26,12 @@ def calibrate(
 ) -> None:
     """The threshold on p_yes at which so much honest work is rejected. Exit 2 on bad input."""
     from grpo_guard.config import ConfigError, GuardConfig, build_verifier, unwrapped
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.jsonl import read_completions
     from grpo_guard.judge.errors import JudgeSetupError
     from grpo_guard.judge.verifier import JudgeVerifier
 
-    try:
-        completions = [completion for _, completion in numbered(source)]
+    with bad_input(JudgeSetupError, ValueError):
+        completions = read_completions(source)
         guard = GuardConfig.from_yaml(config)
         judges = [leaf for leaf in leaves(guard.tree()) if leaf["type"] == "judge"]
         if len(judges) != 1:
@@ -41,9 +41,6 @@ def calibrate(
         judge.check()
         found = [p for p in judge.p_yes(completions) if p is not None]
         threshold = threshold_for(found, alpha)
-    except (InputError, ConfigError, JudgeSetupError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     rejected = sum(p < threshold for p in found)
     typer.echo(
         f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grpo_guard.cli.inputs import bad_input
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -33,11 +35,8 @@ def show(
     from grpo_guard.nodes.show import read
     from grpo_guard.nodes.store import in_folder
 
-    try:
+    with bad_input(LedgerError, ValueError):
         shown = read(in_folder(path), node, book=book)
-    except (LedgerError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(shown.to_dict(), indent=2))
         return
@@ -62,11 +61,8 @@ def release(
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import in_folder
 
-    try:
+    with bad_input(LedgerError, ValueError):
         clear(in_folder(path), node, book=book)
-    except (LedgerError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     typer.echo(f"released {node!a}; running guards follow at their next batch")
 
 

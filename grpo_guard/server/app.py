@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import logging
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Sized
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +23,6 @@ from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.late import awaited_by, until_late, while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.replies import reply
 from grpo_guard.server.rewards import Rewards
 from grpo_guard.server.turns import Turns
 from grpo_guard.server.verdicts import abstentions, as_json, judge
@@ -184,3 +185,21 @@ async def _discard(request: Request, limits: Limits) -> None:
                 left -= len(chunk)
                 if left < 0:
                     return
+
+
+def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON reply: in ASCII, so that lone surrogates pass, and null for what is no number."""
+    try:
+        text = json.dumps(content, allow_nan=False)
+    except ValueError:
+        # NaN is no JSON. One in a verifier's figures would spoil the reply for all completions.
+        text = json.dumps(_finite(content), allow_nan=False)
+    return Response(text, status, headers, media_type="application/json")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

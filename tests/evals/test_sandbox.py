@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -139,8 +140,8 @@ def test_memory_up_to_the_limit_may_be_used() -> None:
 
 
 def test_results_come_in_order_from_several_servers() -> None:
-    with Sandbox(workers=3) as sandbox:
-        runs = sandbox.run_all(f"print({number})" for number in range(40))
+    with Sandbox(workers=3) as sandbox, ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(sandbox.run, (f"print({number})" for number in range(40))))
         assert [run.stdout for run in runs] == [f"{number}\n" for number in range(40)]
 
 

@@ -83,4 +83,4 @@ def test_solutions_come_without_notes_unless_asked_for(tmp_path):
     (gold,), (mine,) = of_gsm8k(tmp_path), of_models(tmp_path)
     assert (gold.text, gold.answer) == ("2 + 3 = 5 eggs", "1005")
     assert of_gsm8k(tmp_path, form=str)[0].text == "2 + 3 = <<2+3=5>>5 eggs"
-    assert (mine.model, mine.answer, mine.correct, mine.line) == ("small", "1,005", False, 1)
+    assert (mine.model, mine.answer, mine.correct) == ("small", "1,005", False)

@@ -3,9 +3,8 @@
 ``python -m grpo_guard.evals.studies.judge.measure [-o FILE]``
 
 All seeds are fresh, and phrases come from the part of the generator that training never draws from.
-``accepted`` is the judge alone, without the screens that run before it by default;
-``accepted_behind_screens`` is the verifier as it ships. GSM8K is read where ``GRPO_GUARD_GSM8K``
-names its folder.
+``accepted`` is by the judge alone, without the screens that run before it by default. GSM8K is read
+where ``GRPO_GUARD_GSM8K`` names its folder.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.studies.harness import option, rate, study, verify
 from grpo_guard.evals.studies.judge.samples import draw
 from grpo_guard.evals.studies.judge.sets import attacked, made, of_policy
@@ -45,13 +43,10 @@ def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def rates(judge: JudgeVerifier, cases: Sequence[Completion]) -> dict[str, Any]:
-    """The accepted of one set, by the judge alone and behind the screens."""
-    verdicts, screened = verify(judge, cases, CHUNK), ScreensVerifier().verify(cases)
-    accepted = [verdict.accepted for verdict in verdicts]
-    behind = [a and not s.rejected for a, s in zip(accepted, screened, strict=True)]
+    """The accepted of one set."""
+    verdicts = verify(judge, cases, CHUNK)
     return {
-        "accepted": rate(sum(accepted), len(cases)),
-        "accepted_behind_screens": rate(sum(behind), len(cases)),
+        "accepted": rate(sum(verdict.accepted for verdict in verdicts), len(cases)),
         "abstained": sum(verdict.abstained for verdict in verdicts),
     }
 

@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from grpo_guard.evals.stats import auroc
 from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.null import decay_rate, length_free
 from grpo_guard.logprob.reference.profile import Settings
@@ -49,22 +48,3 @@ def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -
         return length_free(cusum(scores).value, len(stats), rate)
 
     return statistic
-
-
-def auroc_interval(
-    honest: Sequence[float], poisoned: Sequence[float], *, seed: int = 0, resamples: int = 1000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of `auroc`, 95 %."""
-    from scipy.stats import bootstrap
-
-    # One resample at a time draws what these figures were first made of.
-    low, high = bootstrap(
-        (honest, poisoned),
-        auroc,
-        n_resamples=resamples,
-        batch=1,
-        vectorized=False,
-        method="percentile",
-        rng=seed,
-    ).confidence_interval
-    return float(low), float(high)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Collection, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.redaction import hidden, secrets_in
+from grpo_guard.registry import UnknownNameError, choose
 
 BACKENDS = {
     "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",
@@ -39,23 +39,20 @@ def _built(options: Mapping[str, Any]) -> Backend:
         )
     arguments = dict(options)
     kind = arguments.pop("type")
-    if kind not in BACKENDS:
-        nearest = difflib.get_close_matches(str(kind), BACKENDS, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"backend.type: expected one of {', '.join(BACKENDS)}, got {kind!r}{hint}")
-    module, _, name = BACKENDS[kind].partition(":")
-    backend_class = getattr(import_module(module), name)
+    backend_class = resolve_name(BACKENDS[_known("backend.type", BACKENDS, kind)])
     known = list(inspect.signature(backend_class).parameters)
     for option in arguments:
-        if option not in known:
-            nearest = difflib.get_close_matches(str(option), known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(
-                f"backend ({kind}): expected one of {', '.join(known)}, got {option!r}{hint}"
-            )
+        _known(f"backend ({kind})", known, option)
     try:
         backend = backend_class(**arguments)
     except TypeError as error:
         raise ValueError(f"backend ({kind}): {error}") from None
     assert isinstance(backend, Backend)
     return backend
+
+
+def _known(where: str, names: Collection[str], given: object) -> str:
+    try:
+        return choose(names, str(given))
+    except UnknownNameError as error:
+        raise ValueError(f"{where}: {error}") from None

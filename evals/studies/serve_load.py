@@ -1,15 +1,14 @@
 """What hostile clients cost the HTTP server: honest answers, memory and ``/health`` beside them.
 
-    python -m grpo_guard.evals.bench.serve_load [--only NAME]
+    python -m grpo_guard.evals.studies.serve_load [--only NAME]
 
-Each case starts a server of its own on 127.0.0.1, with a guard that needs no model, attacks it for
-at most ``SECONDS``, and prints one line: how long honest requests and ``/health`` took meanwhile,
-and the resident memory beyond that of the idle server.
+Each case starts a server of its own on 127.0.0.1, with a guard that needs no model, and attacks it
+for at most ``SECONDS``. Its figures: how long honest requests and ``/health`` took meanwhile, how
+many were answered, and the resident memory beyond that of the idle server.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -24,6 +23,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from grpo_guard.evals.studies.harness import option, rate, say, study
 
 GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
 SECONDS = 130.0
@@ -198,7 +200,7 @@ def resident(pid: int) -> float:
     return int(found[1]) / 1000 if found else 0.0
 
 
-def measure(attack: Attack, options: list[str]) -> dict[str, float | str]:
+def under(attack: Attack, options: list[str]) -> dict[str, Any]:
     """Times and memory of a server under one attack."""
     with serving(*options) as (port, pid):
         for _ in range(3):
@@ -237,32 +239,29 @@ def measure(attack: Attack, options: list[str]) -> dict[str, float | str]:
         for thread in others:
             thread.join(5)
         return {
-            "honest_median": statistics.median(seconds for _, seconds in honest or [(0, SECONDS)]),
-            "honest_most": max((s for _, s in honest), default=SECONDS),
-            "answered": f"{sum(status == 200 for status, _ in honest)}/{HONEST}"
-            + "".join(f", {status}" for status, _ in honest if status != 200),
-            "health_most": max(health, default=SECONDS),
-            "idle_mb": idle,
-            "more_mb": most - idle,
+            "honest seconds, median": statistics.median(s for _, s in honest or [(0, SECONDS)]),
+            "honest seconds, most": max((s for _, s in honest), default=SECONDS),
+            "honest answered": rate(sum(status == 200 for status, _ in honest), HONEST),
+            "other answers": [status for status, _ in honest if status != 200],
+            "health seconds, most": max(health, default=SECONDS),
+            "idle MB": idle,
+            "MB beyond it": most - idle,
         }
 
 
-def main() -> None:
-    """Command line: one line per case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", default="", help="cases whose name holds this text")
-    only = parser.parse_args().only
-    for name, (attack, options) in CASES.items():
-        if only not in name:
-            continue
-        row = measure(attack, options)
-        print(
-            f"{name:45} honest {row['honest_median']:6.2f} s, most {row['honest_most']:6.2f} s, "
-            f"answered {row['answered']}; health at most {row['health_most']:6.2f} s; "
-            f"{row['more_mb']:5.0f} MB beyond {row['idle_mb']:.0f}",
-            flush=True,
-        )
+def measure(only: str) -> dict[str, Any]:
+    """Figures of the cases whose name holds a text."""
+    chosen = {name: case for name, case in CASES.items() if only in name}
+    found = {}
+    for number, (name, (attack, options)) in enumerate(chosen.items(), 1):
+        found[name] = under(attack, options)
+        say(name, number, len(chosen))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "serve-load",
+        measure,
+        option("--only", default="", help="cases whose name holds this text"),
+    )

@@ -1,10 +1,10 @@
-"""Train the policy that ships with the package.
+"""Train a policy that ships with the package.
 
-``python -m grpo_guard.evals.studies.policies.train_word_problems [--corpus wordy]``
+``python -m grpo_guard.evals.studies.policies.train [--corpus plain|wordy|programs]``
 
 A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
-(:mod:`grpo_guard.evals.policies.corpus` or `wordy_corpus`); seeded, some minutes on two CPU cores,
-no downloads.
+(`corpus`, `wordy_corpus` or `program_corpus` of :mod:`grpo_guard.evals.policies`); seeded, some
+minutes on two CPU cores, no downloads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +23,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grpo_guard.evals.policies import wordy_corpus
+from grpo_guard.evals.policies import program_corpus, wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
 from grpo_guard.evals.policies.corpus import sample
 from grpo_guard.evals.studies.policies.recipe import EOS, PAD, Steps, fast, save
+from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN
 
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
 # Digits stand alone, with or without a space before them, so that a number's value can be read off
@@ -157,28 +158,32 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 CORPORA: Final = {
-    "plain": (sample, BUNDLED["word_problems"]),
-    "wordy": (wordy_corpus.sample, BUNDLED["word_problems_wordy"]),
+    "plain": TrainConfig(),
+    "wordy": TrainConfig(out=BUNDLED["word_problems_wordy"], sample=wordy_corpus.sample),
+    # The loss hardly falls after 900 steps: this corpus is diverse on purpose.
+    "programs": TrainConfig(
+        out=BUNDLED["python_maths"],
+        sample=program_corpus.sample,
+        tags=(CODE_OPEN, CODE_CLOSE),
+        steps=900,
+    ),
 }
-"""What each corpus draws pairs with, and where its policy belongs."""
+"""How the policy of each corpus was trained."""
 
 
 def main() -> None:
-    """Command line: every field of :class:`TrainConfig` that one may want to change."""
+    """Command line: a corpus, and what one may want to change of its :class:`TrainConfig`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", choices=tuple(CORPORA), default="plain")
     parser.add_argument("--out", type=Path, help="default: the folder of that bundled policy")
-    parser.add_argument("--steps", type=int, default=TrainConfig.steps)
-    parser.add_argument("--seed", type=int, default=TrainConfig.seed)
-    parser.add_argument("--hidden", type=int, default=TrainConfig.hidden)
-    parser.add_argument("--layers", type=int, default=TrainConfig.layers)
-    parser.add_argument("--lr", type=float, default=TrainConfig.lr)
+    for name in ("steps", "seed", "hidden", "layers"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--lr", type=float)
     parser.add_argument("--threads", type=int, default=1)
     args = vars(parser.parse_args())
     torch.set_num_threads(args.pop("threads"))
-    args["sample"], folder = CORPORA[args.pop("corpus")]
-    args["out"] = args["out"] or folder
-    print(train(TrainConfig(**args)))
+    config = CORPORA[args.pop("corpus")]
+    print(train(replace(config, **{k: v for k, v in args.items() if v is not None})))
 
 
 if __name__ == "__main__":
