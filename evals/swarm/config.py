@@ -35,7 +35,7 @@ class SwarmConfig:
             rewarded format in 3 of 12 completions a group. Without clipping that has no floor; one
             run of 80 rounds learned like the others up to round 27 and fell to reward 0 by 33.
             "no_gain" leaves out only what would have gained: see `Policy`.
-        temperature, top_k, max_new_tokens: The declared sampler (the paper: top-k 50); top_k 0: off.
+        temperature, top_k, max_new_tokens: The declared sampler (paper: top-k 50); top_k 0: off.
         lr, betas: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need about 1e-3 to
             move within 80 updates. beta2 = 0.99 averages over the run; 0.95 forgets the scale in a
             few quiet rounds, and the next loud one then moves the policy too far.
