@@ -217,4 +217,18 @@ TEXT = DriftProfile(
 )
 """Text without token ids: retokenising changes 1-3 % of the tokens, so no token decides alone."""
 
-PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT)}
+BITWISE = DriftProfile(
+    "bitwise",
+    rates=((0.0, 1e-9),),
+    ulps=0.0,
+    mass_margin=0.0,
+    least_tail=1e-12,
+    floor_tail=1e-12,
+    tau=0.0,
+    # The second counts positions where the policy is sure as well.
+    replay=((0.0, 1e-9), (1e-9, 1e-10)),
+)
+"""Both sides compute the same bits, whatever is batched with what: one token outside the support or
+other than the drawn one rejects. `same_bits` says whether two engines at hand deserve it."""
+
+PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT, BITWISE)}

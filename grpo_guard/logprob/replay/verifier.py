@@ -115,7 +115,9 @@ class SeedReplayVerifier(LogProbVerifier):
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
         self.prompts = prompts
-        self.replay = Replay(family)
+        # Where bits agree no edge is soft: what lies near it was never chosen for free.
+        exact = self.profile.tau == 0
+        self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
         self._kept = Kept(store, "slots", self.slots.state_dict, self.slots.load_state_dict)
 
     def begin_round(

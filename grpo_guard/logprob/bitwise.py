@@ -1,0 +1,67 @@
+"""Do two engines compute the same bits? The self-test for ``profile="bitwise"``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.scorers.base import Scorer
+from grpo_guard.sampling import SamplingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BitwiseReport:
+    """How two sides agree.
+
+    Args:
+        tokens: That were compared, of all comparisons.
+        differing: With another log-prob, raw logit or support.
+        largest: Difference of log-probs, in nats.
+        where: "batching" (one engine by itself), "engines", or None where all bits agree.
+    """
+
+    tokens: int
+    differing: int
+    largest: float
+    where: str | None
+
+    @property
+    def deserved(self) -> bool:
+        """Whether honest work would pass under ``profile="bitwise"``, as far as was seen."""
+        return self.tokens > 0 and self.differing == 0
+
+
+def same_bits(
+    first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
+) -> BitwiseReport:
+    """Score sequences together and one by one on either side, and compare every bit.
+
+    Give it a few hundred completions of the lengths that you train on: kernels change with shapes.
+
+    Args:
+        first: One side, such as the verifier's own.
+        second: The other, such as a client of the engine that samples; the same object compares an
+            engine with itself in other batches.
+        sequences: What is scored, at least one.
+        sampling: The declared sampler.
+
+    Raises:
+        ValueError: no sequences; or as `Scorer.score`.
+    """
+    if not sequences:
+        raise ValueError("sequences: expected at least one, got none")
+    ours = first.score(sequences, sampling)
+    sides = [("batching", s) for one in sequences for s in first.score([one], sampling)]
+    sides += [("engines", s) for s in second.score(sequences, sampling)]
+    tokens, differing, largest, where = 0, 0, 0.0, None
+    for (place, theirs), mine in zip(sides, [*ours, *ours], strict=True):
+        gap = np.abs(mine.logprob - theirs.logprob)
+        gap[mine.logprob == theirs.logprob] = 0.0  # -inf on both sides
+        other = (gap > 0) | (mine.logit != theirs.logit) | (mine.edge_gap != theirs.edge_gap)
+        tokens, differing = tokens + len(other), differing + int(other.sum())
+        largest = max(largest, float(gap.max()))
+        where = where or (place if other.any() else None)
+    return BitwiseReport(tokens, differing, largest, where)
