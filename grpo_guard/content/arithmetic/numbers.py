@@ -38,6 +38,8 @@ def divide(top: Rational, bottom: Rational) -> Rational:
     """
     if bottom == 0:
         raise UndefinedError("division by zero")
+    if isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0:
+        return top // bottom
     value = Fraction(top) / bottom
     return checked(value.numerator if value.denominator == 1 else value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from grpo_guard.content.arithmetic.notation import CLOSE, OPEN, Token
+from grpo_guard.content.arithmetic.notation import CLOSE, OPEN, OUTSIDE, Token
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
 from grpo_guard.content.arithmetic.parse import MAX_DEPTH, Parse
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread
@@ -14,16 +14,19 @@ _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 class Reader:
-    """Reads sides from the tokens of one segment."""
+    """Reads sides from the tokens of one segment.
+
+    Attributes:
+        tokens, count: All of them.
+        kinds: One character for each token, and `OUTSIDE` a few places around them.
+    """
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.count = len(tokens)
-        self.closing, self.enclosing = _matched(tokens)
-
-    def kind(self, at: int) -> str:
-        """Kind of a token, "" outside."""
-        return self.tokens[at].kind if 0 <= at < self.count else ""
+        # Indices from -6 to count + 5 have one, so that nobody has to ask whether a token is there.
+        self.kinds = "".join([token.kind for token in tokens]) + OUTSIDE * 6
+        self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
     def side(self, at: int, end: int | None = None) -> Side:
         """The longest side that begins at token ``at``.
@@ -56,7 +59,7 @@ class Reader:
     def _parse(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational], blind: bool = False
     ) -> Parse:
-        return Parse(self.tokens, self.closing, side, reading, shift, blind)
+        return Parse(self.tokens, self.kinds, self.closing, side, reading, shift, blind)
 
 
 def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:
