@@ -125,16 +125,16 @@ class _Chains:
                 at += 1
 
     def _next_clause(self, at: int) -> tuple[int, int]:
-        """Where the clause of the next relation begins, and the relation: prose is not parsed."""
+        """Where the left side of the next relation can begin, and the relation.
+
+        Prose is not parsed, and no side goes over the end of a clause.
+        """
         ahead = self.kinds.find(RELATION, at)
         if ahead < 0:
             return self.reader.count, self.reader.count
         if not self._may_end(ahead - 1):
             return ahead, ahead
-        begin = self.kinds.rfind(BREAK, at, ahead)
-        while begin >= 0 and self.tokens[begin].text not in ".;\n":
-            begin = self.kinds.rfind(BREAK, at, begin)
-        return max(begin, at), ahead
+        return max(self.kinds.rfind(BREAK, at, ahead), at), ahead
 
     def _may_end(self, at: int) -> bool:
         """Whether a side can end with this token, so that looking for its beginning pays."""
@@ -164,7 +164,9 @@ class _Chains:
         begin, approximate = self._skip_fillers(at + 1)
         # "= a + 3": an article is not what "a" is there.
         named = begin > at + 1 and self.kinds[begin] == SIGN
-        right = self._side(begin) if begin < self.reader.count and not named else None
+        # With nothing to its left, it only matters as the left side of the next relation.
+        idle = left is None and self._next_clause(begin)[0] > begin
+        right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
         if right is None and left is not None and left.operators:
             right = self._padded(begin)
         if right is None:

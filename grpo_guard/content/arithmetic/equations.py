@@ -59,6 +59,10 @@ _MODULAR: Final = re.compile(
     r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
     r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|\\mathbb ?\{?Z\}?_|ℤ_"
 )
+# One of these is in whatever that matches, and looking for them is several times faster.
+_MODULAR_STEMS: Final = (
+    "mod", "equiv", "≡", "congruent", "xor", "base", "binary", "hex", "octal", "mathbb", "ℤ_",
+)  # fmt: skip
 _MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 _NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
 _IN_NUMBERS: Final = frozenset("0123456789.,/")
@@ -85,7 +89,8 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     places = [(*note.span(1), folded) for note in notes]
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
-    modular = _MODULAR.search(outer) is not None
+    small = outer.lower()
+    modular = any(stem in small for stem in _MODULAR_STEMS) and bool(_MODULAR.search(outer))
     checker.moduli = {int(m[1]) for m in _MODULUS.finditer(outer)} if modular else set()
     for start, end, source in places:
         other = modular and _MODULAR.search(source, start, end) is not None
