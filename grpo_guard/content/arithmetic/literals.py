@@ -11,7 +11,6 @@ from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
-    MAX_DIGITS,
     NUMBER,
     OPEN,
     SIGN,
@@ -37,8 +36,6 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
     Raises:
         Unread: it is a version, a time, or too long.
     """
-    if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
-        return int(text), 0, False
     decimal, grouped = _DECIMAL_COMMA.fullmatch(text), _GROUPING_DOT.fullmatch(text)
     if grouped and comma:
         return int(text.replace(".", "")), 0, True

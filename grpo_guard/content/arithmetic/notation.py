@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import partial
 from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.characters import ARROW, vulgar
@@ -31,6 +32,8 @@ class Token(NamedTuple):
     end: int
 
 
+# What a class does in Python to make one takes longer than to find it.
+_token: Final = partial(tuple.__new__, Token)
 NUMBER: Final = "n"
 WORDS: Final = "w"  # one or several words without meaning for the calculation: units, prose
 SIGN: Final = "o"  # + - * / ^
@@ -74,7 +77,7 @@ _TOKEN: Final = re.compile(
     rf"""
     # Blanks are taken along, or each of them would be a failed match of its own.
     (?:[ ]++(?!\n))?+(?:
-    (?P<f>(?:[A-Z]?[a-z]{{2,}}+[ ])++)
+    (?P<f>(?:(?!Rs\.|[xX](?![a-z]))[A-Z]?[a-z]++(?:'s)?+(?:[ ]|(?=[.,;:!?)\n])))++)
   | (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   # Plain symbols that are no part of anything else, before the rarer alternatives fail on them.
@@ -167,11 +170,9 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         piece, stopped = match[group], match.end()
         place = stopped - len(piece)
         if group == "f" or group == "w":
-            words = [piece]
-            if group == "f":
-                words = piece[:-1].lower().split(" ")
-                plain = place >= skip and _OF_KEYS.isdisjoint(words)
-                words = [piece[:-1]] if plain else words
+            words = piece.strip(" ").split(" ")
+            if place >= skip and _OF_KEYS.isdisjoint(piece.lower().split(" ")):
+                words = [piece.strip(" ")]
             for word in words:
                 at, place = place, place + len(word) + 1
                 if at < skip:
@@ -181,7 +182,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
                     stop = at + len(word)
                     continue
                 if begin >= 0:
-                    tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+                    tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
                 begin, stop = at, at + len(word)
                 if key is not None:
                     begin, skip = -1, key.end
@@ -190,13 +191,10 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if place < skip:
             continue
         if begin >= 0:
-            tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+            tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
             begin = -1
         if group == "n":
-            tokens.append(Token(NUMBER, piece, place, stopped))
-            continue
-        if group == "h":
-            tokens.append(Token(WORDS, piece, place, stopped))
+            tokens.append(_token((NUMBER, piece, place, stopped)))
             continue
         if piece in _DROPPED:
             continue
@@ -204,11 +202,11 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if read is None:
             read = _read(group, piece, text, place)
         if read is not None:
-            tokens.append(Token(read[0], read[1], place, stopped))
+            tokens.append(_token((*read, place, stopped)))
             if read[1] == "^" and piece in _SUPERSCRIPTS:
-                tokens.append(Token(NUMBER, _SUPERSCRIPTS[piece], place, stopped))
+                tokens.append(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
     if begin >= 0:
-        tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+        tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens
 
 
@@ -234,6 +232,8 @@ def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, st
         return (VULGAR, piece) if vulgar(piece) is not None else (UNKNOWN, piece)
     if group == "x":
         return SIGN, "*"
+    if group == "h":
+        return WORDS, piece
     if group == "c":
         return _command(piece[1:])
     if group == "q":

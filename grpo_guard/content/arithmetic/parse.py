@@ -12,6 +12,7 @@ from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
     LETTER_X,
+    MAX_DIGITS,
     NUMBER,
     OF,
     OPEN,
@@ -32,6 +33,7 @@ from grpo_guard.content.arithmetic.suffixes import Suffixes
 
 MAX_DEPTH: Final = 24
 _BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUESTION})
+_PARTS: Final = frozenset({VULGAR, FRACTION, NUMBER, WORDS})
 STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 """Kinds of tokens that an operand begins with."""
 _CLEAR: Final = frozenset("+-*j")  # operators that leave nothing open, where they stand alone
@@ -194,7 +196,10 @@ class Parse(Suffixes):
             raise Unread
         side, this = self.side, len(read.values)
         side.degree, part = 0, False
-        if self.kinds[at] == NUMBER and self._ends_behind(at, end):
+        behind = self.kinds[at + 1] if at + 1 < end else OUTSIDE
+        # Neither a unit nor anything else belongs to most numbers.
+        bare = behind in _ENDS or (behind == SIGN and self.kinds[at + 2] == NUMBER)
+        if bare and self.kinds[at] == NUMBER:
             value, after = self._literal(at)[0], at + 1
             if self.shift:
                 value += self.shift.get(at, 0)
@@ -209,11 +214,6 @@ class Parse(Suffixes):
         if part and self.kinds[after] == OF:
             read.percent.add(this)
         return after
-
-    def _ends_behind(self, at: int, end: int) -> bool:
-        """Whether a number has neither unit nor anything else that belongs to it."""
-        after = self.kinds[at + 1] if at + 1 < end else OUTSIDE
-        return after in _ENDS or (after == SIGN and self.kinds[at + 2] == NUMBER)
 
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
         """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""
@@ -242,12 +242,15 @@ class Parse(Suffixes):
             value = value * 1000 + int(self.tokens[at].text)
             at += 1
         value += self.shift.get(begin, 0)
-        if at < end and decimals == 0:
+        if at < end and decimals == 0 and self.kinds[at] in _PARTS:
             return self._mixed(value, at, end)
         return value, at
 
     def _literal(self, at: int) -> tuple[Rational, int]:
-        value, decimals, ambiguous = literal(self.tokens[at].text, "comma" in self.reading)
+        text = self.tokens[at].text
+        if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
+            return int(text), 0
+        value, decimals, ambiguous = literal(text, "comma" in self.reading)
         if ambiguous:
             self.side.open.add("comma")
         if decimals:

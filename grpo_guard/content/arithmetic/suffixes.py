@@ -70,38 +70,43 @@ class Suffixes:
         """Percent signs, factorials and units behind an operand."""
         counted, this = False, len(read.values)
         while at < end:
-            token = self.tokens[at]
+            kind, token = self.kinds[at], self.tokens[at]
             touches = token.start == self.tokens[at - 1].end
-            if token.kind == PERCENT:
+            after = at
+            if kind == WORDS and not counted:
+                value, after = self._unit(read, value, at, touches)
+                counted = True
+            elif kind == PERCENT:
                 if self.kinds[at + 1] in (NUMBER, OPEN) or this in read.percent:
                     raise Unread  # a modulus
                 read.percent.add(this)
                 self.side.open.add("percent")
                 value = value if "plain" in self.reading else Fraction(value, 100)
-                at += 1
-            elif token[:2] == (UNKNOWN, "!") and touches and self.kinds[at + 1] != UNKNOWN:
-                value = self._factorial(value)
-                at += 1
-            elif token.kind == WORDS and not counted:
-                value, after = self._unit(read, value, at, touches)
-                if after == at:
-                    break
-                at, counted = after, True
-            elif touches and not counted and self._is_letter_x(at, end):
+                after = at + 1
+            elif kind == UNKNOWN and token.text == "!" and touches:
+                if self.kinds[at + 1] != UNKNOWN:
+                    value, after = self._factorial(value), at + 1
+            elif kind == OPEN and self._is_remark(at, end):
+                after = at + 3
+            elif kind == SIGN and touches and not counted and self._is_letter_x(at, end):
                 read.degrees[this] = read.degrees.get(this, 0) + 1
                 self.side.letters.add("x")
-                at, counted = at + 1, True
-            elif token[:2] == (SIGN, "/") and self.kinds[at + 1] == WORDS:
-                at = self._per(at)
-            elif token[:2] == (SIGN, "^") and (after := self._degrees(at + 1)):
-                at = after
-            elif token.kind == OPEN and self._is_remark(at, end):
-                at += 3
-            elif token[:2] == (SIGN, "*") and self._closes_emphasis(at):
-                at += 1
-            else:
+                after, counted = at + 1, True
+            elif kind == SIGN:
+                after = self._behind_sign(at)
+            if after == at:
                 break
+            at = after
         return value, at
+
+    def _behind_sign(self, at: int) -> int:
+        """Past "/hour", "^2" of a measure and an asterisk that is none; else ``at``."""
+        sign = self.tokens[at].text
+        if sign == "/" and self.kinds[at + 1] == WORDS:
+            return self._per(at)
+        if sign == "^":
+            return self._degrees(at + 1) or at
+        return at + (sign == "*" and self._closes_emphasis(at))
 
     def _is_letter_x(self, at: int, end: int) -> bool:
         """``3x + 4x``: an x with nothing behind it that it could multiply."""

@@ -84,19 +84,19 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
      "buck": 100},
     {"dozen": 12, "pair": 2, "couple": 2, "one": 1, "piece": 1, "egg": 1},
 )  # fmt: skip
-_MEASURES: Final = frozenset(unit for sizes in _DIMENSIONS for unit in sizes)
-_LETTERS: Final = re.compile(r"[A-Za-z]++")
+_MEASURES: Final = {
+    unit + plural: [(d, sizes[unit]) for d, sizes in enumerate(_DIMENSIONS) if unit in sizes]
+    for plural in ("es", "s", "")  # what is a word of its own is no plural
+    for units in _DIMENSIONS
+    for unit in units
+}
+_LETTERS: Final = re.compile(r"[a-z]++")
 
 
 def sizes_of(unit: str) -> list[tuple[int, Rational]]:
     """Dimension and size of every measure that these words name."""
-    found = []
-    for word in _LETTERS.findall(unit[:80].lower()):
-        for name in (word, word.removesuffix("s"), word.removesuffix("es")):
-            if name in _MEASURES:
-                found += [(d, sizes[name]) for d, sizes in enumerate(_DIMENSIONS) if name in sizes]
-                break
-    return found
+    words = _LETTERS.findall(unit[:80].lower())
+    return [size for word in words if word in _MEASURES for size in _MEASURES[word]]
 
 
 def ratios(units: list[str]) -> set[Fraction]:
