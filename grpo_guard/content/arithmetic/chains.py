@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from grpo_guard.content.arithmetic.doubts import Doubts
@@ -33,7 +34,7 @@ from grpo_guard.content.arithmetic.notation import (
 )
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Side, Unread
+from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
 
 _HEDGES: Final = vocabulary("about around roughly almost nearly")
 _FILLERS: Final = _HEDGES | vocabulary(
@@ -88,8 +89,7 @@ class Link:
 def links(text: str, start: int, end: int) -> Iterator[Link]:
     """All links of ``text[start:end]``, which must have been folded, in order; linear time."""
     reader = Reader(scan(text, start, end))
-    if RELATION in reader.kinds:
-        yield from _Chains(text, reader).links()
+    return _Chains(text, reader).links() if RELATION in reader.kinds else iter(())
 
 
 class _Chains:
@@ -98,11 +98,15 @@ class _Chains:
         self.reader = reader
         self.tokens = reader.tokens
         self.kinds = reader.kinds
-        self.doubts = Doubts(text, reader)
         self.left: Side | None = None
         self.left_end = -1
         self.chained = False
         self.opens = True
+
+    @cached_property
+    def doubts(self) -> Doubts:
+        """Only what does not hold is doubted."""
+        return Doubts(self.text, self.reader)
 
     def links(self) -> Iterator[Link]:
         at, ahead = 0, -1
@@ -195,8 +199,7 @@ class _Chains:
         read = number(token.text.lstrip("0") or "0") if token.text.isdigit() else None
         if read is None:
             return None
-        place = token.start, token.end
-        return Side(at, at + 1, *place, read[0], place, read[1], first=read[0])
+        return whole_number(at, token, read[0])
 
     def _is_name(self, at: int) -> bool:
         """One word, or letter, between two signs of equality."""
@@ -223,6 +226,8 @@ class _Chains:
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
         """Past "a total of", "about" and the like, at most four tokens; whether they hedge."""
         approximate = False
+        if self.kinds[at] == NUMBER:
+            return at, approximate
         for _ in range(4):
             kind = self.kinds[at]
             if kind == RELATION and self.tokens[at].text == APPROXIMATELY:

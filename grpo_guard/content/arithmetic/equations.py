@@ -201,6 +201,8 @@ class _Checker:
             return turned or (self.calculated and not counted) or is_false_conversion(link)
         if link.verbal and not right.is_number:
             return False
+        if not {"-", "/"}.issuperset(operators):
+            return True
         written = self.text[left.start : left.stop]
         tight = " " not in written.strip()
         if operators == ["-"]:
@@ -260,7 +262,7 @@ class _Checker:
             return None
         place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))
         noted, stated = number(result), number(copy[1].rstrip(".,"))
-        if noted is None or stated is None:
+        if noted is None or stated is None or noted[0] == stated[0]:
             return None
         coarser = Fraction(1, 10 ** min(noted[1], stated[1]))
         if magnitude(noted[0] - stated[0]) < coarser or converts(

@@ -25,6 +25,8 @@ def checked(value: Rational) -> Rational:
     Raises:
         UndefinedError: it has more than `MAX_BITS` bits.
     """
+    if isinstance(value, int) and value.bit_length() <= MAX_BITS:
+        return value
     if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
         raise UndefinedError("too large")
     return value

@@ -36,8 +36,9 @@ _BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUE
 _PARTS: Final = frozenset({VULGAR, FRACTION, NUMBER, WORDS})
 STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 """Kinds of tokens that an operand begins with."""
+ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
+"""Kinds of tokens that end a side, whatever it is."""
 _CLEAR: Final = frozenset("+-*j")  # operators that leave nothing open, where they stand alone
-_ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
 
 
 class Parse(Suffixes):
@@ -198,7 +199,7 @@ class Parse(Suffixes):
         side.degree, part = 0, False
         behind = self.kinds[at + 1] if at + 1 < end else OUTSIDE
         # Neither a unit nor anything else belongs to most numbers.
-        bare = behind in _ENDS or (behind == SIGN and self.kinds[at + 2] == NUMBER)
+        bare = behind in ENDS or (behind == SIGN and self.kinds[at + 2] == NUMBER)
         if bare and self.kinds[at] == NUMBER:
             value, after = self._literal(at)[0], at + 1
             if self.shift:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from grpo_guard.content.arithmetic.notation import CLOSE, OPEN, OUTSIDE, Token
+from grpo_guard.content.arithmetic.notation import CLOSE, NUMBER, OPEN, OUTSIDE, Token, number
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
-from grpo_guard.content.arithmetic.parse import MAX_DEPTH, Parse
-from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread
+from grpo_guard.content.arithmetic.parse import ENDS, MAX_DEPTH, Parse
+from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread, whole_number
 
 _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
@@ -28,20 +28,24 @@ class Reader:
         self.kinds = "".join([token.kind for token in tokens]) + OUTSIDE * 6
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
-    def side(self, at: int, end: int | None = None) -> Side:
+    def side(self, at: int) -> Side:
         """The longest side that begins at token ``at``.
 
         Raises:
             Unread: none does.
         """
-        end = self.count if end is None else end
+        token, end = self.tokens[at], self.count
+        if token.kind == NUMBER and self.kinds[at + 1] in ENDS and token.text.isdigit():
+            read = number(token.text)
+            if read is not None:
+                return whole_number(at, token, read[0])  # as most results are
         side = Side(at)
         try:
             side.value, side.end = self._parse(side, ARITHMETIC, {}).level(at, end, 0)
         except UndefinedError:
             side = Side(at)  # where it ends does not depend on its value
             _, side.end = self._parse(side, ARITHMETIC, {}, blind=True).level(at, end, 0)
-        side.start, side.stop = self.tokens[at].start, self.tokens[side.end - 1].end
+        side.start, side.stop = token.start, self.tokens[side.end - 1].end
         return side
 
     def again(

@@ -41,12 +41,11 @@ ATTACHED: Final = vocabulary(
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
 )
 _SHORT: Final = ATTACHED | vocabulary("a an of in on at by as us we he it is to up no the ft")
-_WORD: Final = re.compile(r"[^\s-]++")
 
 
 def unit_words(text: str) -> list[str] | None:
     """The words of a unit; None if they say something else, or change the value."""
-    words = _WORD.findall(text[:400])
+    words = text[:400].replace("-", " ").split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
     # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
@@ -56,7 +55,7 @@ def unit_words(text: str) -> list[str] | None:
 
 def is_remark(text: str) -> bool:
     """Whether words in brackets behind a number may be skipped."""
-    return (STOPPING - {"from", "to"}).isdisjoint(_WORD.findall(text.lower()[:200]))
+    return (STOPPING - {"from", "to"}).isdisjoint(text.lower()[:200].replace("-", " ").split())
 
 
 _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (

@@ -123,12 +123,14 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     """
     folded = fold(text)
     small = lowered(folded)
-    if _JOINED.search(small) is None:
+    lines = folded.split("\n")
+    said = [at for at, low in enumerate(small.split("\n")) if _is_said(low)]
+    if not said:
         return []
-    pairs = zip(folded.split("\n"), small.split("\n"), strict=True)
-    changed = "\n".join(
-        _in_signs(line, low) if _is_said(low) else " " * len(line) for line, low in pairs
-    )
+    blank = [" " * len(line) for line in lines]
+    for at in said:
+        blank[at] = _in_signs(lines[at])
+    changed = "\n".join(blank)
     known = {equation.span for equation in found}
     return [
         equation._replace(span=_whole_word(folded, equation.span))
@@ -149,12 +151,12 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
     return start, end
 
 
-def _in_signs(line: str, small: str) -> str:
+def _in_signs(line: str) -> str:
     """The line with its words as signs, and blanks for its clauses that have none.
 
     What has none states nothing in words, and no side of an equation goes over the end of a clause.
     """
-    changed = _NUMERAL.sub(_digits, line)
+    changed, small = _NUMERAL.sub(_digits, line), line.lower()
     for word, phrase, rewrite in _PHRASES:
         if word in small:
             changed = phrase.sub(rewrite, changed)
