@@ -6,10 +6,6 @@ import re
 import zlib
 from dataclasses import dataclass
 
-# The screens take them from here.
-from grpo_guard.content.subject import Subject as Subject
-from grpo_guard.content.subject import share_on_subject as share_on_subject
-
 # Sequences of this many words recur in honest working ("so he has 5 + 3 ="); of this many, with
 # their numbers, only when a step is written again.
 NGRAM = 6
