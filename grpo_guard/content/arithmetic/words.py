@@ -14,6 +14,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
+from grpo_guard.content.arithmetic.notation import vocabulary
 
 _UP_TO_19: Final = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
@@ -106,10 +107,11 @@ _JOINED: Final = re.compile(
     rf"\$?(?:(?:{_WORD})(?![a-z])|[0-9])"
     r"|(?<![a-z])(?:half of|third of|quarter of|twice|double|triple) |[0-9] (?:squared|cubed)"
 )
-_WORDED: Final = re.compile(
-    rf"(?<![a-z])(?:{_WORD}|sum|product|difference|add(?:ing)?|multiply(?:ing)?|divid(?:e|ing)"
-    r"|subtract(?:ing)?|half|third|quarter|twice|double|triple|squared|cubed)(?![a-z])| and "
-)
+_LETTERS: Final = re.compile("[a-z]++")
+_CALCULATING: Final = vocabulary(
+    "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
+    "half third quarter twice double triple squared cubed and"
+).union(_VALUES)
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
 _SAID: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 
@@ -141,7 +143,9 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 def _is_said(line: str) -> bool:
     """Whether a line of small letters may state a calculation in words."""
-    return all(pattern.search(line) for pattern in (_JOINED, _WORDED, _SAID))
+    if _CALCULATING.isdisjoint(_LETTERS.findall(line)):
+        return False
+    return _JOINED.search(line) is not None and _SAID.search(line) is not None
 
 
 def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
