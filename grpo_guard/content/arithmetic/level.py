@@ -49,8 +49,6 @@ class Level:
 
         None where the terms differ, so that the letter stands for a value of its own.
         """
-        if not self.degrees:
-            return 0
         terms = [self.degrees.get(0, 0)]
         for at, operator in enumerate(self.operators, 1):
             degree = self.degrees.get(at, 0)

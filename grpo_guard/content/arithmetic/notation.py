@@ -70,8 +70,6 @@ _KEYS: Final = (
     f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
 _KEY: Final = re.compile(rf"(?i:{_KEYS})(?!\w)")
-# Words of which keys are made. Prose without any of them is read in one piece.
-_OF_KEYS: Final = frozenset(re.findall("[a-z]++", _KEYS))
 _BEHIND: Final = f"{_ASIDES}|equals|gives|makes|yields|totals".replace(" ", "[ ]")
 _TOKEN: Final = re.compile(
     rf"""
@@ -170,14 +168,15 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         piece, stopped = match[group], match.end()
         place = stopped - len(piece)
         if group == "f" or group == "w":
-            words = piece.strip(" ").split(" ")
-            if place >= skip and _OF_KEYS.isdisjoint(piece.lower().split(" ")):
-                words = [piece.strip(" ")]
+            # Prose without a word that a key begins with is read in one piece.
+            plain = place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split())
+            words = [piece.rstrip(" ")] if plain else piece.split()
             for word in words:
                 at, place = place, place + len(word) + 1
                 if at < skip:
                     continue  # inside a key of several words
-                key = _key(text, at, end) if word.lower() in _KEY_STARTS else None
+                starts = not plain and word.lower() in _KEY_STARTS
+                key = _key(text, at, end) if starts else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
                     continue

@@ -69,7 +69,7 @@ class Parse(Suffixes):
             self._note(read)
         if depth == 0 and "label" in self.reading and len(read.values) > 2:
             read = read.behind_label()
-        degree = read.degree()
+        degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
         if degree is None and not self.blind:
@@ -103,10 +103,11 @@ class Parse(Suffixes):
             side.decimals, side.literal = written[1], written[0]
 
     def _note(self, read: Level) -> None:
-        side, operators = self.side, set(read.operators)
+        side = self.side
         side.operators += read.operators
-        if len(operators) == 1 and operators <= _CLEAR:
+        if len(read.operators) == 1 and read.operators[0] in _CLEAR:
             return  # most sides leave nothing open
+        operators = set(read.operators)
         if "j" in operators and "/" in operators:
             side.open.add("tight")
         if operators & set("+-") and operators & set("*/jf"):
