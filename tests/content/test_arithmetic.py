@@ -182,7 +182,23 @@ def test_many_inequalities_cost_a_bounded_time() -> None:
         "2 + 2 is 5 and 3 + 4 = 7.",
         "3 + 4 = 7, so 8 - 3 gives 4",
         "3 + 4 = 7, so 2  +   2 is 5.",
+        "3 + 4 = 7, so 2² is 5.",
+        "7 + 1 = 8, ½ + ½ is 2.",
+        "3 + 4 = 7.\n2² + 1 is 4.",
+        "3 + 4 = 7.\n½ + ½ is 2.",
+        "3 + 4 = 7.\n2  +   2 is 5.",
     ],
 )
 def test_threat_a_wrong_sum_in_words_beside_right_equations(text):
     assert judge(f"{text}\n#### 9", "9").rejected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A 5% discount for each of the 12 - 10 = 2 tickets.",
+        "The drive can store 2400 / 200 = 12 200-kilobyte videos.",
+    ],
+)
+def test_a_number_beside_a_calculation_is_none_of_it(text):
+    assert judge(f"{text}\n#### 9", "9").findings == ()

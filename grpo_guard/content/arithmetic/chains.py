@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from grpo_guard.content.arithmetic.doubts import Doubts
@@ -18,6 +19,7 @@ from grpo_guard.content.arithmetic.notation import (
     NUMBER,
     OF,
     OPEN,
+    OUTSIDE,
     PERCENT,
     QUESTION,
     RELATION,
@@ -32,7 +34,7 @@ from grpo_guard.content.arithmetic.notation import (
 )
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Side, Unread
+from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
 
 _HEDGES: Final = vocabulary("about around roughly almost nearly")
 _FILLERS: Final = _HEDGES | vocabulary(
@@ -86,9 +88,8 @@ class Link:
 
 def links(text: str, start: int, end: int) -> Iterator[Link]:
     """All links of ``text[start:end]``, which must have been folded, in order; linear time."""
-    tokens = scan(text, start, end)
-    if any(token.kind == RELATION for token in tokens):
-        yield from _Chains(text, Reader(tokens)).links()
+    reader = Reader(scan(text, start, end))
+    return _Chains(text, reader).links() if RELATION in reader.kinds else iter(())
 
 
 class _Chains:
@@ -96,13 +97,16 @@ class _Chains:
         self.text = text
         self.reader = reader
         self.tokens = reader.tokens
-        self.kind = reader.kind
-        self.doubts = Doubts(text, reader)
+        self.kinds = reader.kinds
         self.left: Side | None = None
         self.left_end = -1
         self.chained = False
-        self.verbal = False  # whether the relation before it was a verb
         self.opens = True
+
+    @cached_property
+    def doubts(self) -> Doubts:
+        """Only what does not hold is doubted."""
+        return Doubts(self.text, self.reader)
 
     def links(self) -> Iterator[Link]:
         at, ahead = 0, -1
@@ -125,21 +129,22 @@ class _Chains:
                 at += 1
 
     def _next_clause(self, at: int) -> tuple[int, int]:
-        """Where the clause of the next relation begins, and the relation: prose is not parsed."""
-        begin = at
-        for ahead in range(at, self.reader.count):
-            kind = self.tokens[ahead].kind
-            if kind == RELATION:
-                return begin if self._may_end(ahead - 1) else ahead, ahead
-            if kind == BREAK and self.tokens[ahead].text in ".;\n":
-                begin = ahead
-        return self.reader.count, self.reader.count
+        """Where the left side of the next relation can begin, and the relation.
+
+        Prose is not parsed, and no side goes over the end of a clause.
+        """
+        ahead = self.kinds.find(RELATION, at)
+        if ahead < 0:
+            return self.reader.count, self.reader.count
+        if not self._may_end(ahead - 1):
+            return ahead, ahead
+        return max(self.kinds.rfind(BREAK, at, ahead), at), ahead
 
     def _may_end(self, at: int) -> bool:
         """Whether a side can end with this token, so that looking for its beginning pays."""
-        kind = self.kind(at)
+        kind = self.kinds[at]
         if kind == WORDS:
-            return self.kind(at - 1) in (NUMBER, CLOSE, PERCENT, VULGAR, WORDS, SIGN, OF)
+            return self.kinds[at - 1] in (NUMBER, CLOSE, PERCENT, VULGAR, WORDS, SIGN, OF)
         return kind in (NUMBER, CLOSE, PERCENT, VULGAR, SIGN, UNKNOWN)
 
     def _side(self, at: int) -> Side | None:
@@ -150,7 +155,7 @@ class _Chains:
 
     def _is_leading_sign(self, at: int) -> bool:
         token = self.tokens[at]
-        if token.kind != SIGN or token.text not in ("+", "-") or self.kind(at + 1) not in STARTS:
+        if token.kind != SIGN or token.text not in ("+", "-") or self.kinds[at + 1] not in STARTS:
             return False
         return at == 0 or self.tokens[at - 1].kind in (BREAK, OPEN, RELATION, QUESTION, WORDS)
 
@@ -162,8 +167,10 @@ class _Chains:
         verbal = token.text == VERB
         begin, approximate = self._skip_fillers(at + 1)
         # "= a + 3": an article is not what "a" is there.
-        named = begin > at + 1 and self.kind(begin) == SIGN
-        right = self._side(begin) if begin < self.reader.count and not named else None
+        named = begin > at + 1 and self.kinds[begin] == SIGN
+        # With nothing to its left, it only matters as the left side of the next relation.
+        idle = left is None and self._next_clause(begin)[0] > begin
+        right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
         if right is None and left is not None and left.operators:
             right = self._padded(begin)
         if right is None:
@@ -186,18 +193,17 @@ class _Chains:
 
     def _padded(self, at: int) -> Side | None:
         """A result with zeros in front, ``= 05``; elsewhere such digits are times and codes."""
-        if self.kind(at) != NUMBER or self.kind(at + 1) not in ("", BREAK, WORDS):
+        if self.kinds[at] != NUMBER or self.kinds[at + 1] not in (OUTSIDE, BREAK, WORDS):
             return None
         token = self.tokens[at]
         read = number(token.text.lstrip("0") or "0") if token.text.isdigit() else None
         if read is None:
             return None
-        place = token.start, token.end
-        return Side(at, at + 1, *place, read[0], place, read[1], first=read[0])
+        return whole_number(at, token, read[0])
 
     def _is_name(self, at: int) -> bool:
         """One word, or letter, between two signs of equality."""
-        if self.kind(at) not in (WORDS, SIGN) or self.kind(at + 1) != RELATION:
+        if self.kinds[at] not in (WORDS, SIGN) or self.kinds[at + 1] != RELATION:
             return False
         return self.tokens[at].text.isalpha() and self.tokens[at + 1].text == "="
 
@@ -212,16 +218,18 @@ class _Chains:
         if left is None or not joined or not left.operators or chained:
             return None, at + 1
         begin, approximate = self._skip_fillers(at + 1)
-        right = self._side(begin) if self.kind(begin) == NUMBER else None
-        if right is None or not right.is_number or self.kind(right.end) in (RELATION, SIGN, OF):
+        right = self._side(begin) if self.kinds[begin] == NUMBER else None
+        if right is None or not right.is_number or self.kinds[right.end] in (RELATION, SIGN, OF):
             return None, at + 1
         return Link(self, left, right, False, True, approximate, True), right.end
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
         """Past "a total of", "about" and the like, at most four tokens; whether they hedge."""
         approximate = False
+        if self.kinds[at] == NUMBER:
+            return at, approximate
         for _ in range(4):
-            kind = self.kind(at)
+            kind = self.kinds[at]
             if kind == RELATION and self.tokens[at].text == APPROXIMATELY:
                 approximate = True
             elif kind == WORDS:

@@ -17,6 +17,7 @@ from grpo_guard.content.arithmetic.notation import (
     NUMBER,
     OF,
     OPEN,
+    OUTSIDE,
     PERCENT,
     QUESTION,
     RELATION,
@@ -27,7 +28,7 @@ from grpo_guard.content.arithmetic.notation import (
     VULGAR,
     WORDS,
     vocabulary,
-)  # fmt: skip
+)
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side
 from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, STOPPING, sizes_of
@@ -88,7 +89,7 @@ class Doubts:
         self.text = text
         self.reader = reader
         self.tokens = reader.tokens
-        self.kind = reader.kind
+        self.kinds = reader.kinds
 
     def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
         """What keeps the two sides from being read whole; empty if nothing does."""
@@ -114,7 +115,7 @@ class Doubts:
 
     def is_bare(self, at: int) -> bool:
         """Whether a clause begins with token ``at``."""
-        if at == 0 or self.kind(at - 1) == BREAK:
+        if at == 0 or self.kinds[at - 1] == BREAK:
             return True
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
@@ -155,12 +156,12 @@ class Doubts:
         if joined or letter or "_" in words[-1]:
             return "a function or an identifier"
         start = left.at
-        while start > 0 and self.kind(start - 1) in (WORDS, OF):
+        while start > 0 and self.kinds[start - 1] in (WORDS, OF):
             start -= 1
         joins = (len(words) < 4 and words[-1] in _JOINING and "total" not in words) or words == [
             "and"
         ]
-        if self.kind(start - 1) == NUMBER and joins:
+        if self.kinds[start - 1] == NUMBER and joins:
             return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
         said = next((word for word in reversed(words) if word not in _SMALL), "")
         if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):
@@ -191,7 +192,7 @@ class Doubts:
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
         """A list's bullet, or what an unreadable operand has left behind."""
         first = at - 1
-        if self.kind(first - 1) == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
+        if self.kinds[first - 1] == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
             first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
         opens_line = first == 0 or (
             self.tokens[first - 1].kind == BREAK and self.tokens[first - 1].text in "\n;.:>"
@@ -201,8 +202,8 @@ class Doubts:
 
     def _is_enumerator(self, at: int) -> bool:
         """``(a) 5 + 3``: words alone in brackets, apart from what follows."""
-        return self.kind(at - 1) in (WORDS, NUMBER) and (
-            at < 2 or (self.kind(at - 2) == OPEN and self.kind(at - 3) in ("", BREAK))
+        return self.kinds[at - 1] in (WORDS, NUMBER) and (
+            at < 2 or (self.kinds[at - 2] == OPEN and self.kinds[at - 3] in (OUTSIDE, BREAK))
         )
 
     def _is_table(self, at: int) -> bool:
@@ -284,8 +285,8 @@ class Doubts:
     def _goes_on_in_smaller_units(self, right: Side) -> bool:
         """``= 2 hours (and) 30 minutes``."""
         at = right.end
-        at += self.kind(at) == WORDS and self.tokens[at].text == "and"
-        if not right.units or self.kind(at) != NUMBER or self.kind(at + 1) != WORDS:
+        at += self.kinds[at] == WORDS and self.tokens[at].text == "and"
+        if not right.units or self.kinds[at] != NUMBER or self.kinds[at + 1] != WORDS:
             return False
         first = right.units[-1].rpartition(" ")[2]
         second = self.tokens[at + 1].text[:40].partition(" ")[0]

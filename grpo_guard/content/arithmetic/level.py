@@ -15,37 +15,33 @@ class Level:
     Args:
         values, operators: ``values[0] operators[0] values[1] ...``; the operators are + - * / ^, j
             for a product without a sign and f for "of".
-        negative, percent: Whether each value had a minus or was a percentage or part of a whole.
-        degrees: How many unknown letters each has.
+        negative, percent: Places of the values that had a minus, and of those that were
+            percentages or parts of a whole.
+        degrees: How many unknown letters a value has, at the places of those that have any.
     """
 
     values: list[Rational] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
-    negative: list[bool] = field(default_factory=list)
-    percent: list[bool] = field(default_factory=list)
-    degrees: list[int] = field(default_factory=list)
-
-    def add(self, value: Rational, negative: bool) -> None:
-        """A number with nothing to it but its sign."""
-        self.values.append(value)
-        self.negative.append(negative)
-        self.percent.append(False)
-        self.degrees.append(0)
+    negative: set[int] = field(default_factory=set)
+    percent: set[int] = field(default_factory=set)
+    degrees: dict[int, int] = field(default_factory=dict)
 
     def trim(self) -> None:
         """Forget an operand that could not be read to its end."""
-        count = len(self.operators) + 1
-        for part in (self.values, self.negative, self.percent, self.degrees):
-            del part[count:]
+        at = len(self.operators) + 1
+        del self.values[at:]
+        self.negative.discard(at)
+        self.percent.discard(at)
+        self.degrees.pop(at, None)
 
     def behind_label(self) -> Level:
         """Without the first operand."""
         return Level(
             self.values[1:],
             self.operators[1:],
-            self.negative[1:],
-            self.percent[1:],
-            self.degrees[1:],
+            {at - 1 for at in self.negative if at},
+            {at - 1 for at in self.percent if at},
+            {at - 1: degree for at, degree in self.degrees.items() if at},
         )
 
     def degree(self) -> int | None:
@@ -53,10 +49,9 @@ class Level:
 
         None where the terms differ, so that the letter stands for a value of its own.
         """
-        if not any(self.degrees):
-            return 0
-        terms = [self.degrees[0]]
-        for operator, degree in zip(self.operators, self.degrees[1:], strict=True):
+        terms = [self.degrees.get(0, 0)]
+        for at, operator in enumerate(self.operators, 1):
+            degree = self.degrees.get(at, 0)
             if operator in "+-":
                 terms.append(degree)
             elif operator == "/":
@@ -73,9 +68,11 @@ class Level:
         Raises:
             UndefinedError: it has no value, or one that is too large.
         """
+        if not self.operators:
+            return checked(self.values[0])
+        if not reading and "^" not in self.operators:
+            return _fold(self.values, self.operators, reading, self.percent)
         values, operators = list(self.values), list(self.operators)
-        if not operators:
-            return checked(values[0])
         if "^" in operators:
             _powers(values, operators, self, reading)
         if "tight" in reading:
@@ -83,9 +80,9 @@ class Level:
         if "stacked" in reading:
             _stack(values, operators)
         if "of_last" in reading and operators[0] == "f":
-            return checked(values[0] * _fold(values[1:], operators[1:], reading, []))
+            return checked(values[0] * _fold(values[1:], operators[1:], reading, set()))
         whole = len(values) == len(self.values)
-        return _fold(values, operators, reading, self.percent if whole else [])
+        return _fold(values, operators, reading, self.percent if whole else set())
 
 
 def _powers(values: list[Rational], operators: list[str], read: Level, reading: Reading) -> None:
@@ -94,7 +91,7 @@ def _powers(values: list[Rational], operators: list[str], read: Level, reading: 
         if operators[at] != "^":
             continue
         base, exponent = values[at], values.pop(at + 1)
-        outside = read.negative[at] and "signs_first" not in reading
+        outside = at in read.negative and "signs_first" not in reading
         value = power(-base if outside else base, exponent)
         values[at] = -value if outside else value
         del operators[at]
@@ -123,23 +120,22 @@ def _join(values: list[Rational], operators: list[str]) -> None:
 
 
 def _fold(
-    values: list[Rational], operators: list[str], reading: Reading, percent: list[bool]
+    values: list[Rational], operators: list[str], reading: Reading, percent: set[int]
 ) -> Rational:
     total: Rational = 0
-    term, sign = values[0], 1
-    relative = "relative" in reading and bool(percent)
-    in_order = "in_order" in reading
-    for at, operator in enumerate(operators):
-        value = values[at + 1]
+    term = values[0]
+    relative, in_order = "relative" in reading, "in_order" in reading
+    for at, operator in enumerate(operators, 1):
+        value = values[at]
         if operator in "+-":
-            term, total = 0 if in_order else value, total + sign * term
-            sign = 1 if operator == "+" else -1
-            if relative and percent[at + 1]:
-                term = total * value
-            elif in_order:
-                term, total, sign = total + sign * value, 0, 1
+            total += term
+            if relative and at in percent:
+                value *= total
+            term = value if operator == "+" else -value
+            if in_order and not (relative and at in percent):
+                term, total = total + term, 0
         elif operator == "/":
             term = divide(term, value)
         else:
             term = checked(term * value)
-    return checked(total + sign * term)
+    return checked(total + term)

@@ -11,7 +11,6 @@ from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
-    MAX_DIGITS,
     NUMBER,
     OPEN,
     SIGN,
@@ -37,8 +36,6 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
     Raises:
         Unread: it is a version, a time, or too long.
     """
-    if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
-        return int(text), 0, False
     decimal, grouped = _DECIMAL_COMMA.fullmatch(text), _GROUPING_DOT.fullmatch(text)
     if grouped and comma:
         return int(text.replace(".", "")), 0, True
@@ -53,10 +50,16 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
 
 
 def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the token at ``at`` goes on with a number: ``12 000``, three digits, one space."""
+    """Whether the token at ``at`` goes on with a number: ``12 000``, three digits, one space.
+
+    "12 200-kilobyte videos" are twelve.
+    """
     token, before = tokens[at], tokens[at - 1]
-    digits = token.kind == NUMBER and len(token.text) == 3 and token.text.isdigit()
-    return digits and token.start == before.end + 1 and len(before.text) <= 3
+    if token.kind != NUMBER or len(token.text) != 3 or token.start != before.end + 1:
+        return False
+    behind = tokens[at + 1] if at + 1 < len(tokens) else token
+    compound = behind.kind == WORDS and behind.text[0] == "-"
+    return len(before.text) <= 3 and token.text.isdigit() and not compound
 
 
 def part_behind(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:

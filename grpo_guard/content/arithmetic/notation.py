@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import partial
 from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.characters import ARROW, vulgar
@@ -31,6 +32,8 @@ class Token(NamedTuple):
     end: int
 
 
+# What a class does in Python to make one takes longer than to find it.
+_token: Final = partial(tuple.__new__, Token)
 NUMBER: Final = "n"
 WORDS: Final = "w"  # one or several words without meaning for the calculation: units, prose
 SIGN: Final = "o"  # + - * / ^
@@ -45,6 +48,7 @@ VULGAR: Final = "v"  # one character such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
 UNKNOWN: Final = "u"  # anything that would change the meaning of a calculation
+OUTSIDE: Final = " "  # before the first token and behind the last
 
 APPROXIMATELY: Final = "~"
 VERB: Final = "verb"
@@ -66,18 +70,16 @@ _KEYS: Final = (
     f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
 _KEY: Final = re.compile(rf"(?i:{_KEYS})(?!\w)")
-# Words of which keys are made. Prose without any of them is read in one piece.
-_OF_KEYS: Final = frozenset(re.findall("[a-z]++", _KEYS))
 _BEHIND: Final = f"{_ASIDES}|equals|gives|makes|yields|totals".replace(" ", "[ ]")
 _TOKEN: Final = re.compile(
     rf"""
     # Blanks are taken along, or each of them would be a failed match of its own.
     (?:[ ]++(?!\n))?+(?:
-    (?P<f>(?:[A-Z]?[a-z]{{2,}}+[ ])++)
+    (?P<f>(?:(?!Rs\.|[xX](?![a-z]))[A-Z]?[a-z]++(?:'s)?+(?:[ ]|(?=[.,;:!?)\n])))++)
   | (?P<n>[0-9]++(?:(?:[.,]|\{{,\}}|\\,(?=[0-9]{{3}}))[0-9]++)*+
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
-  # Plain symbols that nothing else begins with, before the rarer alternatives fail on them.
-  | (?P<i>[()\[\]{{}}$&%]|\+(?!=)|=(?![=>]))
+  # Plain symbols that are no part of anything else, before the rarer alternatives fail on them.
+  | (?P<i>[()\[\]{{}}$&%]|\+(?!=)|=(?![=>])|[*/-](?=[ ][0-9])|[/-](?=[0-9])|\.(?!\.)|,(?![ ]))
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
   | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?\$?\.?[0-9(]|[ ]?\\[A-Za-z(]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
@@ -163,24 +165,23 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         group = match.lastgroup
         if group is None:
             continue
-        place, stopped = match.span(group)
-        piece = match[group]
+        piece, stopped = match[group], match.end()
+        place = stopped - len(piece)
         if group == "f" or group == "w":
-            words = [piece]
-            if group == "f":
-                piece = piece[:-1]
-                plain = place >= skip and _OF_KEYS.isdisjoint(piece.lower().split(" "))
-                words = [piece] if plain else piece.split(" ")
+            # Prose without a word that a key begins with is read in one piece.
+            plain = place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split())
+            words = [piece.rstrip(" ")] if plain else piece.split()
             for word in words:
                 at, place = place, place + len(word) + 1
                 if at < skip:
                     continue  # inside a key of several words
-                key = _key(text, at, end) if word.lower() in _KEY_STARTS else None
+                starts = not plain and word.lower() in _KEY_STARTS
+                key = _key(text, at, end) if starts else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
                     continue
                 if begin >= 0:
-                    tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+                    tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
                 begin, stop = at, at + len(word)
                 if key is not None:
                     begin, skip = -1, key.end
@@ -189,23 +190,22 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if place < skip:
             continue
         if begin >= 0:
-            tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+            tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
             begin = -1
         if group == "n":
-            tokens.append(Token(NUMBER, piece, place, stopped))
-            continue
-        if group == "h":
-            tokens.append(Token(WORDS, piece, place, stopped))
+            tokens.append(_token((NUMBER, piece, place, stopped)))
             continue
         if piece in _DROPPED:
             continue
-        read = _SYMBOLS[piece] if group == "i" else _read(group, piece, text, place)
+        read = _SYMBOLS.get(piece) if group in "is" else None
+        if read is None:
+            read = _read(group, piece, text, place)
         if read is not None:
-            tokens.append(Token(read[0], read[1], place, stopped))
+            tokens.append(_token((*read, place, stopped)))
             if read[1] == "^" and piece in _SUPERSCRIPTS:
-                tokens.append(Token(NUMBER, _SUPERSCRIPTS[piece], place, stopped))
+                tokens.append(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
     if begin >= 0:
-        tokens.append(Token(WORDS, text[begin:stop], begin, stop))
+        tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens
 
 
@@ -224,8 +224,6 @@ def _key(text: str, place: int, end: int) -> Token | None:
 def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, str] | None:
     """Kind and meaning of what is neither a number nor words; None if it means nothing here."""
     if group in ("s", "v"):
-        if piece in _SYMBOLS:
-            return _SYMBOLS[piece]
         if piece in _SUPERSCRIPTS:
             return SIGN, "^"
         if piece == "°":
@@ -233,6 +231,8 @@ def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, st
         return (VULGAR, piece) if vulgar(piece) is not None else (UNKNOWN, piece)
     if group == "x":
         return SIGN, "*"
+    if group == "h":
+        return WORDS, piece
     if group == "c":
         return _command(piece[1:])
     if group == "q":
@@ -286,6 +286,6 @@ def number(text: str) -> tuple[Rational, int] | None:
     if text[0] == "0" and text[1:2].isdigit():
         return None
     whole, _, decimals = text.replace(",", "").partition(".")
-    if not decimals:
-        return int(whole), 0
+    if not decimals.strip("0"):
+        return int(whole or "0"), len(decimals)  # 6.00: ints are several times faster
     return Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals)

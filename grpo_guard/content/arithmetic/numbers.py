@@ -25,6 +25,8 @@ def checked(value: Rational) -> Rational:
     Raises:
         UndefinedError: it has more than `MAX_BITS` bits.
     """
+    if isinstance(value, int) and value.bit_length() <= MAX_BITS:
+        return value
     if value.numerator.bit_length() > MAX_BITS or value.denominator.bit_length() > MAX_BITS:
         raise UndefinedError("too large")
     return value
@@ -38,6 +40,8 @@ def divide(top: Rational, bottom: Rational) -> Rational:
     """
     if bottom == 0:
         raise UndefinedError("division by zero")
+    if isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0:
+        return top // bottom
     value = Fraction(top) / bottom
     return checked(value.numerator if value.denominator == 1 else value)
 

@@ -12,10 +12,13 @@ from grpo_guard.content.arithmetic.notation import (
     CLOSE,
     FRACTION,
     LETTER_X,
+    MAX_DIGITS,
     NUMBER,
     OF,
     OPEN,
+    OUTSIDE,
     PERCENT,
+    QUESTION,
     RELATION,
     ROOT,
     SIGN,
@@ -23,15 +26,19 @@ from grpo_guard.content.arithmetic.notation import (
     VULGAR,
     WORDS,
     number,
-)  # fmt: skip
+)
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide, magnitude, root
 from grpo_guard.content.arithmetic.side import Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
 
 MAX_DEPTH: Final = 24
+_BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUESTION})
+_PARTS: Final = frozenset({VULGAR, FRACTION, NUMBER, WORDS})
 STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 """Kinds of tokens that an operand begins with."""
-_ENDS: Final = frozenset({RELATION, BREAK, CLOSE, ""})
+ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
+"""Kinds of tokens that end a side, whatever it is."""
+_CLEAR: Final = frozenset("+-*j")  # operators that leave nothing open, where they stand alone
 
 
 class Parse(Suffixes):
@@ -62,7 +69,7 @@ class Parse(Suffixes):
             self._note(read)
         if depth == 0 and "label" in self.reading and len(read.values) > 2:
             read = read.behind_label()
-        degree = read.degree()
+        degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
         if degree is None and not self.blind:
@@ -75,33 +82,39 @@ class Parse(Suffixes):
         """Whether the side is one plain number, or one with a power of ten."""
         side, tokens = self.side, self.tokens
         side.first = read.values[0]
-        at = start
-        while at < lone and tokens[at].kind in (SIGN, OPEN):
-            at += 1
-        plain = at < lone and tokens[at].kind == NUMBER
-        written = number(tokens[at].text) if plain else None
-        if written is None or self.mixed:
+        alone = stop == lone and not side.operators
+        if self.mixed or not (alone or read.operators == ["*", "^"]):
             return
-        if stop == lone and not side.operators:
+        at = start
+        while at < lone and self.kinds[at] in (SIGN, OPEN):
+            at += 1
+        plain = at < lone and self.kinds[at] == NUMBER
+        written = number(tokens[at].text) if plain else None
+        if written is None:
+            return
+        if alone:
             last = at
             while last + 1 < lone and is_next_thousand(self.tokens, last + 1):
                 last += 1
             side.number = tokens[at].start, tokens[last].end
             side.decimals = written[1]
             side.literal = written[0] if last == at else magnitude(read.values[0])
-        elif read.operators == ["*", "^"] and read.values[1] == 10:
+        elif read.values[1] == 10:
             side.decimals, side.literal = written[1], written[0]
 
     def _note(self, read: Level) -> None:
-        side, operators = self.side, set(read.operators)
+        side = self.side
         side.operators += read.operators
+        if len(read.operators) == 1 and read.operators[0] in _CLEAR:
+            return  # most sides leave nothing open
+        operators = set(read.operators)
         if "j" in operators and "/" in operators:
             side.open.add("tight")
         if operators & set("+-") and operators & set("*/jf"):
             side.open.add("order")
         if "f" in operators and operators - {"f", "/"}:
             side.open.add("of")
-        if "^" in operators and any(read.negative):
+        if "^" in operators and read.negative:
             side.open.add("signs")
         if "//" in "".join(read.operators):
             side.open.add("stack")
@@ -110,6 +123,8 @@ class Parse(Suffixes):
         """The operator at ``at``, "" if there is none, and where its right operand begins."""
         token, before = self.tokens[at], self.tokens[at - 1]
         if token.kind == SIGN:
+            if self.kinds[at + 1] == NUMBER:
+                return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
             if self._is_separator(at, end):
                 return "", at
             after = self.tokens[at + 1] if at + 1 < len(self.tokens) else token
@@ -123,10 +138,14 @@ class Parse(Suffixes):
                 return "", at
             return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
         if token.kind == OF:
-            part = (
-                read.percent[-1] or read.operators[-1:] == ["/"] or before.kind in (CLOSE, VULGAR)
+            # "a 5% discount for each of the 12 - 10"
+            each = before.kind == WORDS and before.text.endswith(" each")
+            part = not each and (
+                len(read.values) - 1 in read.percent
+                or read.operators[-1:] == ["/"]
+                or before.kind in (CLOSE, VULGAR)
             )
-            article = self.kind(at + 1) == WORDS and self.tokens[at + 1].text.lower() in (
+            article = self.kinds[at + 1] == WORDS and self.tokens[at + 1].text.lower() in (
                 "the",
                 "those",
                 "these",
@@ -154,52 +173,49 @@ class Parse(Suffixes):
 
     def _is_separator(self, at: int, end: int) -> bool:
         """A dash between clauses, or the asterisk that ends Markdown's emphasis."""
-        token, following = self.tokens[at], self.kind(at + 1)
+        token, following = self.tokens[at], self.kinds[at + 1]
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
             apart = at + 1 >= len(self.tokens) or self.tokens[at + 1].start > token.end
-            ends = following in (WORDS, "") or self._is_clause_end(at + 1)
+            ends = following in (WORDS, OUTSIDE) or self._is_clause_end(at + 1)
             return spaced and apart and ends
         if token.text == TIMES:
             return following not in STARTS and following != SIGN
-        return token.text == "*" and following in (WORDS, "", ";", CLOSE, "=", "?") and not spaced
+        return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
 
     def _is_clause_end(self, at: int) -> bool:
-        return self.kind(at) == BREAK and self.tokens[at].text in ".,;:\n"
+        return self.kinds[at] == BREAK and self.tokens[at].text in ".,;:\n"
 
     def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
         """Add one operand, with its sign and what belongs to it; returns where it stops."""
-        negative, signs = False, 0
-        while at < end and self.tokens[at].kind == SIGN and self.tokens[at].text in ("+", "-"):
+        negative, first = False, at
+        while at < end and self.kinds[at] == SIGN and self.tokens[at].text in ("+", "-"):
             negative ^= self.tokens[at].text == "-"
             at += 1
-            signs += 1
-            if signs > 2:
+            if at - first > 2:
                 raise Unread
         if at >= end:
             raise Unread
-        self.side.degree = 0
-        if self.tokens[at].kind == NUMBER and self._ends_behind(at, end):
-            value, _ = self._literal(at)
-            value += self.shift.get(at, 0)
-            read.add(-value if negative else value, negative)
-            return at + 1
-        value, after, part = self._plain(at, end, depth)
-        read.percent.append(False)
-        read.degrees.append(self.side.degree)
-        value, after = self.suffix(read, value, after, end)
+        side, this = self.side, len(read.values)
+        side.degree, part = 0, False
+        behind = self.kinds[at + 1] if at + 1 < end else OUTSIDE
+        # Neither a unit nor anything else belongs to most numbers.
+        bare = behind in ENDS or (behind == SIGN and self.kinds[at + 2] == NUMBER)
+        if bare and self.kinds[at] == NUMBER:
+            value, after = self._literal(at)[0], at + 1
+            if self.shift:
+                value += self.shift.get(at, 0)
+        else:
+            value, after, part = self._plain(at, end, depth)
+            if side.degree:
+                read.degrees[this] = side.degree
+            value, after = self.suffix(read, value, after, end)
         read.values.append(-value if negative else value)
-        read.negative.append(negative)
-        if part and self.kind(after) == OF:
-            read.percent[-1] = read.percent[-1] or part
+        if negative:
+            read.negative.add(this)
+        if part and self.kinds[after] == OF:
+            read.percent.add(this)
         return after
-
-    def _ends_behind(self, at: int, end: int) -> bool:
-        """Whether a number has neither unit nor anything else that belongs to it."""
-        after = self.kind(at + 1) if at + 1 < end else ""
-        if after == SIGN:
-            return self.kind(at + 2) == NUMBER
-        return after in _ENDS
 
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
         """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""
@@ -228,12 +244,15 @@ class Parse(Suffixes):
             value = value * 1000 + int(self.tokens[at].text)
             at += 1
         value += self.shift.get(begin, 0)
-        if at < end and decimals == 0:
+        if at < end and decimals == 0 and self.kinds[at] in _PARTS:
             return self._mixed(value, at, end)
         return value, at
 
     def _literal(self, at: int) -> tuple[Rational, int]:
-        value, decimals, ambiguous = literal(self.tokens[at].text, "comma" in self.reading)
+        text = self.tokens[at].text
+        if text.isdigit() and text[0] != "0" and len(text) <= MAX_DIGITS:
+            return int(text), 0
+        value, decimals, ambiguous = literal(text, "comma" in self.reading)
         if ambiguous:
             self.side.open.add("comma")
         if decimals:
@@ -262,14 +281,14 @@ class Parse(Suffixes):
         r"""``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
         self.side.operators.append("r")
         index, inside = 2, at + 1
-        if self.kind(inside) == OPEN and self.tokens[inside].text == "[":
+        if self.kinds[inside] == OPEN and self.tokens[inside].text == "[":
             order = number(self.tokens[inside + 1].text) if inside + 2 < end else None
             if order is None or order[1] or self.closing.get(inside) != inside + 2:
                 raise Unread
             index, inside = int(order[0]), inside + 3
-        if self.kind(inside) == NUMBER:
+        if self.kinds[inside] == NUMBER:
             value, after = self._number(inside, end, MAX_DEPTH)
-        elif self.kind(inside) == OPEN:
+        elif self.kinds[inside] == OPEN:
             value, after = self._group(inside, end, depth + 1)
         else:
             raise Unread
@@ -278,7 +297,7 @@ class Parse(Suffixes):
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""``\frac{1}{2}`` and ``\frac12``."""
         self.side.operators.append("/")
-        if self.kind(at + 1) == NUMBER:
+        if self.kinds[at + 1] == NUMBER:
             part, after = proper(self.tokens, at, end)
             if part is None:
                 raise Unread

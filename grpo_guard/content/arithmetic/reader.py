@@ -5,40 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from grpo_guard.content.arithmetic.notation import CLOSE, OPEN, Token
+from grpo_guard.content.arithmetic.notation import CLOSE, NUMBER, OPEN, OUTSIDE, Token, number
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
-from grpo_guard.content.arithmetic.parse import MAX_DEPTH, Parse
-from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread
+from grpo_guard.content.arithmetic.parse import ENDS, MAX_DEPTH, Parse
+from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread, whole_number
 
 _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 class Reader:
-    """Reads sides from the tokens of one segment."""
+    """Reads sides from the tokens of one segment.
+
+    Attributes:
+        tokens, count: All of them.
+        kinds: One character for each token, and `OUTSIDE` a few places around them.
+    """
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.count = len(tokens)
-        self.closing, self.enclosing = _matched(tokens)
+        # Indices from -6 to count + 5 have one, so that nobody has to ask whether a token is there.
+        self.kinds = "".join([token.kind for token in tokens]) + OUTSIDE * 6
+        self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
-    def kind(self, at: int) -> str:
-        """Kind of a token, "" outside."""
-        return self.tokens[at].kind if 0 <= at < self.count else ""
-
-    def side(self, at: int, end: int | None = None) -> Side:
+    def side(self, at: int) -> Side:
         """The longest side that begins at token ``at``.
 
         Raises:
             Unread: none does.
         """
-        end = self.count if end is None else end
+        token, end = self.tokens[at], self.count
+        if token.kind == NUMBER and self.kinds[at + 1] in ENDS and token.text.isdigit():
+            read = number(token.text)
+            if read is not None:
+                return whole_number(at, token, read[0])  # as most results are
         side = Side(at)
         try:
             side.value, side.end = self._parse(side, ARITHMETIC, {}).level(at, end, 0)
         except UndefinedError:
             side = Side(at)  # where it ends does not depend on its value
             _, side.end = self._parse(side, ARITHMETIC, {}, blind=True).level(at, end, 0)
-        side.start, side.stop = self.tokens[at].start, self.tokens[side.end - 1].end
+        side.start, side.stop = token.start, self.tokens[side.end - 1].end
         return side
 
     def again(
@@ -56,7 +63,7 @@ class Reader:
     def _parse(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational], blind: bool = False
     ) -> Parse:
-        return Parse(self.tokens, self.closing, side, reading, shift, blind)
+        return Parse(self.tokens, self.kinds, self.closing, side, reading, shift, blind)
 
 
 def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:

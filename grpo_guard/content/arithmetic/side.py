@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from grpo_guard.content.arithmetic.notation import Token
 from grpo_guard.content.arithmetic.numbers import Rational
 
 MOST_READINGS: Final = 96
@@ -82,6 +83,12 @@ class Side:
     def is_number(self) -> bool:
         """Whether it is one plain number, such as a stated result."""
         return self.number is not None
+
+
+def whole_number(at: int, token: Token, value: Rational) -> Side:
+    """A side that is one number without decimals, and nothing else."""
+    place = token.start, token.end
+    return Side(at, at + 1, *place, value, place, 0, first=value, literal=value)
 
 
 def readings(*sides: Side) -> Iterator[Reading]:

@@ -20,7 +20,7 @@ from grpo_guard.content.arithmetic.notation import (
     VULGAR,
     WORDS,
     Token,
-)  # fmt: skip
+)
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
 from grpo_guard.content.arithmetic.side import Reading, Side, Unread
 from grpo_guard.content.arithmetic.units import (
@@ -39,6 +39,7 @@ class Suffixes:
 
     Args:
         tokens: Of the segment.
+        kinds: Their kinds; see `Reader`.
         closing: The closing bracket of each opening one.
         side: Told what is found on the way.
         reading: How to understand what can be understood in several ways.
@@ -49,6 +50,7 @@ class Suffixes:
     def __init__(
         self,
         tokens: list[Token],
+        kinds: str,
         closing: Mapping[int, int],
         side: Side,
         reading: Reading,
@@ -56,6 +58,7 @@ class Suffixes:
         blind: bool = False,
     ) -> None:
         self.tokens = tokens
+        self.kinds = kinds
         self.closing = closing
         self.side = side
         self.reading = reading
@@ -63,52 +66,53 @@ class Suffixes:
         self.blind = blind
         self.mixed = False
 
-    def kind(self, at: int) -> str:
-        """Kind of a token, "" outside."""
-        return self.tokens[at].kind if 0 <= at < len(self.tokens) else ""
-
     def suffix(self, read: Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
         """Percent signs, factorials and units behind an operand."""
-        counted = False
+        counted, this = False, len(read.values)
         while at < end:
-            token = self.tokens[at]
+            kind, token = self.kinds[at], self.tokens[at]
             touches = token.start == self.tokens[at - 1].end
-            if token.kind == PERCENT:
-                if self.kind(at + 1) in (NUMBER, OPEN) or read.percent[-1]:
+            after = at
+            if kind == WORDS and not counted:
+                value, after = self._unit(read, value, at, touches)
+                counted = True
+            elif kind == PERCENT:
+                if self.kinds[at + 1] in (NUMBER, OPEN) or this in read.percent:
                     raise Unread  # a modulus
-                read.percent[-1] = True
+                read.percent.add(this)
                 self.side.open.add("percent")
                 value = value if "plain" in self.reading else Fraction(value, 100)
-                at += 1
-            elif token[:2] == (UNKNOWN, "!") and touches and self.kind(at + 1) != UNKNOWN:
-                value = self._factorial(value)
-                at += 1
-            elif token.kind == WORDS and not counted:
-                value, after = self._unit(read, value, at, touches)
-                if after == at:
-                    break
-                at, counted = after, True
-            elif touches and not counted and self._is_letter_x(at, end):
-                read.degrees[-1] += 1
+                after = at + 1
+            elif kind == UNKNOWN and token.text == "!" and touches:
+                if self.kinds[at + 1] != UNKNOWN:
+                    value, after = self._factorial(value), at + 1
+            elif kind == OPEN and self._is_remark(at, end):
+                after = at + 3
+            elif kind == SIGN and touches and not counted and self._is_letter_x(at, end):
+                read.degrees[this] = read.degrees.get(this, 0) + 1
                 self.side.letters.add("x")
-                at, counted = at + 1, True
-            elif token[:2] == (SIGN, "/") and self.kind(at + 1) == WORDS:
-                at = self._per(at)
-            elif token[:2] == (SIGN, "^") and (after := self._degrees(at + 1)):
-                at = after
-            elif token.kind == OPEN and self._is_remark(at, end):
-                at += 3
-            elif token[:2] == (SIGN, "*") and self._closes_emphasis(at):
-                at += 1
-            else:
+                after, counted = at + 1, True
+            elif kind == SIGN:
+                after = self._behind_sign(at)
+            if after == at:
                 break
+            at = after
         return value, at
+
+    def _behind_sign(self, at: int) -> int:
+        """Past "/hour", "^2" of a measure and an asterisk that is none; else ``at``."""
+        sign = self.tokens[at].text
+        if sign == "/" and self.kinds[at + 1] == WORDS:
+            return self._per(at)
+        if sign == "^":
+            return self._degrees(at + 1) or at
+        return at + (sign == "*" and self._closes_emphasis(at))
 
     def _is_letter_x(self, at: int, end: int) -> bool:
         """``3x + 4x``: an x with nothing behind it that it could multiply."""
         if self.tokens[at][:2] != (SIGN, LETTER_X):
             return False
-        return at + 1 >= end or self.kind(at + 1) not in _FACTORS
+        return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
@@ -128,7 +132,8 @@ class Suffixes:
         if touches and text[0] != "-" and head not in ATTACHED - {head[0]}:
             if len(head) > 2:
                 raise Unread
-            read.degrees[-1] += 1
+            this = len(read.values)
+            read.degrees[this] = read.degrees.get(this, 0) + 1
             self.side.letters.add(head)
         elif len(head) == 1 and not head.isupper() and head not in ATTACHED | {"a"}:
             raise Unread
@@ -157,25 +162,25 @@ class Suffixes:
 
     def _degrees(self, at: int) -> int:
         r"""Past ``^\circ`` and ``^{\circ}``; 0 if it is another exponent."""
-        inner = at + 1 if self.kind(at) == OPEN else at
-        if self.kind(inner) != WORDS or self.tokens[inner].text != "degrees":
+        inner = at + 1 if self.kinds[at] == OPEN else at
+        if self.kinds[inner] != WORDS or self.tokens[inner].text != "degrees":
             return 0
         self.side.units.append("degrees")
         return inner + 1 + (inner > at)
 
     def _area(self, at: int, read: Level | None) -> int:
         """Past the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
-        if self.kind(at) != SIGN or self.tokens[at].text != "^":
+        if self.kinds[at] != SIGN or self.tokens[at].text != "^":
             return at
         if not sizes_of(self.tokens[at - 1].text):
             raise Unread
         exponent, after = at + 1, at + 2
-        if self.kind(exponent) == OPEN and self.closing.get(exponent) == exponent + 2:
+        if self.kinds[exponent] == OPEN and self.closing.get(exponent) == exponent + 2:
             exponent, after = exponent + 1, exponent + 3
-        if self.kind(exponent) != NUMBER or self.tokens[exponent].text not in ("2", "3"):
+        if self.kinds[exponent] != NUMBER or self.tokens[exponent].text not in ("2", "3"):
             raise Unread
-        if read is not None and read.degrees[-1]:
-            read.degrees[-1] = int(self.tokens[exponent].text)
+        if read is not None and read.degrees.get(len(read.values)):
+            read.degrees[len(read.values)] = int(self.tokens[exponent].text)
         self.side.units.append("power")
         return after
 
@@ -184,7 +189,7 @@ class Suffixes:
         return (
             at + 2 < end
             and self.tokens[at].start > self.tokens[at - 1].end
-            and self.kind(at + 1) == WORDS
+            and self.kinds[at + 1] == WORDS
             and self.closing.get(at) == at + 2
             and is_remark(self.tokens[at + 1].text)
         )
@@ -192,7 +197,7 @@ class Suffixes:
     def _closes_emphasis(self, at: int) -> bool:
         """``*5* + 3``: an asterisk that touches the number and is followed by an operator."""
         return (
-            self.kind(at + 1) in (SIGN, "=")
+            self.kinds[at + 1] in (SIGN, "=")
             and self.tokens[at].start == self.tokens[at - 1].end
             and self.tokens[at + 1].start > self.tokens[at].end
         )

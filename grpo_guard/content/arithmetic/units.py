@@ -41,12 +41,11 @@ ATTACHED: Final = vocabulary(
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
 )
 _SHORT: Final = ATTACHED | vocabulary("a an of in on at by as us we he it is to up no the ft")
-_WORD: Final = re.compile(r"[^\s-]++")
 
 
 def unit_words(text: str) -> list[str] | None:
     """The words of a unit; None if they say something else, or change the value."""
-    words = _WORD.findall(text[:400])
+    words = text[:400].replace("-", " ").split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
     # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
@@ -56,7 +55,7 @@ def unit_words(text: str) -> list[str] | None:
 
 def is_remark(text: str) -> bool:
     """Whether words in brackets behind a number may be skipped."""
-    return (STOPPING - {"from", "to"}).isdisjoint(_WORD.findall(text.lower()[:200]))
+    return (STOPPING - {"from", "to"}).isdisjoint(text.lower()[:200].replace("-", " ").split())
 
 
 _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
@@ -84,19 +83,19 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
      "buck": 100},
     {"dozen": 12, "pair": 2, "couple": 2, "one": 1, "piece": 1, "egg": 1},
 )  # fmt: skip
-_MEASURES: Final = frozenset(unit for sizes in _DIMENSIONS for unit in sizes)
-_LETTERS: Final = re.compile(r"[A-Za-z]++")
+_MEASURES: Final = {
+    unit + plural: [(d, sizes[unit]) for d, sizes in enumerate(_DIMENSIONS) if unit in sizes]
+    for plural in ("es", "s", "")  # what is a word of its own is no plural
+    for units in _DIMENSIONS
+    for unit in units
+}
+_LETTERS: Final = re.compile(r"[a-z]++")
 
 
 def sizes_of(unit: str) -> list[tuple[int, Rational]]:
     """Dimension and size of every measure that these words name."""
-    found = []
-    for word in _LETTERS.findall(unit[:80].lower()):
-        for name in (word, word.removesuffix("s"), word.removesuffix("es")):
-            if name in _MEASURES:
-                found += [(d, sizes[name]) for d, sizes in enumerate(_DIMENSIONS) if name in sizes]
-                break
-    return found
+    words = _LETTERS.findall(unit[:80].lower())
+    return [size for word in words if word in _MEASURES for size in _MEASURES[word]]
 
 
 def ratios(units: list[str]) -> set[Fraction]:

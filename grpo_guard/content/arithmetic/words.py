@@ -14,6 +14,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
+from grpo_guard.content.arithmetic.notation import vocabulary
 
 _UP_TO_19: Final = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
@@ -58,6 +59,11 @@ def _put(formula: str) -> Rewrite:
     return lambda match: formula.ljust(len(match.group()))
 
 
+def _counted(words: str, formula: str) -> tuple[re.Pattern[str], Rewrite]:
+    """A formula for words before a number."""
+    return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _put(formula)
+
+
 def _pair(opening: str, joint: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?<!\w){opening}[ ]+(?P<a>{_NUMBER}){_UNIT}[ ]+(?P<joint>{joint})[ ]+"
@@ -66,15 +72,17 @@ def _pair(opening: str, joint: str) -> re.Pattern[str]:
     )
 
 
-_PHRASES: Final[tuple[tuple[re.Pattern[str], Rewrite], ...]] = (
-    (_pair("(?:the )?sum of", "and"), _signed("+")),
-    (_pair("(?:the )?product of", "and"), _signed("*")),
-    (_pair("(?:the )?difference between", "and"), _signed("-")),
-    (_pair("add(?:ing)?", "and|to"), _signed("+")),
-    (_pair("multiply(?:ing)?", "by|and|with"), _signed("*")),
-    (_pair("divid(?:e|ing)", "by"), _signed("/")),
-    (_pair("subtract(?:ing)?", "from"), _signed("+", "-")),
+# Each with a word of it: a line is searched for what it can hold.
+_PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
+    ("sum", _pair("(?:the )?sum of", "and"), _signed("+")),
+    ("product", _pair("(?:the )?product of", "and"), _signed("*")),
+    ("difference", _pair("(?:the )?difference between", "and"), _signed("-")),
+    ("add", _pair("add(?:ing)?", "and|to"), _signed("+")),
+    ("multiply", _pair("multiply(?:ing)?", "by|and|with"), _signed("*")),
+    ("divid", _pair("divid(?:e|ing)", "by"), _signed("/")),
+    ("subtract", _pair("subtract(?:ing)?", "from"), _signed("+", "-")),
     (
+        "and",
         re.compile(
             rf"(?P<a>{_NUMBER})(?:[ ]+[a-z]{{2,15}}){{0,2}}?[ ]+(?P<joint>and)[ ]+(?P<b>{_NUMBER})"
             r"(?=(?:[ ]+[a-z]{2,15}){0,2}?[ ]+(?:makes?|gives?|equals?|totals?)\b)",
@@ -82,14 +90,15 @@ _PHRASES: Final[tuple[tuple[re.Pattern[str], Rewrite], ...]] = (
         ),
         lambda match: match.group().replace("and", "+  "),
     ),
-    (re.compile(r"(?<!\w)half of(?= \$?[0-9])", re.IGNORECASE), _put("1/2 of")),
-    (re.compile(r"(?<!\w)(?:1|a)[ ]+third of(?= \$?[0-9])", re.IGNORECASE), _put("1/3 of")),
-    (re.compile(r"(?<!\w)(?:1|a)[ ]+quarter of(?= \$?[0-9])", re.IGNORECASE), _put("1/4 of")),
-    (re.compile(r"(?<!\w)(?:twice|double)(?= \$?[0-9])", re.IGNORECASE), _put("2 *")),
-    (re.compile(r"(?<!\w)(?:triple)(?= \$?[0-9])", re.IGNORECASE), _put("3 *")),
-    (re.compile(r"(?<!\w)(?:to|we) get(?= \$?[0-9])", re.IGNORECASE), _put("=")),
-    (re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _put("^2")),
-    (re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _put("^3")),
+    ("half", *_counted("half of", "1/2 of")),
+    ("third", *_counted("(?:1|a)[ ]+third of", "1/3 of")),
+    ("quarter", *_counted("(?:1|a)[ ]+quarter of", "1/4 of")),
+    ("twice", *_counted("twice", "2 *")),
+    ("double", *_counted("double", "2 *")),
+    ("triple", *_counted("triple", "3 *")),
+    ("get", *_counted("(?:to|we) get", "=")),
+    ("squared", re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _put("^2")),
+    ("cubed", re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _put("^3")),
 )
 _WORD: Final = "|".join([*_UP_TO_19, *_TENS])
 _JOINED: Final = re.compile(
@@ -98,10 +107,12 @@ _JOINED: Final = re.compile(
     rf"\$?(?:(?:{_WORD})(?![a-z])|[0-9])"
     r"|(?<![a-z])(?:half of|third of|quarter of|twice|double|triple) |[0-9] (?:squared|cubed)"
 )
-_WORDED: Final = re.compile(
-    rf"(?<![a-z])(?:{_WORD}|sum|product|difference|add(?:ing)?|multiply(?:ing)?|divid(?:e|ing)"
-    r"|subtract(?:ing)?|half|third|quarter|twice|double|triple|squared|cubed)(?![a-z])| and "
-)
+_LETTERS: Final = re.compile("[a-z]++")
+_CALCULATING: Final = vocabulary(
+    "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
+    "half third quarter twice double triple squared cubed and"
+).union(_VALUES)
+_CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
 _SAID: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 
 
@@ -114,12 +125,14 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     """
     folded = fold(text)
     small = lowered(folded)
-    if _JOINED.search(small) is None:
+    lines = folded.split("\n")
+    said = [at for at, low in enumerate(small.split("\n")) if _is_said(low)]
+    if not said:
         return []
-    pairs = zip(folded.split("\n"), small.split("\n"), strict=True)
-    changed = "\n".join(
-        _in_signs(line) if _is_said(low) else " " * len(line) for line, low in pairs
-    )
+    blank = [" " * len(line) for line in lines]
+    for at in said:
+        blank[at] = _in_signs(lines[at])
+    changed = "\n".join(blank)
     known = {equation.span for equation in found}
     return [
         equation._replace(span=_whole_word(folded, equation.span))
@@ -130,7 +143,9 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 def _is_said(line: str) -> bool:
     """Whether a line of small letters may state a calculation in words."""
-    return all(pattern.search(line) for pattern in (_JOINED, _WORDED, _SAID))
+    if _CALCULATING.isdisjoint(_LETTERS.findall(line)):
+        return False
+    return _JOINED.search(line) is not None and _SAID.search(line) is not None
 
 
 def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
@@ -141,11 +156,20 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _in_signs(line: str) -> str:
-    """The line with its words as signs; blank if it has none, and so states nothing in words."""
-    changed = _NUMERAL.sub(_digits, line)
-    for phrase, rewrite in _PHRASES:
-        changed = phrase.sub(rewrite, changed)
-    return changed if changed != line else " " * len(line)
+    """The line with its words as signs, and blanks for its clauses that have none.
+
+    What has none states nothing in words, and no side of an equation goes over the end of a clause.
+    """
+    changed, small = _NUMERAL.sub(_digits, line), line.lower()
+    for word, phrase, rewrite in _PHRASES:
+        if word in small:
+            changed = phrase.sub(rewrite, changed)
+    pieces, begin = [], 0
+    for end in (*(mark.start() for mark in _CLAUSE_END.finditer(changed)), len(line)):
+        piece = changed[begin:end]
+        pieces.append(piece if piece != line[begin:end] else piece[:1] + " " * (len(piece) - 1))
+        begin = end
+    return "".join(pieces)
 
 
 def _digits(match: re.Match[str]) -> str:

@@ -103,10 +103,6 @@ class Source:
         start = self.offset(line - shift, column)
         return start, max(start, self.offset(last - shift, end_column))
 
-    def line_of(self, at: int) -> int:
-        """The line of a character, from 1."""
-        return bisect_right(self._starts, at)
-
 
 @dataclass(frozen=True, slots=True)
 class Note:

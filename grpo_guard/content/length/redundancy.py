@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-# The screens take them from here.
-from grpo_guard.content.subject import Subject as Subject
-from grpo_guard.content.subject import share_on_subject as share_on_subject
+from itertools import islice
 
 # Sequences of this many words recur in honest working ("so he has 5 + 3 ="); of this many, with
 # their numbers, only when a step is written again.
@@ -60,9 +58,9 @@ def blatantly_redundant(text: str, prompt: str) -> Redundancy | None:
 
 def measure(text: str, prompt: str) -> Redundancy:
     """The shares of one text, in time linear in its first `MAX_WORDS` words."""
-    found = [m.span() for m in _WORD.finditer(text[: MAX_WORDS * 20])][:MAX_WORDS]
-    words = [text[start:end].lower() for start, end in found]
-    asked = [m[0] for m in _WORD.finditer(prompt[: MAX_WORDS * 10].lower())][:MAX_WORDS]
+    found = list(islice(_WORD.finditer(text[: MAX_WORDS * 20]), MAX_WORDS))
+    words = [match[0].lower() for match in found]
+    asked = _WORD.findall(prompt[: MAX_WORDS * 10].lower())[:MAX_WORDS]
     known = set(_sequences(asked))
     repeated, echoed = [False] * len(words), [False] * len(words)
     seen = set[tuple[str, ...]]()
@@ -78,8 +76,8 @@ def measure(text: str, prompt: str) -> Redundancy:
     return Redundancy(len(words), sum(repeated) / total, echoes, _longest(covered, found))
 
 
-def _sequences(words: list[str]) -> list[tuple[str, ...]]:
-    return [tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)]
+def _sequences(words: list[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[i:] for i in range(NGRAM)), strict=False)
 
 
 def _compressible(text: str, prompt: str) -> bool:
@@ -92,7 +90,7 @@ def _compressible(text: str, prompt: str) -> bool:
     return len(packer.compress(data) + packer.flush()) <= _COMPRESSIBLE * len(data)
 
 
-def _longest(covered: list[bool], spans: list[tuple[int, int]]) -> tuple[int, int] | None:
+def _longest(covered: list[bool], found: list[re.Match[str]]) -> tuple[int, int] | None:
     count = first = start = 0
     if True in covered:
         for i, hit in enumerate([*covered, False]):
@@ -100,4 +98,4 @@ def _longest(covered: list[bool], spans: list[tuple[int, int]]) -> tuple[int, in
                 if i - start > count:
                     count, first = i - start, start
                 start = i + 1
-    return (spans[first][0], spans[first + count - 1][1]) if count else None
+    return (found[first].start(), found[first + count - 1].end()) if count else None

@@ -178,8 +178,9 @@ def _says_something(form: AnswerFormat, rest: str, start: int, view: View) -> bo
     # Behind a mark that is used on the way, work goes on: a program, or a sentence with a number
     # or a word of the question or of the work before it.
     subject = _stems(f"{view.prompt}\n{view.text[:start]}") if form.goes_on else frozenset[str]()
-    code = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose)) if form.goes_on else 0
-    off, total, offers = 0, code, 0
+    off, total, offers = 0, 0, 0
+    if form.goes_on and view.prose is not view.text:
+        total = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose))  # of its code
     for sentence in dict.fromkeys(_SENTENCE.findall(rest)):
         words = len(found := _WORD.findall(sentence))
         total += words
