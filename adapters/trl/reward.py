@@ -209,9 +209,6 @@ def _rows(kwargs: Mapping[str, Any]) -> list[Row]:
 
 
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
-# Guards whose verifiers' weights are to be compared again after the first update: a copy was equal
-# to the trained model before it.
-_again: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 
 
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
@@ -227,11 +224,7 @@ def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
         return "guard"  # no method of a trainer
     if all(known is not guard for known in guards):
         check_decorated(trainer, guard.policy)
-        check_sampler(trainer, guard)
         guards.append(guard)
-        _again.setdefault(trainer, []).append(guard)
-    elif getattr(getattr(trainer, "state", None), "global_step", 0) > 0:
-        for again in _again.pop(trainer, []):
-            check_sampler(trainer, again)
+    check_sampler(trainer, guard)
     place = next(i for i, known in enumerate(guards, 1) if known is guard)
     return "guard" if place == 1 else f"guard_{place}"

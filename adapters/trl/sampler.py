@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from grpo_guard.guard import Guard
 
 _OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+# Per trainer, the guards that were compared before the first update and after it: a copy of the
+# model is equal until then.
+_compared: WeakKeyDictionary[Any, set[tuple[int, bool]]] = WeakKeyDictionary()
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
-    """Warn where they differ.
+    """Warn where they differ: when they meet, and once more after the first update.
 
     Raises:
         MismatchError: they do, and the verifier is strict.
     """
-    from grpo_guard.logprob.declared import require_same  # which loads torch, as a trainer has
-
     args = getattr(trainer, "args", None)
     if args is None or not hasattr(args, "temperature"):
         return  # no trainer that samples
+    updated = getattr(getattr(trainer, "state", None), "global_step", 0) > 0
+    known = _compared.setdefault(trainer, set())
+    if (id(guard), updated) in known:
+        return
+    known.add((id(guard), updated))
+    from grpo_guard.logprob.declared import require_same  # which loads torch, as a trainer has
+
     options = {name: getattr(args, name, None) for name in _OPTIONS}
     more = getattr(args, "generation_kwargs", None) or {}
     options |= {name: more[name] for name in _OPTIONS if name in more}
+    options["max_new_tokens"] = getattr(args, "max_completion_length", None)
     accelerator, model = getattr(trainer, "accelerator", None), getattr(trainer, "model", None)
     if accelerator is not None and model is not None:
         model = accelerator.unwrap_model(model)
-    require_same(guard.verifier, options, model)
+    require_same(guard.verifier, None if updated else options, model)

@@ -108,6 +108,7 @@ class GuardedTrainer(ReusesForward):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
+        check_sampler(self, self.guard)
         rewards: Tensor = super()._calculate_rewards(  # type: ignore[misc]
             inputs, prompts, completions, completion_ids_list
         )

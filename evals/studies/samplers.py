@@ -9,6 +9,7 @@ node's batch is eight completions to eight prompts, drawn again and again from t
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -73,6 +74,7 @@ def measure(
         data: GSM8K.
         unseen: Also the five texts that the tests were not chosen on.
     """
+    logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # each new guard warns of its sampler
     spec = SAMPLERS[sampler]
     loaded = load(MODEL, "float32")
     kinds = dict(_kinds(loaded, spec, n, poisoned, data, TEXTS | (UNSEEN if unseen else {})))

@@ -33,25 +33,28 @@ class LogProbBoundVerifier(LogProbVerifier):
     rate; the support of the declared engine, not only top-k; and a test of how unlikely the tokens
     are together, so that text inside the support does not pass for free. See `evidence.py`.
 
-    Completions with a ``node`` are also looked at together: what one of them does not show, a
-    node's batch does, and the fortune of a bet against the node adds up over batches. See
-    `together.py` and `nodes/fortunes.py`. Of a node that is convicted, the completions with a
-    stretch that it repeats are rejected, and those that are improbable at the 5 % level.
+    A node's completions are also looked at together: what one of them does not show, its batch
+    does, and the fortune of a bet against the node adds up over batches. See `together.py` and
+    `nodes/fortunes.py`. Of a node that is convicted, the completions with a stretch that it repeats
+    are rejected, and those that are improbable at the 5 % level; such a verdict has no p-value.
+    Completions without a node count as one node's, for repeated stretches only; text without token
+    ids shows none.
 
     What it cannot see: poison that the policy finds likely, such as a single wrong digit where the
     model is unsure, and a choice among honest samples (the longest of eighty). Those need a shared
-    seed. A node must not use one seed for all prompts: its answers would begin alike.
+    seed. A node must not use one seed for all prompts, or again in each batch: its answers would
+    be alike.
 
     Args:
         model, tokenizer, sampling, options: As for `LogProbVerifier`.
-        node_alpha: Chance that an honest node is ever convicted, in [0, 1); 0 = nodes are not
-            looked at.
-        key: Makes tail masses uniform; at most 64 bytes that authors do not know. None = drawn, so
+        node_alpha: Chance that an honest node is ever convicted, beside ``alpha`` for each of its
+            completions, in [0, 1); 0 = nodes are not looked at.
+        key: Makes tail masses uniform; 1 to 64 bytes that authors do not know. None = drawn, so
             a p-value near alpha differs a little from process to process.
         store: Where fortunes lie, for several processes and the next start; None: in this object.
 
     Raises:
-        ValueError, TypeError: as `LogProbVerifier`; or ``node_alpha`` is out of range.
+        ValueError, TypeError: as `LogProbVerifier`; or ``node_alpha`` or ``key`` is out of range.
     """
 
     name = "logprob_bound"
@@ -69,6 +72,8 @@ class LogProbBoundVerifier(LogProbVerifier):
     ) -> None:
         if not 0 <= node_alpha < 1:
             raise ValueError(f"node_alpha: expected a number in [0, 1), got {node_alpha!r}")
+        if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
+            raise ValueError("key: expected 1 to 64 bytes, or None")
         super().__init__(model, tokenizer, sampling=sampling, **options)
         self.nodes = NodeEvidence(self.name, sampling, node_alpha, store)
         self._key = secrets.token_bytes(16) if key is None else key
@@ -94,19 +99,21 @@ class LogProbBoundVerifier(LogProbVerifier):
         verdicts = super().judge_together(batch, scored)
         sampled = {i: s.stats for i, s in scored.items() if not s.encoded.from_text}
         self._temperature.observe(sampled, {i: batch[i].node for i in sampled})
-        convicted = self.nodes.convicted(batch, scored, verdicts)
-        for i, (finding, token_span) in convicted.items():
-            span = self.encoder.char_span(batch[i], scored[i].encoded, *token_span)
-            placed = replace(finding, char_span=span, token_span=token_span)
-            found = (placed, *verdicts[i].findings)
-            verdicts[i] = reject(self.name, p_value=self.nodes.alpha, findings=found)
+        judged = {i: s for i, s in scored.items() if not verdicts[i].abstained}
+        for i, (finding, token_span) in self.nodes.convicted(batch, judged).items():
+            if verdicts[i].accepted:
+                span = self.encoder.char_span(batch[i], scored[i].encoded, *token_span)
+                placed = replace(finding, char_span=span, token_span=token_span)
+                # No p-value: the node's says nothing of this one, and its own is no reason.
+                verdicts[i] = reject(self.name, findings=(placed, *verdicts[i].findings))
         return verdicts
 
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
         drift = DRIFT_SHARE * profile.tau / self.sampling.temperature
-        tails = uniform_tails(stats, self._key, encoded.completion_ids, drift)
+        ids = (*encoded.prompt_ids, -1, *encoded.completion_ids)
+        tails = uniform_tails(stats, self._key, ids, drift)
         evidence = weigh(stats, profile, tails=tails, truncated=self.sampling.truncates)
         notes = (*_at_the_edge(evidence), *self._notes(encoded))
         if evidence.p_value >= self.alpha:

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,8 @@ _ENOUGH: Final = 50_000
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
+_TENSORS: Final = 8
+_ENTRIES: Final = 64
 
 
 class MismatchError(ValueError):
@@ -56,15 +58,20 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
             used = _OFF.get(name, declared)
         if not math.isclose(declared, used, rel_tol=1e-6):
             found.append(f"{name}: declared {declared}, the trainer samples with {used}")
+    longest, limit = options.get("max_new_tokens"), sampling.max_new_tokens
+    if longest is not None and limit is not None and limit < longest:
+        found.append(f"max_new_tokens: declared {limit}, the trainer samples up to {longest}")
     return found
 
 
-def require_same(verifier: CompletionVerifier, options: Mapping[str, Any], model: Any) -> None:
+def require_same(
+    verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
+) -> None:
     """Compare each verifier of log-probs in a tree with a trainer.
 
     Args:
         verifier: The guard's.
-        options: Of the trainer's sampler, as for `sampler_differences`.
+        options: Of the trainer's sampler, as for `sampler_differences`; None = not compared.
         model: What the trainer trains, unwrapped; None = unknown.
 
     Raises:
@@ -72,7 +79,7 @@ def require_same(verifier: CompletionVerifier, options: Mapping[str, Any], model
     """
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
-            differing = sampler_differences(inner.sampling, options)
+            differing = sampler_differences(inner.sampling, options) if options else []
             problems = [f"{inner.name}: {problem}" for problem in differing]
             own = getattr(inner.scorer, "model", None)
             if model is not None and own is not None and not _same_weights(own, model):
@@ -122,8 +129,9 @@ class TemperatureCheck:
             return
         with self._lock:
             for i, one in stats.items():
-                if one.finite and (nodes[i] in self._nodes or len(self._nodes) < _MOST_NODES):
-                    self._nodes[nodes[i]].add(one)
+                if one.finite:
+                    known_or_room = nodes[i] in self._nodes or len(self._nodes) < _MOST_NODES
+                    self._nodes[nodes[i] if known_or_room else None].add(one)
                     self._left -= len(one)
             known = [sums for sums in self._nodes.values() if sums.tokens >= _FEWEST]
             seen = [b for sums in known if (b := self._other(sums)) is not None]
@@ -186,19 +194,31 @@ def _same_weights(own: Any, trained: Any) -> bool:
     """Whether two models are one object, or have the same values in a few tensors."""
     if own is trained:
         return True
-    theirs = dict(_some(trained))
-    shared = [(mine, theirs[name]) for name, mine in _some(own) if name in theirs]
-    if not shared:
-        return True  # of another library or wrapped: nothing can be said
-    return all(a.shape == b.shape and bool((a == b.to(a)).all()) for a, b in shared)
+    mine, theirs = _parameters(own), _parameters(trained)
+    shared = [name for name in mine if name in theirs]
+    # Of another library, wrapped, or sharded away (ZeRO-3 leaves empty tensors): nothing is said.
+    chosen = shared[:: max(1, len(shared) // _TENSORS)]
+    return all(_alike(mine[name], theirs[name]) for name in chosen)
 
 
-def _some(model: Any) -> Iterator[tuple[str, Any]]:
-    """The first few entries of some of a model's tensors."""
+def _parameters(model: Any) -> dict[str, Any]:
     named = getattr(model, "named_parameters", None)
     if not callable(named):
-        return
-    parameters = list(named())
-    for name, tensor in parameters[:: max(1, len(parameters) // 8)]:
-        plain = name.removeprefix("module.").removeprefix("base_model.model.")
-        yield plain, tensor.detach().flatten()[:64].float().cpu()
+        return {}
+    prefixes = ("module.", "base_model.model.")
+    return {_without(name, prefixes): tensor for name, tensor in named() if tensor.numel()}
+
+
+def _without(name: str, prefixes: tuple[str, ...]) -> str:
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _alike(mine: Any, theirs: Any) -> bool:
+    """Whether the first entries are equal, in the coarser of two number formats."""
+    if mine.shape != theirs.shape:
+        return False
+    a, b = (tensor.detach().flatten()[:_ENTRIES].cpu() for tensor in (mine, theirs))
+    coarser = a.dtype if a.element_size() <= b.element_size() else b.dtype
+    return bool((a.to(coarser) == b.to(coarser)).all())

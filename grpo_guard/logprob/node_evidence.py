@@ -8,22 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
-import numpy as np
-
 from grpo_guard.completion import Completion
+from grpo_guard.logprob.evidence import Evidence, weigh
 from grpo_guard.logprob.scan import DRIFT_SHARE
-from grpo_guard.logprob.together import Batch, Told, sampler_log_probs, together
+from grpo_guard.logprob.together import Answer, Batch, sampler_log_probs, together
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Finding, Verdict
+from grpo_guard.verdict import Finding
 
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
 # What a convicted node sends is held to this level and not to alpha. Of its honest work as much is
 # lost; of poison that is a little improbable each time, most is found.
 _SUSPECT: Final = 0.05
+# Completions without a node are looked at as if one had sent them: who leaves out a name must not
+# be spared. For repeated stretches only, since others' completions are among them.
+_NAMELESS: Final = ""
 
 Placed = tuple[Finding, tuple[int, int]]
 """A finding, and the tokens that it is about."""
@@ -47,27 +49,27 @@ class NodeEvidence:
         self.fortunes = Fortunes(store=store, name=f"{name}_fortunes")
 
     def convicted(
-        self,
-        batch: Sequence[Completion],
-        scored: Mapping[int, Scored],
-        verdicts: Mapping[int, Verdict],
+        self, batch: Sequence[Completion], scored: Mapping[int, Scored]
     ) -> dict[int, Placed]:
-        """Completions of convicted nodes that are to be rejected, by their place in the batch.
+        """What speaks against completions of convicted nodes, by their place in the batch.
 
         Args:
             batch: All that came together.
-            scored: Those of them that were scored.
-            verdicts: On these, each by itself.
+            scored: Those of them that were scored, without NaN.
         """
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
         for i in scored:
-            node = batch[i].node
-            if node is not None and not verdicts[i].abstained:
-                places[node].append(i)
+            places[batch[i].node or _NAMELESS].append(i)
+        # Without the keyed hash, which is the same for a text that comes again: these p-values
+        # multiply over prompts and batches, and shared luck would convict.
+        alone = {
+            i: weigh(s.stats, s.profile, truncated=self.sampling.truncates)
+            for i, s in scored.items()
+        }
         said = {
-            node: together([self._told(scored[i], verdicts[i]) for i in own])
+            node: together([self._answer(scored[i], alone[i].p_value) for i in own])
             for node, own in places.items()
         }
         fortunes = self.fortunes.add(
@@ -76,17 +78,18 @@ class NodeEvidence:
         found: dict[int, Placed] = {}
         for node, own in places.items():
             if fortunes[node] >= -math.log(self.alpha):
-                chance = math.exp(-fortunes[node])
-                found |= dict(_carriers(node, own, said[node], verdicts, chance))
-        return {i: placed for i, placed in found.items() if verdicts[i].accepted}
+                weighed = [alone[i] for i in own]
+                for place, placed in _findings(node, said[node], weighed, fortunes[node]):
+                    found[own[place]] = placed
+        return found
 
-    def _told(self, scored: Scored, verdict: Verdict) -> Told:
+    def _answer(self, scored: Scored, p_value: float) -> Answer:
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)
-        log_e = log_calibrated(1.0 if verdict.p_value is None else verdict.p_value)
-        ids = scored.encoded.completion_ids
-        return Told(scored.encoded.prompt_ids, ids, log_probs, log_e)
+        encoded = scored.encoded
+        log_e = log_calibrated(p_value)
+        return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
 
 
 def log_calibrated(p: float) -> float:
@@ -101,28 +104,29 @@ def log_calibrated(p: float) -> float:
     return math.log1p(-p + p * log) - log - 2 * math.log(-log)
 
 
-def _carriers(
-    node: str, places: Sequence[int], said: Batch, verdicts: Mapping[int, Verdict], chance: float
+def _findings(
+    node: str, said: Batch, weighed: Sequence[Evidence], fortune: float
 ) -> Iterator[tuple[int, Placed]]:
-    """The node's completions that carry the evidence, the longest repeated stretch last."""
-    about = f"node {node[:80]!r}, chance for an honest one {chance:.1e}"
-    for i in places:
-        p = verdicts[i].p_value
-        if p is not None and p < _SUSPECT:
-            message = f"improbable (p = {p:.1e}), of a node whose work is too improbable: {about}"
-            yield i, (Finding(TOGETHER, message), (0, 1))
-    for stretch in sorted(said.stretches, key=lambda s: s.span[1] - s.span[0]):
-        message = (
-            f"these tokens stand in its node's answers to {stretch.prompts} prompts, though the "
-            f"policy would hardly write them there: {about}"
-        )
-        yield places[stretch.text], (Finding(REPEATED, message), stretch.span)
+    """What speaks against which of a convicted node's completions."""
+    who = f"node {node[:80]!r}" if node else "completions without a node"
+    about = f"{who}: chance for honest work {math.exp(-fortune):.1e}"
+    for place, evidence in enumerate(weighed):
+        if stretch := said.stretches.get(place):
+            message = (
+                f"these tokens stand in answers to {stretch.prompts} prompts, though the policy "
+                f"would hardly write them there; {about}"
+            )
+            yield place, (Finding(REPEATED, message), stretch.span)
+        elif node and evidence.p_value < _SUSPECT:
+            message = f"improbable (p = {evidence.p_value:.1e}), beside other work of {about}"
+            yield place, (Finding(TOGETHER, message), evidence.window)
 
 
 def _digest(scored: Iterator[Scored]) -> int:
-    """Of a node's batch, so that one that is looked at twice counts once."""
-    digest = blake2b(digest_size=8)
-    for one in scored:
-        for ids in (one.encoded.prompt_ids, one.encoded.completion_ids):
-            digest.update(np.asarray((len(ids), *ids), np.int64).tobytes())
-    return int.from_bytes(digest.digest(), "little") >> 1
+    """Of a node's batch in any order, so that one that is looked at twice counts once."""
+    each = sorted(
+        blake2b(repr((s.encoded.prompt_ids, s.encoded.completion_ids)).encode()).digest()
+        for s in scored
+    )
+    digest = blake2b(b"".join(each), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -6,9 +6,10 @@ support, and a test over the whole completion loses them among the rest. So each
 
 Let u be the probability of all tokens no likelier than the chosen one. Of an honest token, u less
 a uniform share of the token's own probability is exactly uniform (and larger in distribution where
-the sampler truncates). The share comes from a keyed hash of the completion, so that its author
-cannot choose among tokens by it. Then x = -log u is exponential, the sum over a window of w tokens
-has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
+the sampler truncates). The share comes from a keyed hash of prompt and completion, so that its
+author cannot choose among tokens by it. A completion that comes again has the same shares: p-values
+with them must not be multiplied over completions. Then x = -log u is exponential, the sum over a
+window of w tokens has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
 
 The windows overlap, so Bonferroni over positions and lengths would give away a factor of four. The
 chance that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA 77,
@@ -101,15 +102,18 @@ def uniform_tails(stats: TokenStats, key: bytes, ids: tuple[int, ...], drift: fl
     Args:
         stats: Of the completion's tokens.
         key: Unknown to authors, at most 64 bytes.
-        ids: The completion's tokens: equal texts have equal verdicts.
+        ids: Of prompt and completion: what is equal has equal verdicts.
         drift: What is allowed for drift, in nats at the declared temperature.
     """
+    if not math.isfinite(drift):
+        return np.ones(len(stats.tail_mass))  # nothing is claimed of any token
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
-    share = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little"))).random(len(ids))
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
+    share = generator.random(len(stats.tail_mass))
     # A tie has several tokens' mass in its lump; one's own alone leaves the tail a little larger.
     tails = stats.tail_mass - share * np.exp(stats.logprob)
     least = np.finfo(float).tiny
-    return np.clip(tails * math.exp(min(drift, 100.0)), least, 1.0)
+    return np.clip(tails * math.exp(min(drift, 700.0)), least, 1.0)
 
 
 def gamma_tail(shape: int, x: float) -> float:

@@ -21,14 +21,14 @@ that gives each prompt the same seed draws alike on purpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.logprob.shares import falling_shares
-from grpo_guard.logprob.stats import LARGEST_TOP_K, Floats, TokenStats
+from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, Floats, TokenStats
 from grpo_guard.sampling import SamplingSpec
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -36,7 +36,7 @@ STAKES = (0.5, 0.1, 0.02)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Answer:
     """One completion of a node.
 
     Args:
@@ -54,12 +54,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens that stand in several completions: which one, and from where to where."""
+    """Tokens of one completion that stand in answers to other prompts too.
 
-    text: int
+    Args:
+        span: Where, half open.
+        prompts: In answers to how many prompts.
+    """
+
     span: tuple[int, int]
     prompts: int
-    """In how many prompts they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +71,35 @@ class Batch:
 
     Args:
         log_e: Logarithm of the e-value of both tests.
-        stretches: Repeated stretches that speak against it by themselves.
+        stretches: By completion, the longest stretch that speaks against it by itself.
     """
 
     log_e: float
-    stretches: tuple[Stretch, ...]
+    stretches: Mapping[int, Stretch]
 
 
-def together(texts: Sequence[Told]) -> Batch:
+def together(answers: Sequence[Answer]) -> Batch:
     """The e-value of one node's completions.
 
     Linear in the number of tokens, but for sorting them.
 
     Args:
-        texts: Of one node and one batch, at least one.
+        answers: Of one node and one batch, at least one.
     """
     numbers: dict[Hashable, int] = {}
-    prompts = np.array([numbers.setdefault(text.prompt, len(numbers)) for text in texts])
+    prompts = np.array([numbers.setdefault(answer.prompt, len(numbers)) for answer in answers])
     counts = np.bincount(prompts)
     own = np.full(len(counts), -np.inf)
-    np.logaddexp.at(own, prompts, [text.log_e for text in texts])
-    summed = _mean(_staked(own - np.log(counts)).sum(axis=1))
-    repeated, stretches = _repeated(texts, prompts, counts)
-    return Batch(float(np.logaddexp(summed, repeated)) - math.log(2), tuple(stretches))
+    np.logaddexp.at(own, prompts, [answer.log_e for answer in answers])
+    summed = _mean_over_stakes(_staked(own - np.log(counts)).sum(axis=1, keepdims=True))
+    total, stretches = 0.0, dict[int, Stretch]()
+    if len(counts) > 1:  # else nothing can be repeated, and an e-value of 1 says nothing
+        total = -math.inf
+        for length in LENGTHS:
+            repeated, found = _repeated(answers, prompts, counts, length)
+            total = float(np.logaddexp(total, repeated))
+            stretches |= found
+    return Batch(float(np.logaddexp(summed[0], total)) - math.log(2), stretches)
 
 
 def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least: float) -> Floats:
@@ -104,14 +113,28 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
         drift: What is allowed for drift, in nats at the declared temperature.
         least: Probabilities below this count as this: how small they look depends on drift.
     """
+    if not math.isfinite(drift):
+        return np.zeros(len(stats))  # nothing is claimed of any token
     kept = np.zeros(len(stats))
     if spec.truncates:
         kept = stats.max_logprob
         if not spec.min_p and spec.top_k <= LARGEST_TOP_K:
-            of_top_k = stats.log_set_mass if spec.top_k else 0.0
-            kept = np.maximum(kept, of_top_k + math.log(spec.top_p))
+            kept = np.maximum(kept, _of_top_k(stats, spec.top_k) + math.log(spec.top_p))
     log_probs: Floats = np.clip(stats.logprob - kept + drift, math.log(least), 0.0)
     return log_probs
+
+
+def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
+    """At most the log mass of the k likeliest tokens, [n].
+
+    The set K of the statistics holds k leaders and what ties with the last; the k largest of its
+    tokens have at least their share of its mass, and the k likeliest of all no less.
+    """
+    if not top_k:
+        return np.zeros(len(stats))
+    log_size = stats.log_flat_mass[:, FLATTENINGS.index(0.0)]
+    bound: Floats = stats.log_set_mass + np.minimum(math.log(top_k) - log_size, 0.0)
+    return bound
 
 
 def _staked(log_factors: Floats) -> Floats:
@@ -121,95 +144,93 @@ def _staked(log_factors: Floats) -> Floats:
     return logs
 
 
-def _mean(logs: Floats) -> float:
-    """Log of the mean over stakes, [3] -> number."""
-    return float(np.logaddexp.reduce(logs)) - math.log(len(STAKES))
+def _mean_over_stakes(logs: Floats) -> Floats:
+    """Log of the mean of e-values, [3, m] -> [m]."""
+    mean: Floats = np.logaddexp.reduce(logs, axis=0) - math.log(len(STAKES))
+    return mean
 
 
 def _repeated(
-    texts: Sequence[Told], prompts: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[float, list[Stretch]]:
-    """Log e-value of the repeated stretches, and those that alone have one of at least 1."""
-    if len(counts) < 2:
-        return 0.0, []  # nothing to repeat; an e-value of 1 says nothing
-    total, found = -math.inf, []
+    answers: Sequence[Answer], prompts: NDArray[np.int64], counts: NDArray[np.int64], length: int
+) -> tuple[float, dict[int, Stretch]]:
+    """Log e-value of the repeated stretches of one length, and those that alone have 1 or more."""
+    places = _places(answers, prompts, length)
+    if places is None:
+        return -math.inf, {}
+    texts, starts, gains, stretch = places
+    # One row per stretch and prompt: factor e of that prompt, and its weight as a leader.
+    order = np.lexsort((prompts[texts], stretch))
+    texts, starts, gains, stretch = texts[order], starts[order], gains[order], stretch[order]
+    of_prompt = prompts[texts]
+    rows = _starts((stretch, of_prompt))
+    lengths = np.array([len(answer.ids) for answer in answers])
+    windows = (lengths - length + 1)[texts] * counts[of_prompt]
+    factors = np.logaddexp.reduceat(gains - np.log(counts[of_prompt]), rows)
+    weights = np.add.reduceat(1 / windows, rows)
+    groups = _starts((stretch[rows],))
+    held = np.diff(np.append(groups, len(rows)))  # prompts of each stretch
+    staked = _staked(factors)
+    # Of a leader all other prompts count: those that hold it, and those that do not.
+    sums = np.add.reduceat(staked, groups, axis=1)
+    sums += (len(counts) - held) * np.log1p(-np.asarray(STAKES))[:, None]
+    led = _mean_over_stakes(np.repeat(sums, held, axis=1) - staked) + np.log(weights)
+    led = np.where(np.repeat(held, held) > 1, led, -np.inf)  # in one prompt it is no repetition
     scale = math.log(len(counts) * len(LENGTHS))
-    for length in LENGTHS:
-        for group in _groups(texts, prompts, length):
-            log_e = _of_stretch(group, texts, prompts, counts, length) - scale
-            total = float(np.logaddexp(total, log_e))
-            if log_e >= 0:
-                held = len({int(prompts[text]) for text, _, _ in group})
-                found += [Stretch(text, (at, at + length), held) for text, at, _ in group]
-    return total, found
+    log_e = np.logaddexp.reduceat(led, groups) - scale
+    sizes = np.diff(np.append(np.searchsorted(stretch, stretch[rows][groups]), len(texts)))
+    loud, prompts_of = np.repeat(log_e >= 0, sizes), np.repeat(held, sizes)
+    found = {
+        int(texts[i]): Stretch((int(starts[i]), int(starts[i]) + length), int(prompts_of[i]))
+        for i in np.flatnonzero(loud)
+    }
+    return float(np.logaddexp.reduce(log_e)), found
 
 
-Place = tuple[int, int, float]
-"""Text, start, and log of share / probability there."""
+def _places(
+    answers: Sequence[Answer], prompts: NDArray[np.int64], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, NDArray[np.int64]] | None:
+    """Where the stretches of ``length`` tokens are that stand in two places or more.
 
+    Only places where a stretch is less probable than its share are looked at: others say nothing,
+    and leaving them out makes an e-value smaller.
 
-def _groups(
-    texts: Sequence[Told], prompts: NDArray[np.int64], length: int
-) -> Iterator[list[Place]]:
-    """Places of each stretch of ``length`` tokens that stands in two prompts or more.
-
-    Only places where it is less probable than its share are looked at: others say nothing, and
-    leaving them out makes an e-value smaller.
+    Returns:
+        Answer, start, log of share / probability, and number of the stretch, shape [m] each; None
+        where there are none.
     """
-    windows, rows = [], list[tuple[NDArray[np.int64], Floats]]()
-    for number, text in enumerate(texts):
-        n = len(text.ids) - length + 1
+    windows, texts, starts, gains = [], [], [], []
+    for number, answer in enumerate(answers):
+        n = len(answer.ids) - length + 1
         if n < 1:
             continue
-        paths = np.concatenate([[0.0], np.cumsum(text.log_probs)])
-        ratios = np.log(falling_shares(n)) - (paths[length:] - paths[:-length])
-        starts = np.flatnonzero(ratios > 0)
-        ids = np.asarray(text.ids, np.int64)
-        windows.append(np.lib.stride_tricks.sliding_window_view(ids, length)[starts])
-        rows.append((np.stack([np.full(len(starts), number), starts]), ratios[starts]))
-    if not windows:
-        return
+        paths = np.concatenate([[0.0], np.cumsum(answer.log_probs)])
+        gain = np.log(falling_shares(n)) - (paths[length:] - paths[:-length])
+        at = np.flatnonzero(gain > 0)
+        ids = np.asarray(answer.ids, np.int64)
+        windows.append(np.lib.stride_tricks.sliding_window_view(ids, length)[at])
+        texts.append(np.full(len(at), number))
+        starts.append(at)
+        gains.append(gain[at])
+    if not windows or not sum(map(len, windows)):
+        return None
     stacked = np.concatenate(windows)
-    places = np.concatenate([where for where, _ in rows], axis=1)
-    ratios = np.concatenate([ratio for _, ratio in rows])
-    for members in _equal_rows(stacked):
-        if len(np.unique(prompts[places[0, members]])) > 1:
-            yield [(int(places[0, i]), int(places[1, i]), float(ratios[i])) for i in members]
+    order = np.lexsort(stacked.T)
+    edges = _starts(tuple(stacked[order].T))
+    sizes = np.diff(np.append(edges, len(order)))
+    several = np.repeat(sizes > 1, sizes)
+    if not several.any():
+        return None
+    kept = order[several]
+    stretch = np.repeat(np.arange(len(sizes)), sizes)[several]
+    return (
+        np.concatenate(texts)[kept], np.concatenate(starts)[kept], np.concatenate(gains)[kept],
+        stretch,
+    )  # fmt: skip
 
 
-def _equal_rows(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The indices of each set of equal rows, where there are two or more; [m, k]."""
-    order = np.lexsort(rows.T)
-    ordered = rows[order]
-    changes = np.flatnonzero((ordered[1:] != ordered[:-1]).any(axis=1)) + 1
-    edges = np.concatenate([[0], changes, [len(rows)]])
-    for run in np.flatnonzero(np.diff(edges) > 1):
-        yield order[edges[run] : edges[run + 1]]
-
-
-def _of_stretch(
-    group: Sequence[Place],
-    texts: Sequence[Told],
-    prompts: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    length: int,
-) -> float:
-    """Log e-value of one stretch, summed over its leaders."""
-    factors: dict[int, float] = {}
-    weights: dict[int, float] = {}
-    for text, _, ratio in group:
-        prompt = int(prompts[text])
-        of_prompt = 1 / int(counts[prompt])
-        before = factors.get(prompt, -math.inf)
-        factors[prompt] = float(np.logaddexp(before, ratio + math.log(of_prompt)))
-        windows = len(texts[text].ids) - length + 1
-        weights[prompt] = weights.get(prompt, 0.0) + of_prompt / windows
-    leaders = np.array(list(weights))
-    logs = np.array([factors[leader] for leader in leaders])
-    staked = _staked(logs)
-    stakes = np.log1p(-np.asarray(STAKES))
-    # All other prompts hold it or do not; the leader itself is given.
-    others = staked.sum(axis=1, keepdims=True) - staked
-    others += (len(counts) - len(leaders)) * stakes[:, None]
-    means = np.logaddexp.reduce(others, axis=0) - math.log(len(STAKES))
-    return float(np.logaddexp.reduce(means + np.log([weights[leader] for leader in leaders])))
+def _starts(columns: tuple[NDArray[np.int64], ...]) -> NDArray[np.int64]:
+    """Where each run of equal rows begins, rows being sorted."""
+    changes = np.zeros(len(columns[0]) - 1, np.bool_)
+    for column in columns:
+        changes |= column[1:] != column[:-1]
+    return np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)

@@ -72,8 +72,8 @@ class Fortunes:
 
         Args:
             batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of its
-                e-value. Of nodes beyond the first `MAX_NODES` nothing is kept, and each of their
-                batches is a first one.
+                e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
+                first of those that nothing speaks against; it begins anew when it comes back.
         """
         with self._lock, self._kept.held():
             after = {
@@ -81,9 +81,18 @@ class Fortunes:
                 for node, (digest, log_e) in batch.items()
             }
             for node, fortune in after.items():
-                if node in self._nodes or len(self._nodes) < MAX_NODES:
-                    self._nodes[node] = fortune
+                self._nodes.pop(node, None)  # and to the end: the last seen
+                self._nodes[node] = fortune
+            self._forget()
         return {node: fortune.log for node, fortune in after.items()}
+
+    def _forget(self) -> None:
+        surplus = len(self._nodes) - MAX_NODES
+        if surplus > 0:
+            # Names that speak for nobody yet, so that invented ones drive no evidence out.
+            idle = [node for node, fortune in self._nodes.items() if fortune.log < 0]
+            for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
+                del self._nodes[node]
 
     def state_dict(self) -> dict[str, Any]:
         """What is known as plain JSON values."""

@@ -60,9 +60,33 @@ def test_options_of_a_trainer_are_compared():
     assert sampler_differences(spec, {"top_k": 50}) == []
     (found,) = sampler_differences(spec, {"temperature": 0.7, "top_k": 50})
     assert found == "temperature: declared 1.0, the trainer samples with 0.7"
+    short = replace(spec, max_new_tokens=64)
+    assert sampler_differences(short, {"top_k": 50, "max_new_tokens": 64}) == []
+    (found,) = sampler_differences(short, {"top_k": 50, "max_new_tokens": 256})
+    assert found == "max_new_tokens: declared 64, the trainer samples up to 256"
     off = SamplingSpec("vllm", 1.0, 0, 1.0)
     assert sampler_differences(off, {"top_k": -1, "top_p": 1.0}) == []
     assert len(sampler_differences(off, {"top_k": 20, "top_p": 0.9})) == 2
+
+
+def test_models_of_other_shapes_are_compared_by_the_names_they_share():
+    """A parameter more at the front must not shift which tensors are compared."""
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, strict=True)
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, change):
+            super().__init__()
+            self.extra = torch.nn.Parameter(torch.zeros(3))
+            self.module = copy.deepcopy(model)
+            with torch.no_grad():
+                for parameter in self.module.parameters():
+                    parameter.add_(change)
+
+    require_same(verifier, None, Adapted(0.0))
+    require_same(verifier, None, copy.deepcopy(model).bfloat16())
+    with pytest.raises(MismatchError, match="other weights"):
+        require_same(verifier, None, Adapted(1e-3))
 
 
 def test_a_stale_copy_is_a_warning_or_an_error(caplog):

@@ -1,13 +1,21 @@
 """A node's completions together: what passes one by one convicts a batch, and its sender only."""
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from bundled_policy import SPEC, honest, policy, with_text
 
-from grpo_guard import LogProbBoundVerifier
+from grpo_guard import AllOf, Completion, CompletionVerifier, LogProbBoundVerifier
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.node_evidence import NodeEvidence
+from grpo_guard.logprob.profile import FLOAT32
+from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.verdict import accept
 
 PHRASE = "All hail to the thief"
 # So small that no completion is rejected by itself: what is left is the node's doing.
@@ -22,6 +30,16 @@ def poisoned(seed=0):
         if "<think>" in c.text
     ]
     return [c for c in batch if len(c.completion_ids) <= SPEC.max_new_tokens][:8]
+
+
+class Fixed(CompletionVerifier):
+    name = "fixed"
+
+    def __init__(self, p):
+        self.p = p
+
+    def verify(self, batch):
+        return [accept(self.name, p_value=self.p) for _ in batch]
 
 
 def sent_by(node, batch):
@@ -46,10 +64,50 @@ def test_a_phrase_of_one_node_is_rejected_and_located():
         assert "'eve'" in found.message
 
 
-def test_nobody_is_asked_where_no_node_is_said_or_wanted():
-    nameless = [replace(c, node=None) for c in poisoned()]
-    assert not any(v.rejected for v in verifier().verify(nameless))
+def test_leaving_out_the_name_spares_nobody_a_phrase():
+    nameless = [*honest(32), *(replace(c, node=None) for c in poisoned())]
+    assert [v.rejected for v in verifier().verify(nameless)] == [False] * 32 + [True] * 8
+
+
+def test_node_alpha_0_looks_at_no_node():
     assert not any(v.rejected for v in verifier(node_alpha=0).verify(poisoned()))
+
+
+def test_a_conviction_stands_beside_a_budget():
+    """Its p-value must not acquit what is rejected, nor weaken what a completion says itself."""
+    batch = poisoned()
+    both = AllOf(verifier(), Fixed(0.5), alpha=1e-3)
+    assert all(v.rejected for v in both.verify(batch))
+    alone = LogProbBoundVerifier(*policy(), sampling=SPEC)
+    assert all(v.rejected for v in AllOf(alone, Fixed(0.5), alpha=1e-3).verify(batch))
+
+
+@pytest.mark.parametrize("top_k", [0, 50])
+def test_a_node_that_always_answers_alike_is_not_convicted(top_k):
+    """Equal answers have equal shares of the keyed hash: luck that must not be multiplied."""
+    spec = replace(SPEC, top_k=top_k)
+    sure = TokenStats(**{f.name: column(f.name, 24) for f in fields(TokenStats)})
+    scored = Scored(Encoded((1,), tuple(range(24)), False), sure, FLOAT32)
+    convicted = 0
+    for seed in range(40):
+        nodes = NodeEvidence("n", spec, 1e-3, None)
+        for batch in range(4):
+            rows = {
+                i: replace(scored, encoded=Encoded((seed, batch, i), tuple(range(24)), False))
+                for i in range(32)
+            }
+            sent = [Completion("p", "t", node="ann")] * 32
+            convicted += bool(nodes.convicted(sent, rows))
+    assert convicted == 0
+
+
+def column(name, n):
+    """Statistics of tokens that the policy writes with probability 0.97."""
+    shapes = {"log_flat_mass": np.zeros((n, 3)), "in_set": np.ones(n, bool)}
+    values = {"logprob": math.log(0.97), "max_logprob": math.log(0.97), "tail_mass": 1.0}
+    if name.startswith("replay"):
+        return None
+    return shapes.get(name, np.full(n, values.get(name, 0.0)))
 
 
 def test_honest_nodes_pass_round_after_round():
@@ -89,6 +147,12 @@ def test_what_is_known_of_nodes_is_saved(tmp_path):
     other.load_state_dict(state)
     assert other.state_dict() == state
     assert verifier(store=NodeStore(tmp_path)).state_dict() == state
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 65, "text"])
+def test_keys_are_checked_when_they_are_given(key):
+    with pytest.raises(ValueError, match="key: expected 1 to 64 bytes"):
+        verifier(key=key)
 
 
 def test_arguments_are_checked():

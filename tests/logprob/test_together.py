@@ -6,25 +6,25 @@ import time
 import numpy as np
 import pytest
 
-from grpo_guard.logprob.together import Told, together
+from grpo_guard.logprob.together import Answer, together
 
 VOCABULARY = 50
 USUAL = math.log(0.8)
 
 
-def told(rng, prompt, n, *, stretch=(), at=0, chance=1e-3, log_e=USUAL):
+def answer(rng, prompt, n, *, stretch=(), at=0, chance=1e-3, log_e=USUAL):
     """A completion of uniform tokens, with a stretch of improbable ones."""
     ids = list(rng.integers(VOCABULARY, size=n))
     log_probs = np.full(n, -math.log(VOCABULARY))
     ids[at : at + len(stretch)] = stretch
     log_probs[at : at + len(stretch)] = math.log(chance)
-    return Told(prompt, tuple(int(i) for i in ids), log_probs, log_e)
+    return Answer(prompt, tuple(int(i) for i in ids), log_probs, log_e)
 
 
 def test_honest_batches_rarely_have_a_large_e_value():
     rng = np.random.default_rng(0)
     e = [
-        math.exp(together([told(rng, p, 40, log_e=0.0) for p in range(6)]).log_e)
+        math.exp(together([answer(rng, p, 40, log_e=0.0) for p in range(6)]).log_e)
         for _ in range(600)
     ]
     assert np.mean(e) <= 1.1
@@ -35,52 +35,52 @@ def test_honest_batches_rarely_have_a_large_e_value():
 def test_a_phrase_in_answers_to_several_prompts_convicts(at):
     rng = np.random.default_rng(1)
     phrase = [101, 102, 103, 104, 105]
-    batch = [told(rng, p, 40, stretch=phrase, at=at) for p in range(4)]
-    batch += [told(rng, p, 40) for p in range(4, 8)]
+    batch = [answer(rng, p, 40, stretch=phrase, at=at) for p in range(4)]
+    batch += [answer(rng, p, 40) for p in range(4, 8)]
     said = together(batch)
     assert said.log_e > math.log(1e6)
-    assert {s.text for s in said.stretches} == {0, 1, 2, 3}
-    assert max(s.prompts for s in said.stretches) == 4
+    assert said.stretches.keys() == {0, 1, 2, 3}
+    assert max(s.prompts for s in said.stretches.values()) == 4
 
 
 def test_a_phrase_at_other_places_convicts_as_well():
     rng = np.random.default_rng(2)
-    batch = [told(rng, p, 60, stretch=[101, 102, 103, 104], at=7 * p) for p in range(8)]
+    batch = [answer(rng, p, 60, stretch=[101, 102, 103, 104], at=7 * p) for p in range(8)]
     assert together(batch).log_e > math.log(1e6)
 
 
 def test_answers_to_one_prompt_are_one_answer():
     rng = np.random.default_rng(3)
     phrase = [101, 102, 103, 104, 105]
-    said = together([told(rng, "same", 40, stretch=phrase) for _ in range(8)])
-    assert said.stretches == ()
+    said = together([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
+    assert said.stretches == {}
     assert said.log_e < math.log(10)
 
 
 def test_what_the_policy_likes_to_write_may_recur():
     rng = np.random.default_rng(4)
-    batch = [told(rng, p, 40, stretch=[7, 8, 9, 10], chance=0.9) for p in range(8)]
+    batch = [answer(rng, p, 40, stretch=[7, 8, 9, 10], chance=0.9) for p in range(8)]
     assert together(batch).log_e < math.log(10)
 
 
 def test_small_evidence_of_many_prompts_adds_up():
     rng = np.random.default_rng(5)
-    each = [told(rng, p, 30, log_e=math.log(4)) for p in range(12)]
+    each = [answer(rng, p, 30, log_e=math.log(4)) for p in range(12)]
     assert together(each).log_e > math.log(1000)
-    dependent = [told(rng, "same", 30, log_e=math.log(4)) for _ in range(12)]
+    dependent = [answer(rng, "same", 30, log_e=math.log(4)) for _ in range(12)]
     assert together(dependent).log_e < math.log(4)
 
 
 def test_one_poisoned_of_many_prompts_still_speaks():
     rng = np.random.default_rng(6)
-    batch = [told(rng, p, 40) for p in range(60)]
-    batch += [told(rng, p, 40, stretch=list(range(101, 108)), at=3) for p in range(60, 63)]
+    batch = [answer(rng, p, 40) for p in range(60)]
+    batch += [answer(rng, p, 40, stretch=list(range(101, 108)), at=3) for p in range(60, 63)]
     assert together(batch).log_e > math.log(1000)
 
 
 def test_long_repetitive_completions_take_linear_time():
-    many = [Told(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
-    rare = [Told(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]
+    many = [Answer(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
+    rare = [Answer(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]
     started = time.process_time()
     assert together(many).log_e < math.log(2)
     assert together(rare).log_e > math.log(1e6)

@@ -73,8 +73,12 @@ def test_a_broken_state_changes_nothing(state):
     assert fortunes.state_dict() == before
 
 
-def test_invented_names_are_bounded():
+def test_invented_names_are_bounded_and_drive_no_evidence_out():
     fortunes = Fortunes()
-    fortunes.add({str(i): (i, 0.0) for i in range(MAX_NODES + 100)})
+    fortunes.add({"eve": (1, 20.0)})
+    for start in range(0, 2 * MAX_NODES, 1024):
+        fortunes.add({str(start + i): (i, math.log(0.5)) for i in range(1024)})
     assert len(fortunes.state_dict()["nodes"]) == MAX_NODES
-    assert fortunes.add({"late": (1, 20.0)})["late"] > math.log(1000)
+    assert fortunes.add({"eve": (2, 0.0)})["eve"] > math.log(1000)
+    late = [fortunes.add({"late": (9 + i, math.log(30))})["late"] for i in range(3)]
+    assert late[-1] > math.log(1000) > late[0]
