@@ -150,9 +150,11 @@ class UsualLengths:
         Raises:
             ValueError: it is not of that form.
         """
+        with reading("UsualLengths"):
+            paid = state["paid"]
         with self._lock, self._kept.held():
             self._take_up(state)
-        self._paid.load_state_dict(state.get("paid") or NodeMemory().state_dict())
+        self._paid.load_state_dict(paid)
 
     def _state(self) -> dict[str, Any]:
         nodes = [[node, u.count, u.total, u.squares] for node, u in self._nodes.items()]
