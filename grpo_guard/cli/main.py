@@ -6,6 +6,7 @@ The eval suite stands above the command line in the layering, so its commands ar
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Annotated
 
 import typer
@@ -39,7 +40,9 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    pass
+    # Read when torch is loaded, which commands do later. Threads that spin while they wait cost
+    # many times what they do where another process is busy, such as the trainer.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 _measure = importlib.import_module("grpo_guard.evals.cli")

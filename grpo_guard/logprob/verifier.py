@@ -54,6 +54,7 @@ class LogProbVerifier(CompletionVerifier):
             the text from ids that it has itself.
         chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
         memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+        threads: Of a CPU, at most; only with ``model``. None = torch's own number.
         strict: Where an adapter finds that the trainer samples otherwise than declared, or trains
             another model than this one: an error, and no warning.
         name: Stands in verdicts; None = the verifier's registered name.
@@ -84,6 +85,7 @@ class LogProbVerifier(CompletionVerifier):
         check_text: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         memory_budget: int | None = None,
+        threads: int | None = None,
         strict: bool = False,
         name: str | None = None,
     ) -> None:
@@ -97,7 +99,7 @@ class LogProbVerifier(CompletionVerifier):
         self.alpha = alpha
         self.strict = strict
         self.sampling = sampling
-        self.scorer: Any = _scorer(model, scorer, memory_budget)
+        self.scorer: Any = scorer_of(model, scorer, memory_budget, threads)
         # By name and not by isinstance, so that a scorer which delegates to another is asked too.
         if check := getattr(self.scorer, "check", None):
             check(sampling)
@@ -243,14 +245,25 @@ class LogProbVerifier(CompletionVerifier):
         return (Finding("retokenised", message),)
 
 
-def _scorer(model: Any | None, scorer: Scorer | None, memory_budget: int | None) -> Scorer:
+def scorer_of(
+    model: Any | None,
+    scorer: Scorer | None,
+    memory_budget: int | None = None,
+    threads: int | None = None,
+) -> Scorer:
+    """A scorer of one's own, or one on a transformers model.
+
+    Raises:
+        ValueError: not exactly one of the two is given, or options of the model beside the scorer.
+    """
     if (model is None) is (scorer is None):
         got = "neither" if model is None else "both"
         raise ValueError(f"model, scorer: expected exactly one of them, got {got}")
     if scorer is not None:
-        if memory_budget is not None:
-            raise ValueError("memory_budget: expected None beside a scorer of your own")
+        for name, value in (("memory_budget", memory_budget), ("threads", threads)):
+            if value is not None:
+                raise ValueError(f"{name}: expected None beside a scorer of your own")
         return scorer
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
-    return TransformersScorer(model, memory_budget=memory_budget)
+    return TransformersScorer(model, memory_budget=memory_budget, threads=threads)

@@ -246,3 +246,25 @@ def test_a_smaller_budget_makes_smaller_batches_of_the_same_completions():
     b = TransformersScorer(model, memory_budget=2**22).score(sequences, SPEC)
     for one, other in zip(a, b, strict=True):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
+
+
+def test_a_budget_of_threads_holds_for_the_call_and_no_longer():
+    seen, sequences, model = [], group(np.random.default_rng(0)), model_of("llama", {})
+
+    class Watched(TransformersScorer):
+        def _run(self, *args):
+            seen.append(torch.get_num_threads())
+            return super()._run(*args)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Watched(model, threads=1).score(sequences, SPEC)
+        assert seen == [1] * len(seen)
+        assert torch.get_num_threads() == 2
+        Watched(model).score(sequences, SPEC)
+        assert seen[-1] == 2
+    finally:
+        torch.set_num_threads(before)
+    with pytest.raises(ValueError, match="threads: expected an integer >= 1 or None, got 0"):
+        TransformersScorer(model, threads=0)

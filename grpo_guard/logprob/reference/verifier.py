@@ -20,6 +20,7 @@ from grpo_guard.logprob.reference.profile import (
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.verifier import scorer_of
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -201,21 +202,3 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         )
         span = (run.start, run.end)
         return Finding("foreign_span", message, char_span=reading.char_span, token_span=span)
-
-
-def scorer_of(model: Any | None, scorer: Scorer | None, memory_budget: int | None) -> Scorer:
-    """The scorer, made from the model where none is given.
-
-    Raises:
-        ValueError: not exactly one of the two, or a budget beside a scorer.
-    """
-    if (model is None) is (scorer is None):
-        got = "neither" if model is None else "both"
-        raise ValueError(f"model, scorer: expected exactly one of them, got {got}")
-    if scorer is not None:
-        if memory_budget is not None:
-            raise ValueError("memory_budget: expected None beside a scorer of your own")
-        return scorer
-    from grpo_guard.logprob.scorers.transformers import TransformersScorer
-
-    return TransformersScorer(model, memory_budget=memory_budget)

@@ -40,6 +40,24 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
                 module.training = True
 
 
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """torch's threads of this one, at most ``count`` meanwhile; None leaves them alone.
+
+    Beside busy processes threads that wait for each other by spinning cost many times what they do:
+    let them sleep (``OMP_WAIT_POLICY=PASSIVE``, before torch is imported) or have one.
+    """
+    before = torch.get_num_threads()
+    if count is None or count >= before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def body_of(model: Any) -> Any:
     """The model below its output head."""
     body = getattr(model, model.base_model_prefix, None)

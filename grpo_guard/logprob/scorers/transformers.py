@@ -18,7 +18,13 @@ from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
-from grpo_guard.logprob.scorers.forward import body_of, eval_mode, forget_lengths, row_states
+from grpo_guard.logprob.scorers.forward import (
+    body_of,
+    cpu_threads,
+    eval_mode,
+    forget_lengths,
+    row_states,
+)
 from grpo_guard.logprob.scorers.jobs import Job, plan_jobs, unscaled_length
 from grpo_guard.logprob.scorers.memory import (
     FEWEST_HEAD_ROWS,
@@ -47,6 +53,7 @@ class TransformersScorer:
             planned; what is estimated to need more than that by itself is not scored. None: a
             quarter of what is free when the call begins, at most 4 GiB.
         shared_prompts: Run a prompt once for all its completions where that saves work.
+        threads: Threads of a CPU that scoring may use, at least 1; None = torch's own number.
 
     Raises:
         HeadError: the model has no output head.
@@ -57,8 +64,15 @@ class TransformersScorer:
     replays = True
 
     def __init__(
-        self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
+        self,
+        model: Any,
+        *,
+        memory_budget: int | None = None,
+        shared_prompts: bool = True,
+        threads: int | None = None,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads: expected an integer >= 1 or None, got {threads!r}")
         if memory_budget is not None and memory_budget < 2**20:
             raise ValueError(
                 f"memory_budget: expected bytes >= 1048576 or None, got {memory_budget!r}"
@@ -68,6 +82,7 @@ class TransformersScorer:
         self._given = model
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.memory_budget = memory_budget
+        self.threads = threads
         self._shared = SharedPrompts(shared_prompts)
         head_of(self.model)
         self._head_checked = False
@@ -119,7 +134,7 @@ class TransformersScorer:
         """
         results: dict[int, TokenStats] = {}
         asked = Asked(spec, mass_margin, replay)
-        with eval_mode(self.model):
+        with eval_mode(self.model), cpu_threads(self.threads):
             self._check_model()
             plan = MemoryPlan.of(self.model, self.memory_budget)
             _require_room(sequences, plan)
