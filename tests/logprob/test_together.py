@@ -6,10 +6,41 @@ import time
 import numpy as np
 import pytest
 
-from grpo_guard.logprob.together import Answer, together
+from grpo_guard.logprob.kernels.reference import reference_stats
+from grpo_guard.logprob.together import Answer, sampler_log_probs, together
+from grpo_guard.sampling import SamplingSpec, support_mask
 
 VOCABULARY = 50
 USUAL = math.log(0.8)
+
+
+SAMPLERS = [
+    SamplingSpec(engine, temperature, top_k, top_p, min_p)
+    for engine in ("transformers", "vllm", "sglang")
+    for temperature, top_k, top_p, min_p in (
+        (1.0, 0, 1.0, 0.0),
+        (0.7, 0, 0.9, 0.0),
+        (1.0, 3, 1.0, 0.0),
+        (0.6, 8, 0.8, 0.0),
+        (1.0, 0, 1.0, 0.1),
+        (1.3, 5, 0.9, 0.05),
+    )
+]
+
+
+@pytest.mark.parametrize("spec", SAMPLERS, ids=lambda spec: f"{spec.engine}-{spec.top_k}")
+def test_no_token_is_held_less_probable_than_its_sampler_made_it(spec):
+    """Else an honest node's repetitions would count for more than they are."""
+    rng = np.random.default_rng(0)
+    for spread in (0.0, 1.0, 4.0):  # all tied, flat, peaked
+        logits = np.round(rng.normal(size=(24, 40)) * spread, 1)
+        kept = support_mask(logits, spec)
+        p = np.where(kept, np.exp(logits / spec.temperature), 0.0)
+        p /= p.sum(axis=1, keepdims=True)
+        tokens = np.array([rng.choice(40, p=row) for row in p])
+        stats = reference_stats(logits, tokens, spec)
+        said = sampler_log_probs(stats, spec, 0.0, 1e-9)
+        assert (said >= np.log(p[np.arange(24), tokens]) - 1e-9).all()
 
 
 def answer(rng, prompt, n, *, stretch=(), at=0, chance=1e-3, log_e=USUAL):
