@@ -10,6 +10,7 @@ node's batch is eight completions to eight prompts, drawn again and again from t
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -26,6 +27,9 @@ from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejec
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.logprob.together import together
+from grpo_guard.logprob.verifier import Scored
+from grpo_guard.nodes.fortunes import Fortune
 from grpo_guard.sampling import SamplingSpec
 
 LONGEST: Final = 96
@@ -99,7 +103,7 @@ def measure(
         times = draws if kind == "honest" else draws // 10
         figures[kind] = {
             "completion": rejected(fresh().verify(rows)),
-            f"node of {NODE}": _nodes(fresh, rows, times, kind),
+            f"node of {NODE}": _nodes(fresh(), rows, times, kind),
         }
         say(kind, len(figures) - 3, len(kinds))
     for name, texts in (("seen", TEXTS), ("unseen", UNSEEN if unseen else {})):
@@ -165,14 +169,20 @@ def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completi
         say("score", start, len(rows))
 
 
-def _nodes(fresh: Any, rows: Sequence[Completion], times: int, seed: str) -> dict[str, Any]:
-    """Batches of eight prompts of one node of which anything is rejected, each by a new guard."""
-    rng, convicted, lost = random.Random(seed), 0, 0
+def _nodes(
+    verifier: LogProbBoundVerifier, rows: Sequence[Completion], times: int, seed: str
+) -> dict[str, Any]:
+    """First batches of a node, eight prompts each, that convict it."""
+    encoded = [verifier.encode(row) for row in rows]
+    stats = verifier.score(encoded, verifier.profile)
+    scored = [Scored(e, s, verifier.profile) for e, s in zip(encoded, stats, strict=True)]
+    answers = [verifier.nodes.answer(s, verifier.nodes.alone(s)) for s in scored]
+    bar, rng, convicted, most = -math.log(ALPHA), random.Random(seed), 0, -math.inf
     for _ in range(times):
-        batch = [replace(c, node="node") for c in rng.sample(list(rows), NODE)]
-        hits = sum(verdict.rejected for verdict in fresh().verify(batch))
-        convicted, lost = convicted + (hits > 0), lost + hits
-    return rate(convicted, times) | {"completions": rate(lost, times * NODE)}
+        batch = together(rng.sample(answers, NODE))
+        fortune = Fortune().after(0, batch.log_e).log
+        convicted, most = convicted + (fortune >= bar), max(most, fortune)
+    return rate(convicted, times) | {"largest log fortune": round(most, 2)}
 
 
 if __name__ == "__main__":

@@ -62,14 +62,9 @@ class NodeEvidence:
         places = defaultdict[str, list[int]](list)
         for i in scored:
             places[batch[i].node or _NAMELESS].append(i)
-        # Without the keyed hash, which is the same for a text that comes again: these p-values
-        # multiply over prompts and batches, and shared luck would convict.
-        alone = {
-            i: weigh(s.stats, s.profile, truncated=self.sampling.truncates)
-            for i, s in scored.items()
-        }
+        alone = {i: self.alone(s) for i, s in scored.items()}
         said = {
-            node: together([self._answer(scored[i], alone[i].p_value) for i in own])
+            node: together([self.answer(scored[i], alone[i]) for i in own])
             for node, own in places.items()
         }
         fortunes = self.fortunes.add(
@@ -83,12 +78,21 @@ class NodeEvidence:
                     found[own[place]] = placed
         return found
 
-    def _answer(self, scored: Scored, p_value: float) -> Answer:
+    def alone(self, scored: Scored) -> Evidence:
+        """What one completion says by itself, without the keyed hash.
+
+        The hash is the same for a text that comes again. These p-values multiply over prompts and
+        batches, and shared luck would convict.
+        """
+        return weigh(scored.stats, scored.profile, truncated=self.sampling.truncates)
+
+    def answer(self, scored: Scored, alone: Evidence) -> Answer:
+        """A completion as `together` takes it."""
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)
         encoded = scored.encoded
-        log_e = log_calibrated(p_value)
+        log_e = log_calibrated(alone.p_value)
         return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
 
 
