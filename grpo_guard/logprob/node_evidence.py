@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding
+
+logger = logging.getLogger("grpo_guard")
 
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
@@ -47,6 +50,7 @@ class NodeEvidence:
         self.sampling = sampling
         self.alpha = alpha
         self.fortunes = Fortunes(store=store, name=f"{name}_fortunes")
+        self._warned = False
 
     def convicted(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]
@@ -71,12 +75,25 @@ class NodeEvidence:
             {node: (_digest(scored[i] for i in places[node]), b.log_e) for node, b in said.items()}
         )
         found: dict[int, Placed] = {}
-        for node, own in places.items():
-            if fortunes[node] >= -math.log(self.alpha):
-                weighed = [alone[i] for i in own]
-                for place, placed in _findings(node, said[node], weighed, fortunes[node]):
-                    found[own[place]] = placed
+        guilty = [node for node in places if fortunes[node] >= -math.log(self.alpha)]
+        for node in guilty:
+            own = places[node]
+            weighed = [alone[i] for i in own]
+            for place, placed in _findings(node, said[node], weighed, fortunes[node]):
+                found[own[place]] = placed
+        if len(guilty) * 2 > len(places):
+            self._warn(len(guilty), len(places))
         return found
+
+    def _warn(self, guilty: int, nodes: int) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%d of %d nodes of a batch are convicted of work that the declared sampler would "
+                "not give. If they are honest, look for tokens that were not sampled (a forced "
+                "beginning belongs in the prompt), one seed for several requests, a wrong "
+                "SamplingSpec, or other weights", guilty, nodes,
+            )  # fmt: skip
 
     def alone(self, scored: Scored) -> Evidence:
         """What one completion says by itself, without the keyed hash.

@@ -69,6 +69,17 @@ def test_leaving_out_the_name_spares_nobody_a_phrase():
     assert [v.rejected for v in verifier().verify(nameless)] == [False] * 32 + [True] * 8
 
 
+def test_a_beginning_that_every_node_is_made_to_write_is_named_as_such(caplog):
+    everybody = [replace(c, node=f"node {i % 4}") for i, c in enumerate(poisoned() + poisoned(7))]
+    with caplog.at_level("WARNING", logger="grpo_guard"):
+        check = verifier()
+        check.verify(everybody)
+        check.verify(everybody[::-1])
+    said = [r.getMessage() for r in caplog.records if "a forced beginning" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("4 of 4 nodes")
+
+
 def test_node_alpha_0_looks_at_no_node():
     assert not any(v.rejected for v in verifier(node_alpha=0).verify(poisoned()))
 
