@@ -22,7 +22,7 @@ class Role(StrEnum):
     GUARD = "guard"
 
 
-STACKS: Final = ("homogeneous", "heterogeneous")
+STACKS: Final = ("homogeneous", "same_weights", "heterogeneous")
 _PARTS: Final = (
     "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",
     "answer_words", "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge",

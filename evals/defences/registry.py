@@ -1,4 +1,4 @@
-"""Names of defences: baselines, the two recommended stacks, and every registered verifier alone."""
+"""Names of defences: baselines, the recommended stacks, and every registered verifier alone."""
 
 from __future__ import annotations
 

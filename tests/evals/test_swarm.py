@@ -194,7 +194,7 @@ def test_lost_verdict_is_an_error(bundled: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"malicious": 4}, "malicious"), ({"group_size": 10}, "group_size"), ({"top_k": 0}, "top_k")],
+    [({"malicious": 4}, "malicious"), ({"group_size": 10}, "group_size"), ({"top_k": -1}, "top_k")],
 )
 def test_impossible_settings_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
