@@ -86,13 +86,13 @@ def measure(
     # Room for a text behind a completion of full length: it is to be found for what it is.
     judged = replace(spec, max_new_tokens=LONGEST + 32)
 
-    def fresh() -> LogProbBoundVerifier:
+    def fresh(node_alpha: float = 0.0) -> LogProbBoundVerifier:
         return LogProbBoundVerifier(
             tokenizer=loaded.tokenizer,
             scorer=scorer,
             sampling=judged,
             alpha=ALPHA,
-            node_alpha=ALPHA,
+            node_alpha=node_alpha,
             profile="float32",
             key=b"study",
         )
@@ -103,7 +103,7 @@ def measure(
         times = draws if kind == "honest" else draws // 10
         figures[kind] = {
             "completion": rejected(fresh().verify(rows)),
-            f"node of {NODE}": _nodes(fresh(), rows, times, kind),
+            f"node of {NODE}": _nodes(fresh(ALPHA), rows, times, kind),
         }
         say(kind, len(figures) - 3, len(kinds))
     for name, texts in (("seen", TEXTS), ("unseen", UNSEEN if unseen else {})):
