@@ -283,7 +283,9 @@ def _with(data, name, value):
 
 def test_names_and_missing_files_are_told_apart(tmp_path):
     model, tokenizer = policy()
-    with pytest.raises(ValueError, match=r"expected one of bfloat16, float32, text, bitwise or the path"):
+    with pytest.raises(
+        ValueError, match=r"expected one of bfloat16, float32, text, bitwise or the path"
+    ):
         LogProbBoundVerifier(model, tokenizer, sampling=SPEC, profile="bf16")
     with pytest.raises(ValueError, match=r"nowhere\.json: expected a readable profile"):
         LogProbBoundVerifier(model, tokenizer, sampling=SPEC, profile=tmp_path / "nowhere.json")
