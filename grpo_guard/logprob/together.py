@@ -21,7 +21,7 @@ that gives each prompt the same seed draws alike on purpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,8 +95,8 @@ def together(answers: Sequence[Answer]) -> Batch:
     total, stretches = 0.0, dict[int, Stretch]()
     if len(counts) > 1:  # else nothing can be repeated, and an e-value of 1 says nothing
         total = -math.inf
-        for length in LENGTHS:
-            repeated, found = _repeated(answers, prompts, counts, length)
+        for places in _places(answers):
+            repeated, found = _repeated(places, answers, prompts, counts)
             total = float(np.logaddexp(total, repeated))
             stretches |= found
     return Batch(float(np.logaddexp(summed[0], total)) - math.log(2), stretches)
@@ -150,17 +150,72 @@ def _mean_over_stakes(logs: Floats) -> Floats:
     return mean
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where stretches of one length stand that stand in two places or more, shape [m] each.
+
+    Args:
+        length: In tokens.
+        texts: Number of the answer.
+        starts: First token in it.
+        gains: Log of share / probability.
+        stretches: Number of the stretch: equal tokens, equal numbers.
+    """
+
+    length: int
+    texts: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    gains: Floats
+    stretches: NDArray[np.int64]
+
+
+def _places(answers: Sequence[Answer]) -> Iterator[_Places]:
+    """Places of repeated stretches, length by length.
+
+    Stretches of 2, 3, 4, 6 ... tokens are numbered by the numbers of their two parts, so that each
+    length costs one sort. Only places where a stretch is less probable than its share are given:
+    others say nothing, and leaving them out makes an e-value smaller.
+    """
+    lengths = np.array([len(answer.ids) for answer in answers])
+    ids = np.concatenate([np.asarray(answer.ids, np.int64) for answer in answers])
+    paths = np.concatenate([[0.0], np.cumsum(np.concatenate([a.log_probs for a in answers]))])
+    texts = np.repeat(np.arange(len(answers)), lengths)
+    starts = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    log_shares = np.log(falling_shares(int(lengths.max())))[starts]
+    left = lengths[texts] - starts
+    numbers = {1: _numbered(ids)}
+    for length in LENGTHS:
+        if length > 1:
+            first = max(part for part in numbers if part < length)
+            second = numbers[length - first]
+            behind = np.append(second[first:], np.zeros(min(first, len(ids)), np.int64))
+            numbers[length] = _numbered(numbers[first] * len(ids) + behind[: len(ids)])
+        inside = np.flatnonzero(left >= length)
+        gains = log_shares[inside] - (paths[inside + length] - paths[inside])
+        inside, gains = inside[gains > 0], gains[gains > 0]
+        number = numbers[length][inside]
+        several = np.bincount(number, minlength=len(ids))[number] > 1
+        if several.any():
+            at = inside[several]
+            yield _Places(length, texts[at], starts[at], gains[several], number[several])
+
+
+def _numbered(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Equal keys as equal numbers from 0 on, [n] -> [n]."""
+    return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
 def _repeated(
-    answers: Sequence[Answer], prompts: NDArray[np.int64], counts: NDArray[np.int64], length: int
+    places: _Places,
+    answers: Sequence[Answer],
+    prompts: NDArray[np.int64],
+    counts: NDArray[np.int64],
 ) -> tuple[float, dict[int, Stretch]]:
     """Log e-value of the repeated stretches of one length, and those that alone have 1 or more."""
-    places = _places(answers, prompts, length)
-    if places is None:
-        return -math.inf, {}
-    texts, starts, gains, stretch = places
+    order = np.lexsort((prompts[places.texts], places.stretches))
+    texts, starts, stretch = places.texts[order], places.starts[order], places.stretches[order]
+    gains, length = places.gains[order], places.length
     # One row per stretch and prompt: factor e of that prompt, and its weight as a leader.
-    order = np.lexsort((prompts[texts], stretch))
-    texts, starts, gains, stretch = texts[order], starts[order], gains[order], stretch[order]
     of_prompt = prompts[texts]
     rows = _starts((stretch, of_prompt))
     lengths = np.array([len(answer.ids) for answer in answers])
@@ -184,48 +239,6 @@ def _repeated(
         for i in np.flatnonzero(loud)
     }
     return float(np.logaddexp.reduce(log_e)), found
-
-
-def _places(
-    answers: Sequence[Answer], prompts: NDArray[np.int64], length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, NDArray[np.int64]] | None:
-    """Where the stretches of ``length`` tokens are that stand in two places or more.
-
-    Only places where a stretch is less probable than its share are looked at: others say nothing,
-    and leaving them out makes an e-value smaller.
-
-    Returns:
-        Answer, start, log of share / probability, and number of the stretch, shape [m] each; None
-        where there are none.
-    """
-    windows, texts, starts, gains = [], [], [], []
-    for number, answer in enumerate(answers):
-        n = len(answer.ids) - length + 1
-        if n < 1:
-            continue
-        paths = np.concatenate([[0.0], np.cumsum(answer.log_probs)])
-        gain = np.log(falling_shares(n)) - (paths[length:] - paths[:-length])
-        at = np.flatnonzero(gain > 0)
-        ids = np.asarray(answer.ids, np.int64)
-        windows.append(np.lib.stride_tricks.sliding_window_view(ids, length)[at])
-        texts.append(np.full(len(at), number))
-        starts.append(at)
-        gains.append(gain[at])
-    if not windows or not sum(map(len, windows)):
-        return None
-    stacked = np.concatenate(windows)
-    order = np.lexsort(stacked.T)
-    edges = _starts(tuple(stacked[order].T))
-    sizes = np.diff(np.append(edges, len(order)))
-    several = np.repeat(sizes > 1, sizes)
-    if not several.any():
-        return None
-    kept = order[several]
-    stretch = np.repeat(np.arange(len(sizes)), sizes)[several]
-    return (
-        np.concatenate(texts)[kept], np.concatenate(starts)[kept], np.concatenate(gains)[kept],
-        stretch,
-    )  # fmt: skip
 
 
 def _starts(columns: tuple[NDArray[np.int64], ...]) -> NDArray[np.int64]:
