@@ -176,7 +176,9 @@ def _nodes(
     encoded = [verifier.encode(row) for row in rows]
     stats = verifier.score(encoded, verifier.profile)
     scored = [Scored(e, s, verifier.profile) for e, s in zip(encoded, stats, strict=True)]
-    answers = [verifier.nodes.answer(s, verifier.nodes.alone(s)) for s in scored]
+    answers = [
+        verifier.nodes.answer(s, verifier.weigh(s.encoded, s.stats, s.profile)) for s in scored
+    ]
     bar, rng, convicted, most = -math.log(ALPHA), random.Random(seed), 0, -math.inf
     for _ in range(times):
         batch = together(rng.sample(answers, NODE))

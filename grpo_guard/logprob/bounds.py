@@ -14,7 +14,7 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
 from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.profile import DriftProfile
-from grpo_guard.logprob.scan import DRIFT_SHARE, uniform_tails
+from grpo_guard.logprob.scan import keyed_shares
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier, Scored
 from grpo_guard.nodes.store import NodeStore
@@ -96,11 +96,17 @@ class LogProbBoundVerifier(LogProbVerifier):
     def judge_together(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]
     ) -> dict[int, Verdict]:
-        verdicts = super().judge_together(batch, scored)
+        weighed: dict[int, Evidence] = {}
+        verdicts: dict[int, Verdict] = {}
+        for i, s in scored.items():
+            if unable := self._cannot_judge(s.stats, s.profile):
+                verdicts[i] = unable
+            else:
+                weighed[i] = self.weigh(s.encoded, s.stats, s.profile)
+                verdicts[i] = self._verdict(batch[i], s.encoded, s.stats, weighed[i])
         sampled = {i: s.stats for i, s in scored.items() if not s.encoded.from_text}
         self._temperature.observe(sampled, {i: batch[i].node for i in sampled})
-        judged = {i: s for i, s in scored.items() if not verdicts[i].abstained}
-        for i, (finding, token_span) in self.nodes.convicted(batch, judged).items():
+        for i, (finding, token_span) in self.nodes.convicted(batch, scored, weighed).items():
             if verdicts[i].accepted:
                 span = self.encoder.char_span(batch[i], scored[i].encoded, *token_span)
                 placed = replace(finding, char_span=span, token_span=token_span)
@@ -108,13 +114,20 @@ class LogProbBoundVerifier(LogProbVerifier):
                 verdicts[i] = reject(self.name, findings=(placed, *verdicts[i].findings))
         return verdicts
 
+    def weigh(self, encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Evidence:
+        """What the tokens of one completion say, from statistics without NaN."""
+        ids = (*encoded.prompt_ids, -1, *encoded.completion_ids)
+        shares = keyed_shares(self._key, ids, len(stats))
+        return weigh(stats, profile, self.sampling, shares=shares)
+
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        drift = DRIFT_SHARE * profile.tau / self.sampling.temperature
-        ids = (*encoded.prompt_ids, -1, *encoded.completion_ids)
-        tails = uniform_tails(stats, self._key, ids, drift)
-        evidence = weigh(stats, profile, tails=tails, truncated=self.sampling.truncates)
+        return self._verdict(completion, encoded, stats, self.weigh(encoded, stats, profile))
+
+    def _verdict(
+        self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
+    ) -> Verdict:
         notes = (*_at_the_edge(evidence), *self._notes(encoded))
         if evidence.p_value >= self.alpha:
             return accept(self.name, p_value=evidence.p_value, findings=notes)

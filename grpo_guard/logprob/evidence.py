@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.logprob.profile import DriftProfile
-from grpo_guard.logprob.scan import scan
+from grpo_guard.logprob.scan import scan, scan_tails
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
+from grpo_guard.sampling import SamplingSpec
 
 # A foreign phrase is few tokens; betting a whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05
@@ -56,6 +57,9 @@ class Evidence:
 
     Args:
         p_value: Combined, in [0, 1].
+        unkeyed_p: The same without keyed shares. These are equal for a text that comes again:
+            only p-values without them may be multiplied over prompts and batches, else shared luck
+            would convict.
         support_p: Of the gaps, Bonferroni over `COUNTS`.
         surprise_p: Of the e-process.
         scan_p: Of the least likely window.
@@ -67,6 +71,7 @@ class Evidence:
     """
 
     p_value: float
+    unkeyed_p: float
     support_p: float
     surprise_p: float
     scan_p: float
@@ -77,15 +82,19 @@ class Evidence:
 
 
 def weigh(
-    stats: TokenStats, profile: DriftProfile, *, tails: Floats | None = None, truncated: bool = True
+    stats: TokenStats,
+    profile: DriftProfile,
+    sampling: SamplingSpec,
+    *,
+    shares: Floats | None = None,
 ) -> Evidence:
     """Evidence against honest sampling; `TokenStats` must be free of NaN and not empty.
 
     Args:
         stats: Of the tokens.
         profile: What drift may do.
-        tails: For the scan: `uniform_tails`; None = the tail masses, which are larger.
-        truncated: Whether the declared sampler truncates.
+        sampling: The declared sampler.
+        shares: For the scan: `keyed_shares`, shape [n]; None = none, which finds less.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
@@ -95,19 +104,27 @@ def weigh(
     support = [
         binomial_tail(k, n, float(ranked[k - 1])) for k in COUNTS if k <= n and ranked[k - 1] < 1
     ]
-    surprise, log_factors = _surprise(stats, profile)
+    support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
+    surprise_p, log_factors = _surprise(stats, profile)
     # P(tail mass <= u) <= u for each of n tokens. A smaller tail counts as the floor itself: how
     # small it looks depends on drift.
     least = float(stats.tail_mass.min())
-    floor = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
-    support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
-    tails = stats.tail_mass if tails is None else tails
-    scanned = scan(np.clip(tails, profile.least_tail, 1.0))
-    parts = (support_p, surprise, scanned.p_value, floor)
-    shares = SHARES if truncated else SHARES_UNTRUNCATED
-    p_value = min(1.0, *(p / share for p, share in zip(parts, shares, strict=True) if share))
-    weights = log_factors - np.log(honest_rate)
-    return Evidence(p_value, *parts, scanned.span, zones, weights)
+    floor_p = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
+    scanned = unkeyed = scan(scan_tails(stats, profile, sampling.temperature, None))
+    if shares is not None:
+        scanned = scan(scan_tails(stats, profile, sampling.temperature, shares))
+    by_share = SHARES if sampling.truncates else SHARES_UNTRUNCATED
+    p_value, unkeyed_p = (
+        min(1.0, *(p / share for p, share in zip(parts, by_share, strict=True) if share))
+        for parts in (
+            (support_p, surprise_p, scan_p, floor_p)
+            for scan_p in (scanned.p_value, unkeyed.p_value)
+        )
+    )
+    return Evidence(
+        p_value, unkeyed_p, support_p, surprise_p, scanned.p_value, floor_p, scanned.span, zones,
+        log_factors - np.log(honest_rate),
+    )  # fmt: skip
 
 
 def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.logprob.evidence import Evidence, weigh
+from grpo_guard.logprob.evidence import Evidence
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.together import Answer, Batch, sampler_log_probs, together
 from grpo_guard.logprob.verifier import Scored
@@ -53,22 +53,25 @@ class NodeEvidence:
         self._warned = False
 
     def convicted(
-        self, batch: Sequence[Completion], scored: Mapping[int, Scored]
+        self,
+        batch: Sequence[Completion],
+        scored: Mapping[int, Scored],
+        weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
         """What speaks against completions of convicted nodes, by their place in the batch.
 
         Args:
             batch: All that came together.
-            scored: Those of them that were scored, without NaN.
+            scored: Those of them that were scored.
+            weighed: What each says by itself, where it can be said: these are looked at.
         """
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
-        for i in scored:
+        for i in weighed:
             places[batch[i].node or _NAMELESS].append(i)
-        alone = {i: self.alone(s) for i, s in scored.items()}
         said = {
-            node: together([self.answer(scored[i], alone[i]) for i in own])
+            node: together([self.answer(scored[i], weighed[i]) for i in own])
             for node, own in places.items()
         }
         fortunes = self.fortunes.add(
@@ -78,8 +81,8 @@ class NodeEvidence:
         guilty = [node for node in places if fortunes[node] >= -math.log(self.alpha)]
         for node in guilty:
             own = places[node]
-            weighed = [alone[i] for i in own]
-            for place, placed in _findings(node, said[node], weighed, fortunes[node]):
+            alone = [weighed[i] for i in own]
+            for place, placed in _findings(node, said[node], alone, fortunes[node]):
                 found[own[place]] = placed
         if len(guilty) * 2 > len(places):
             self._warn(len(guilty), len(places))
@@ -95,21 +98,13 @@ class NodeEvidence:
                 "SamplingSpec, or other weights", guilty, nodes,
             )  # fmt: skip
 
-    def alone(self, scored: Scored) -> Evidence:
-        """What one completion says by itself, without the keyed hash.
-
-        The hash is the same for a text that comes again. These p-values multiply over prompts and
-        batches, and shared luck would convict.
-        """
-        return weigh(scored.stats, scored.profile, truncated=self.sampling.truncates)
-
-    def answer(self, scored: Scored, alone: Evidence) -> Answer:
+    def answer(self, scored: Scored, evidence: Evidence) -> Answer:
         """A completion as `together` takes it."""
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)
         encoded = scored.encoded
-        log_e = log_calibrated(alone.p_value)
+        log_e = log_calibrated(evidence.unkeyed_p)
         return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
 
 
@@ -126,12 +121,12 @@ def log_calibrated(p: float) -> float:
 
 
 def _findings(
-    node: str, said: Batch, weighed: Sequence[Evidence], fortune: float
+    node: str, said: Batch, alone: Sequence[Evidence], fortune: float
 ) -> Iterator[tuple[int, Placed]]:
     """What speaks against which of a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
     about = f"{who}: chance for honest work {math.exp(-fortune):.1e}"
-    for place, evidence in enumerate(weighed):
+    for place, evidence in enumerate(alone):
         if stretch := said.stretches.get(place):
             message = (
                 f"these tokens stand in answers to {stretch.prompts} prompts, though the policy "

@@ -26,7 +26,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from grpo_guard.logprob.stats import Floats, TokenStats
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.stats import Floats, Ints, TokenStats
 
 LONGEST = 16
 _SHORT = 32
@@ -50,6 +51,7 @@ CHANCES = (
 )
 # Far beyond the table windows hardly ever fall together, and Bonferroni holds without loss.
 _FAR = 1e-12
+_LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LONGEST)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,14 @@ def scan(tails: Floats) -> Scan:
         tails: Of honest tokens independent and uniform, or larger; in (0, 1], shape [n], n >= 1.
     """
     paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
-    least, span = 1.0, (0, 1)
-    for length in range(1, min(LONGEST, len(tails)) + 1):
-        sums = paths[length:] - paths[:-length]
-        start = int(sums.argmax())
-        tail = gamma_tail(length, float(sums[start]))
-        if tail < least:
-            least, span = tail, (start, start + length)
-    return Scan(chance_of(least, len(tails)), span)
+    lengths = np.arange(1, min(LONGEST, len(tails)) + 1)
+    sums = [paths[length:] - paths[:-length] for length in lengths]
+    starts = [int(of_length.argmax()) for of_length in sums]
+    largest = np.array([of_length[start] for of_length, start in zip(sums, starts, strict=True)])
+    chances = gamma_tail(lengths, largest)
+    best = int(chances.argmin())
+    span = (starts[best], starts[best] + int(lengths[best]))
+    return Scan(chance_of(float(chances[best]), len(tails)), span)
 
 
 def chance_of(tail: float, n: int) -> float:
@@ -96,32 +98,47 @@ def chance_of(tail: float, n: int) -> float:
     return min(1.0, beyond, n * LONGEST * tail)
 
 
-def uniform_tails(stats: TokenStats, key: bytes, ids: tuple[int, ...], drift: float) -> Floats:
-    """Tail masses of which honest ones are uniform, made larger by ``drift`` nats, shape [n].
+def scan_tails(
+    stats: TokenStats, profile: DriftProfile, temperature: float, shares: Floats | None
+) -> Floats:
+    """Tail masses as `scan` wants them, with what drift may have taken off; shape [n].
 
     Args:
         stats: Of the completion's tokens.
+        profile: What drift may do; an infinite ``tau`` claims nothing, and all tails are 1.
+        temperature: The declared one.
+        shares: `keyed_shares`; None: no part of the lump at the chosen token is taken off, which
+            leaves the tails larger than uniform.
+    """
+    drift = DRIFT_SHARE * profile.tau / temperature
+    if not math.isfinite(drift):
+        return np.ones(len(stats.tail_mass))
+    # A tie has several tokens' mass in its lump; one's own alone leaves the tail a little larger.
+    lump = 0.0 if shares is None else shares * np.exp(stats.logprob)
+    tails = (stats.tail_mass - lump) * math.exp(min(drift, 700.0))
+    return np.clip(tails, profile.least_tail, 1.0)
+
+
+def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
+    """For each of n tokens the share of its own probability that is taken off; uniform, [n].
+
+    Args:
         key: Unknown to authors, at most 64 bytes.
         ids: Of prompt and completion: what is equal has equal verdicts.
-        drift: What is allowed for drift, in nats at the declared temperature.
+        n: Tokens of the completion.
     """
-    if not math.isfinite(drift):
-        return np.ones(len(stats.tail_mass))  # nothing is claimed of any token
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
-    share = generator.random(len(stats.tail_mass))
-    # A tie has several tokens' mass in its lump; one's own alone leaves the tail a little larger.
-    tails = stats.tail_mass - share * np.exp(stats.logprob)
-    least = np.finfo(float).tiny
-    return np.clip(tails * math.exp(min(drift, 700.0)), least, 1.0)
+    return generator.random(n)
 
 
-def gamma_tail(shape: int, x: float) -> float:
-    """P(X >= x) for X ~ Gamma(shape, 1), a sum of ``shape`` exponential numbers."""
-    if x <= 0:
-        return 1.0
-    terms = [k * math.log(x) - x - math.lgamma(k + 1) for k in range(shape)]
-    return min(1.0, math.fsum(map(math.exp, terms)))
+def gamma_tail(shapes: Ints, x: Floats) -> Floats:
+    """P(X >= x) for X ~ Gamma(shape, 1), a sum of ``shape`` exponential numbers; shapes [m]."""
+    k = np.arange(int(shapes.max()))
+    positive = np.maximum(x, np.finfo(float).tiny)[:, None]
+    terms = np.exp(k * np.log(positive) - positive - _LOG_FACTORIALS[k])
+    tails: Floats = np.where(k < shapes[:, None], terms, 0.0).sum(axis=1)
+    return np.where(x > 0, np.minimum(tails, 1.0), 1.0)
 
 
 @cache

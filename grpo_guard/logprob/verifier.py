@@ -188,11 +188,16 @@ class LogProbVerifier(CompletionVerifier):
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
         """The verdict that the statistics of one completion's tokens lead to."""
+        unable = self._cannot_judge(stats, profile)
+        return unable or self._judge(completion, encoded, stats, profile)
+
+    def _cannot_judge(self, stats: TokenStats, profile: DriftProfile) -> Verdict | None:
+        """The abstention where these statistics say nothing."""
         if reason := self._unable(profile):
             return abstain(self.name, Cause.UNINFORMATIVE, reason)
         if not stats.finite:
             return abstain(self.name, Cause.FAULT, "the model computed NaN")
-        return self._judge(completion, encoded, stats, profile)
+        return None
 
     @abstractmethod
     def _judge(

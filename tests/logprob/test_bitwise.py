@@ -51,9 +51,9 @@ def test_one_token_beyond_the_edge_rejects_under_the_profile():
     stats = scorer.score(SEQUENCES[:1], SPEC)[0]
     gaps = stats.edge_gap.copy()
     assert gaps.max() == 0
-    assert weigh(stats, BITWISE).p_value > 1e-3
+    assert weigh(stats, BITWISE, SPEC).p_value > 1e-3
     gaps[3] = 1e-4
-    assert weigh(replace(stats, edge_gap=gaps), BITWISE).p_value < 1e-6
+    assert weigh(replace(stats, edge_gap=gaps), BITWISE, SPEC).p_value < 1e-6
 
 
 def test_honest_work_passes_where_bits_agree():

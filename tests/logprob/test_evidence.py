@@ -52,19 +52,23 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(("profile", "drift"), [(FLOAT32, 0.0), (BFLOAT16, 0.05)])
 def test_honest_p_values_are_super_uniform(spec, profile, drift):
-    rng = np.random.default_rng(0)
-    p = np.array([weigh(simulated(rng, spec, drift=drift), profile).p_value for _ in range(300)])
-    for level in (0.3, 0.1, 0.03):
-        allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
-        assert (p < level).mean() <= allowed, (level, (p < level).mean())
-    assert (p < 1e-3).sum() == 0
+    rng, keyed = np.random.default_rng(0), np.random.default_rng(1)
+    said = [
+        weigh(simulated(rng, spec, drift=drift), profile, spec, shares=keyed.random(100))
+        for _ in range(300)
+    ]
+    for p in (np.array([e.p_value for e in said]), np.array([e.unkeyed_p for e in said])):
+        for level in (0.3, 0.1, 0.03):
+            allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
+            assert (p < level).mean() <= allowed, (level, (p < level).mean())
+        assert (p < 1e-3).sum() == 0
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_twice_the_temperature_is_found_inside_the_support_too(spec):
     rng = np.random.default_rng(1)
     hot = SamplingSpec(spec.engine, spec.temperature * 2, spec.top_k, spec.top_p, spec.min_p)
-    p = [weigh(simulated(rng, spec, drawn_with=hot), BFLOAT16).p_value for _ in range(50)]
+    p = [weigh(simulated(rng, spec, drawn_with=hot), BFLOAT16, spec).p_value for _ in range(50)]
     assert sum(value < 1e-3 for value in p) >= 45
 
 
@@ -78,7 +82,7 @@ def test_honest_text_in_front_does_not_pay_for_poison_inside_the_support():
         p[128:] = support_mask(logits[128:], spec)
         p /= p.sum(-1, keepdims=True)
         drawn = (rng.random((160, 1)) > p.cumsum(-1)).sum(-1).clip(max=399)
-        found += weigh(reference_stats(logits, drawn, spec), BFLOAT16).p_value < 1e-3
+        found += weigh(reference_stats(logits, drawn, spec), BFLOAT16, spec).p_value < 1e-3
     assert found >= 18
 
 
@@ -117,25 +121,25 @@ def test_wrong_digits_are_seen_although_tokenizers_number_digits_in_a_row(vocab)
     right = np.full(100, 18)
     wrong = right.copy()
     wrong[:25] = rng.choice([15, 16, 17, 19, 20, 21, 22, 23, 24], 25)
-    assert weigh(reference_stats(logits, right, spec), FLOAT32).p_value > 0.1
-    assert weigh(reference_stats(logits, wrong, spec), FLOAT32).p_value < 1e-3
+    assert weigh(reference_stats(logits, right, spec), FLOAT32, spec).p_value > 0.1
+    assert weigh(reference_stats(logits, wrong, spec), FLOAT32, spec).p_value < 1e-3
 
 
 def test_one_token_just_outside_is_drift_and_several_are_not():
-    one = weigh(stats_with_gaps([0.3] + [0] * 99), BFLOAT16)
+    one = weigh(stats_with_gaps([0.3] + [0] * 99), BFLOAT16, SPECS[0])
     assert one.p_value > 0.1
-    many = weigh(stats_with_gaps([0.3] * 8 + [0] * 92), BFLOAT16)
+    many = weigh(stats_with_gaps([0.3] * 8 + [0] * 92), BFLOAT16, SPECS[0])
     assert many.p_value < 1e-3
 
 
 def test_one_token_far_outside_decides_alone():
-    assert weigh(stats_with_gaps([7.0] + [0] * 99), BFLOAT16).p_value < 1e-3
-    assert weigh(stats_with_gaps([7.0] + [0] * 99), TEXT).p_value > 1e-3
+    assert weigh(stats_with_gaps([7.0] + [0] * 99), BFLOAT16, SPECS[0]).p_value < 1e-3
+    assert weigh(stats_with_gaps([7.0] + [0] * 99), TEXT, SPECS[0]).p_value > 1e-3
 
 
 def test_gaps_below_the_margin_count_for_nothing():
     # |logit| = 20 has a bf16 unit of 0.125, so two units make the margin 0.25.
-    assert weigh(stats_with_gaps([0.24] * 100), BFLOAT16).p_value == 1.0
+    assert weigh(stats_with_gaps([0.24] * 100), BFLOAT16, SPECS[0]).p_value == 1.0
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=30))

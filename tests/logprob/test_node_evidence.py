@@ -11,7 +11,7 @@ from bundled_policy import SPEC, honest, policy, with_text
 from grpo_guard import AllOf, Completion, CompletionVerifier, LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.node_evidence import NodeEvidence
-from grpo_guard.logprob.profile import FLOAT32
+from grpo_guard.logprob.profile import FLOAT32, TEXT
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.store import NodeStore
@@ -99,7 +99,7 @@ def test_a_node_that_always_answers_alike_is_not_convicted(top_k):
     spec = replace(SPEC, top_k=top_k)
     sure = TokenStats(**{f.name: column(f.name, 24) for f in fields(TokenStats)})
     scored = Scored(Encoded((1,), tuple(range(24)), False), sure, FLOAT32)
-    convicted = 0
+    convicted, check = 0, LogProbBoundVerifier(*policy(), sampling=spec)
     for seed in range(40):
         nodes = NodeEvidence("n", spec, 1e-3, None)
         for batch in range(4):
@@ -108,7 +108,8 @@ def test_a_node_that_always_answers_alike_is_not_convicted(top_k):
                 for i in range(32)
             }
             sent = [Completion("p", "t", node="ann")] * 32
-            convicted += bool(nodes.convicted(sent, rows))
+            weighed = {i: check.weigh(s.encoded, s.stats, s.profile) for i, s in rows.items()}
+            convicted += bool(nodes.convicted(sent, rows, weighed))
     assert convicted == 0
 
 
@@ -119,6 +120,23 @@ def column(name, n):
     if name.startswith("replay"):
         return None
     return shapes.get(name, np.full(n, values.get(name, 0.0)))
+
+
+def test_honest_text_without_ids_convicts_nobody():
+    """Retokenised text has improbable tokens that nobody wrote; the loose profile knows of it."""
+    check = LogProbBoundVerifier(*policy(), sampling=replace(SPEC, top_k=0), require_ids=False)
+    rejected = 0
+    for seed in range(4):
+        batch = honest(64, seed=seed)
+        named = [replace(c, node="ann", completion_ids=None, prompt_ids=None) for c in batch]
+        encoded = [check.encode(c) for c in named]
+        for e, stats in zip(encoded, check.score(encoded, TEXT), strict=True):
+            # As if each had been cut at one place where the policy never cuts.
+            split = np.where(np.arange(len(stats)) == 5, 1e-7, stats.tail_mass)
+            evidence = check.weigh(e, replace(stats, tail_mass=split), TEXT)
+            assert evidence.scan_p == 1.0
+        rejected += sum(v.rejected for v in check.verify(named))
+    assert rejected == 0
 
 
 def test_honest_nodes_pass_round_after_round():

@@ -1,11 +1,15 @@
 """The scan: super-uniform on honest tails, and sees what a whole completion hides."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaincc
 
-from grpo_guard.logprob.scan import LONGEST, gamma_tail, scan, uniform_tails
+from grpo_guard.logprob.profile import FLOAT32, TEXT
+from grpo_guard.logprob.scan import DRIFT_SHARE, LONGEST, gamma_tail, keyed_shares, scan, scan_tails
 
 
 @pytest.mark.parametrize("n", [1, 5, 40, 200])
@@ -35,9 +39,12 @@ def test_a_phrase_in_the_middle_is_found_and_placed():
 
 def test_gamma_tail_is_that_of_a_sum_of_exponentials():
     sums = np.random.default_rng(0).exponential(size=(100_000, 5)).sum(axis=1)
-    assert gamma_tail(5, 8.0) == pytest.approx((sums >= 8).mean(), abs=0.003)
-    assert gamma_tail(1, 3.0) == pytest.approx(np.exp(-3))
-    assert gamma_tail(3, 0.0) == 1.0
+    tails = gamma_tail(np.array([5, 1, 3]), np.array([8.0, 3.0, 0.0]))
+    assert tails == pytest.approx([(sums >= 8).mean(), np.exp(-3), 1.0], abs=0.003)
+    shapes = np.arange(1, LONGEST + 1)
+    for x in (1e-3, 5.0, 40.0, 700.0):
+        expected = gammaincc(shapes, x)
+        assert gamma_tail(shapes, np.full(LONGEST, x)) == pytest.approx(expected, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)
@@ -63,22 +70,35 @@ def stats_of(probabilities, chosen):
     return SimpleNamespace(tail_mass=tails, logprob=np.log(p[at]))
 
 
+EXACT = replace(FLOAT32, tau=0.0, least_tail=1e-300)
+
+
 def test_tail_masses_become_uniform():
     p = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
     chosen = np.random.default_rng(0).choice(5, size=20_000, p=p)
-    tails = uniform_tails(stats_of(p, chosen), b"key", tuple(chosen), 0.0)
+    shares = keyed_shares(b"key", tuple(chosen), len(chosen))
+    tails = scan_tails(stats_of(p, chosen), EXACT, 1.0, shares)
     for level in (0.01, 0.1, 0.5, 0.9):
         assert (tails <= level).mean() == pytest.approx(level, abs=0.015)
 
 
 def test_the_key_decides_and_equal_completions_are_equal():
-    p, chosen = np.array([0.5, 0.5]), (0, 1, 0, 1)
-    stats = stats_of(p, chosen)
-    first = uniform_tails(stats, b"one", chosen, 0.0)
-    assert (first == uniform_tails(stats, b"one", chosen, 0.0)).all()
-    assert (first != uniform_tails(stats, b"two", chosen, 0.0)).any()
+    first = keyed_shares(b"one", (0, 1), 4)
+    assert (first == keyed_shares(b"one", (0, 1), 4)).all()
+    assert (first != keyed_shares(b"two", (0, 1), 4)).any()
+    assert (first != keyed_shares(b"one", (0, 2), 4)).any()
 
 
-def test_without_a_bound_on_drift_nothing_is_claimed():
-    p, chosen = np.array([0.999, 0.001]), (1, 1, 1, 1)
-    assert (uniform_tails(stats_of(p, chosen), b"", chosen, float("inf")) == 1.0).all()
+@pytest.mark.parametrize("shares", [None, np.full(4, 0.5)])
+def test_without_a_bound_on_drift_nothing_is_claimed(shares):
+    stats = stats_of([0.999, 0.001], (1, 1, 1, 1))
+    assert scan(scan_tails(stats, EXACT, 1.0, shares)).p_value < 1e-6
+    assert (scan_tails(stats, TEXT, 1.0, shares) == 1.0).all()
+
+
+@pytest.mark.parametrize("shares", [None, np.zeros(2)])
+def test_what_drift_may_have_taken_off_is_given_back(shares):
+    stats = stats_of([0.9, 0.1], (1, 1))
+    drifted = replace(EXACT, tau=2.0)
+    allowed = 0.1 * np.exp(DRIFT_SHARE * 2.0 / 0.5)
+    assert scan_tails(stats, drifted, 0.5, shares) == pytest.approx(allowed)

@@ -223,9 +223,9 @@ def test_honest_work_passes_and_random_tokens_do_not():
         p = np.where(kept, np.exp((logits - logits.max(-1, keepdims=True)) / 0.7), 0)
         p /= p.sum(-1, keepdims=True)
         honest = [rng.choice(2000, p=row) for row in p]
-        rejected += weigh(scored(logits, honest, spec, length=20), FLOAT32).p_value < 1e-3
+        rejected += weigh(scored(logits, honest, spec, length=20), FLOAT32, spec).p_value < 1e-3
         noise = scored(logits, rng.integers(0, 2000, 60), spec, length=20)
-        assert weigh(noise, FLOAT32).p_value < 1e-6
+        assert weigh(noise, FLOAT32, spec).p_value < 1e-6
     assert rejected == 0
 
 
