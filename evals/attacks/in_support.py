@@ -30,7 +30,9 @@ Ids = tuple[int, ...]
 
 
 def in_support(view: View, problem: Problem, made: Sequence[Forged]) -> list[Forged]:
-    """Those all of whose tokens lie in the live policy's top k."""
+    """Those all of whose tokens lie in the live policy's top k; without truncation, all."""
+    if not view.config.top_k:
+        return list(made)
     # The attacker asks the very check that it wants to pass.
     from grpo_guard.evals.defences.paper import outside_top_k
 
@@ -157,7 +159,7 @@ def build_phrase(view: View, problems: Sequence[Problem]) -> Ids:
     """Tokens of a phrase that is in the top k after ``<think>`` of all of the first problems."""
     import torch
 
-    tokenizer, k = view.tokenizer, view.config.top_k
+    tokenizer, k = view.tokenizer, view.config.top_k or len(view.tokenizer)
     opening = tokenizer.encode(_OPEN, add_special_tokens=False)
     heads = [
         [*tokenizer.encode(problem.prompt, add_special_tokens=False), *opening]
@@ -180,6 +182,7 @@ def build_phrase(view: View, problems: Sequence[Problem]) -> Ids:
 
 def _least_likely(rows: Tensor, k: int, tokenizer: Any, *, last: bool) -> int | None:
     """The rarest token that all rows [N, V] have in their top ``k`` and that reads as a word."""
+    k = min(k, rows.shape[-1])
     shared: set[int] = set(rows[0].topk(k).indices.tolist())
     for row in rows[1:]:
         shared &= set(row.topk(k).indices.tolist())

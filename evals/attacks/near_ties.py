@@ -120,7 +120,8 @@ def _close(view: View, slot: _Slot) -> list[tuple[int, ...]]:
     ids = torch.tensor([[*slot.prompt_ids, *slot.ids]])
     with torch.inference_mode():
         logits = view.model(input_ids=ids[:, :-1], use_cache=False).logits[0, start - 1 :].float()
-    values, tokens = logits.topk(min(view.config.top_k, logits.shape[-1]), dim=-1)
+    size = logits.shape[-1]
+    values, tokens = logits.topk(min(view.config.top_k or size, size), dim=-1)
     noise = gumbel(torch.full((1, 1), signed(slot.seed)), torch.arange(count)[:, None], tokens)
     scores = values / view.config.temperature + noise
     behind = (scores.max(dim=-1, keepdim=True).values - scores) * view.config.temperature

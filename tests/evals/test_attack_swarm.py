@@ -52,11 +52,13 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     return swarm, swarm.exchange.play(0)[0]
 
 
-@pytest.mark.parametrize("policy", ["word_problems", "word_problems_wordy"])
-def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "top_k"), [("word_problems", 50), ("word_problems_wordy", 50), ("word_problems", 0)]
+)
+def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, top_k: int) -> None:
     torch.set_num_threads(1)
     attack = TextInSupport()
-    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96)
+    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96, top_k=top_k)
     swarm = Swarm(*load_bundled(policy), WordProblems(), config, attack=attack)
     poison = [item for item in swarm.exchange.play(0)[0] if item.poisoned]
     assert poison
@@ -239,3 +241,12 @@ def test_entry_points_of_the_checkout_are_installed(request: pytest.FixtureReque
     text = (Path(request.config.rootpath) / "pyproject.toml").read_text()
     listed = text.split('"grpo_guard.attacks"]')[1].split("\n\n")[0].strip().splitlines()
     assert {line.split(" = ")[0] for line in listed} <= set(attack_names())
+
+
+@pytest.mark.parametrize("name", ["near_ties", "math_in_support"])
+def test_without_truncation_poison_is_in_the_support_too(name: str) -> None:
+    limited, unlimited = (
+        sum(item.poisoned for item in played(name, top_k=top_k)[1]) for top_k in (50, 0)
+    )
+    assert unlimited >= limited
+    assert unlimited or name == "near_ties"  # close draws are rare
