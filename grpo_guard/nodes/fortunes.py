@@ -13,13 +13,13 @@ with a chance of at most alpha, however many batches it sends.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text, whole
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 4096
@@ -54,7 +54,7 @@ class Fortune:
         return Fortune(min(max(log, -1e6), _MOST), self.batches + 1, seen)
 
 
-class Fortunes:
+class Fortunes(Memory):
     """The fortunes of bets against nodes; safe to share between threads.
 
     Args:
@@ -64,8 +64,7 @@ class Fortunes:
 
     def __init__(self, *, store: NodeStore | None = None, name: str = "fortunes") -> None:
         self._nodes: dict[str, Fortune] = {}
-        self._lock = threading.RLock()
-        self._kept = Kept(store, name, self._state, self._take_up)
+        super().__init__(store, name)
 
     def add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, float]:
         """Take note of a batch; the logarithm of each of its nodes' fortunes after it.
@@ -75,7 +74,7 @@ class Fortunes:
                 e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
                 first of those that nothing speaks against; it begins anew when it comes back.
         """
-        with self._lock, self._kept.held():
+        with self._held():
             after = {
                 node: self._nodes.get(node, Fortune()).after(digest, log_e)
                 for node, (digest, log_e) in batch.items()
@@ -94,21 +93,6 @@ class Fortunes:
             for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
                 del self._nodes[node]
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is known as plain JSON values."""
-        with self._lock:
-            self._kept.refresh()
-            return self._state()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is known.
-
-        Raises:
-            ValueError: it is not of that form.
-        """
-        with self._lock, self._kept.held():
-            self._take_up(state)
-
     def _state(self) -> dict[str, Any]:
         nodes = [[node, max(f.log, -1e6), f.batches, *f.seen] for node, f in self._nodes.items()]
         return {"format": FORMAT, "nodes": nodes}
@@ -123,12 +107,6 @@ class Fortunes:
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
 
 def _log(value: Any) -> float:

@@ -22,13 +22,13 @@ who sends very short work would make every honest node look long.
 from __future__ import annotations
 
 import math
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 
 FORMAT = 1
 BETS = (0.15, 0.4, 0.8)
@@ -55,7 +55,7 @@ class Measured(Protocol):
     def own(self) -> float: ...
 
 
-class NodeMemory:
+class NodeMemory(Memory):
     """Bounded running evidence per pair of nodes; safe to share between threads.
 
     Args:
@@ -90,12 +90,11 @@ class NodeMemory:
         self.across_prompts = across_prompts
         self._wealth: dict[tuple[str, str], list[float]] = {}
         self._nodes: dict[str, None] = {}
-        self._lock = threading.RLock()
-        self._kept = Kept(store, name, self._state, self._take_up)
+        super().__init__(store, name)
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        with self._lock, self._kept.held():
+        with self._held():
             met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
@@ -110,8 +109,7 @@ class NodeMemory:
     def convicted(self) -> dict[str, float]:
         """Nodes with longer work than most others, and the e-value that all of these reach."""
         bar = math.log((self.max_nodes - 1) / self.alpha)
-        with self._lock:
-            self._kept.refresh()
+        with self._read():
             against = defaultdict[str, list[float]](list)
             for (node, _), wealth in self._wealth.items():
                 against[node].append(_log_mean(wealth))
@@ -123,25 +121,9 @@ class NodeMemory:
                 found[node] = math.exp(min(values[needed - 1], 700.0))
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """The evidence as plain JSON values."""
-        with self._lock:
-            self._kept.refresh()
-            return self._state()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is known.
-
-        Raises:
-            ValueError: it is not of that form, or of more nodes than are followed.
-        """
-        with self._lock, self._kept.held():
-            self._take_up(state)
-
     def _state(self) -> dict[str, Any]:
-        with self._lock:
-            wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
-            return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
+        wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
+        return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("NodeMemory"):
@@ -191,12 +173,6 @@ class NodeMemory:
         if node not in self._nodes and len(self._nodes) < self.max_nodes:
             self._nodes[node] = None
         return node in self._nodes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
 
 def _log_mean(logs: Sequence[float]) -> float:

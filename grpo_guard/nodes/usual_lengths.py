@@ -16,14 +16,14 @@ honest models none comes near: where they are long, they are long when they are 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 4096
@@ -95,7 +95,7 @@ class Paid:
         return cls(node, worth, length, length * math.exp(-usual.most - _ALIKE))
 
 
-class UsualLengths:
+class UsualLengths(Memory):
     """What is usual for each node; safe to share between threads.
 
     Args:
@@ -105,14 +105,12 @@ class UsualLengths:
     def __init__(self, *, store: NodeStore | None = None) -> None:
         self.store = store
         self._nodes: dict[str, Usual] = {}
-        self._lock = threading.RLock()
-        self._kept = Kept(store, "usual_lengths", self._state, self._take_up)
+        super().__init__(store, "usual_lengths")
         self._paid = NodeMemory(alpha=_ALPHA, store=store, name="paid_lengths")
 
     def known(self) -> Mapping[str, Usual]:
         """What is usual by now, by node."""
-        with self._lock:
-            self._kept.refresh()
+        with self._read():
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
@@ -122,7 +120,7 @@ class UsualLengths:
             seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
                 first `MAX_NODES` nothing is kept.
         """
-        with self._lock, self._kept.held():
+        with self._held():
             for node, log_ratio in seen:
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
@@ -140,9 +138,7 @@ class UsualLengths:
 
     def state_dict(self) -> dict[str, Any]:
         """What is known as plain JSON values."""
-        with self._lock:
-            self._kept.refresh()
-            return {**self._state(), "paid": self._paid.state_dict()}
+        return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place of what is known.
@@ -152,8 +148,7 @@ class UsualLengths:
         """
         with reading("UsualLengths"):
             paid = state["paid"]
-        with self._lock, self._kept.held():
-            self._take_up(state)
+        super().load_state_dict(state)
         self._paid.load_state_dict(paid)
 
     def _state(self) -> dict[str, Any]:
@@ -174,12 +169,6 @@ class UsualLengths:
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
 
 def _number(value: Any, least: float, most: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
+from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.recurrence.features import Reader
 from grpo_guard.nodes.recurrence.phrases import shown
 from grpo_guard.nodes.recurrence.places import locate
@@ -19,7 +19,7 @@ from grpo_guard.nodes.recurrence.state import dump, load
 from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -30,7 +30,7 @@ _MAX_FINDINGS = 8
 _LEAST_SHARE = 0.1
 
 
-class RecurrenceVerifier(CompletionVerifier):
+class RecurrenceVerifier(Memory, CompletionVerifier):
     """Rejects completions with a phrase that their node repeats from prompt to prompt, alone.
 
     Knows no phrase beforehand. Counts, per node, in how many different prompts each word (and
@@ -108,8 +108,7 @@ class RecurrenceVerifier(CompletionVerifier):
         )
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
-        self._lock = threading.RLock()
-        self._kept = Kept(store, self.name, self._state, self._take_up)
+        super().__init__(store, self.name)
 
     @property
     def steps_aside(self) -> bool:
@@ -130,7 +129,7 @@ class RecurrenceVerifier(CompletionVerifier):
             for queue in queues.values()
             for i in queue
         }
-        with self._lock, self._kept.held():
+        with self._held():
             for turn in lockstep(queues):
                 for i in turn:
                     self._count(batch[i], prompts, features[i])
@@ -180,8 +179,7 @@ class RecurrenceVerifier(CompletionVerifier):
         Which completions were seen is not kept. Whoever can read them knows which node is counted
         with which, and whoever can write them, who is convicted.
         """
-        with self._lock:
-            self._kept.refresh()
+        with self._read():
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -190,7 +188,7 @@ class RecurrenceVerifier(CompletionVerifier):
         Raises:
             ValueError: they are of another kind of swarm or not of this form.
         """
-        with self._lock, self._kept.held():
+        with self._held():
             self._take_up(state)
 
     def _state(self) -> dict[str, Any]:
@@ -250,12 +248,6 @@ class RecurrenceVerifier(CompletionVerifier):
         if alone:
             return abstain(self.name, Cause.UNINFORMATIVE, "no other node is known yet")
         return accept(self.name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
 
 class _Prompts:
