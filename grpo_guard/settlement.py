@@ -125,6 +125,9 @@ def settle(
     groups = [None] * n if groups is None else groups
     _require_lengths(n, groups=groups, labels=labels, length_factors=length_factors)
     given = [_turned(row, weights) for row in rewards]
+    if not any(rulings) and length_factors is None:  # nearly every batch: all keep what they have
+        lowest = list(_Floors(given, groups, lowest_seen).of.values())
+        return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"

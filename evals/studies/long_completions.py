@@ -1,11 +1,11 @@
 """Honest completions of thousands of tokens: what is rejected, and what a token costs.
 
-    python -m grpo_guard.evals.studies.long_completions --data train.jsonl
+    python -m grpo_guard.evals.studies.long_completions --drawn float32 --data train.jsonl
 
 Draws texts without end from SmolLM2, to its window of 8,192 tokens, with one number format, and
 scores them with the same and the other. EOS is a token like any other here. A text is also looked
 at in pieces: given what stands before, a piece is an honest completion of its length. Writes
-``docs/results/long-completions.json``; the drawn tokens are kept under ``.measure/``.
+``docs/results/long-FORMAT.json``; the drawn tokens are kept under ``.measure/``.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ Text = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of prompt and completion."""
 
 
-def measure(n: int, length: int, data: Path | None) -> dict[str, Any]:
-    """Both formats, each against itself in float32 and against the other.
+def measure(drawn: str, n: int, length: int, data: Path | None) -> dict[str, Any]:
+    """Texts of one number format: float32 against itself and the other, rounded against float32.
 
     Args:
-        n: Texts of each format.
+        drawn: The format that draws.
+        n: Texts.
         length: Their tokens, at most 8,000.
         data: GSM8K, whose questions the texts begin with.
     """
     plain = load(MODEL, "float32")
     models = {"float32": plain.model, ROUNDED: rounded_to_bfloat16(plain.model)}
+    texts = _texts(Loaded(models[drawn], plain.tokenizer), n, length, data, drawn)
     found: dict[str, Any] = {"model": MODEL, "sampling": asdict(SPEC), "alpha": ALPHA}
-    for drawn, scored in (("float32", "float32"), ("float32", ROUNDED), (ROUNDED, "float32")):
-        texts = _texts(Loaded(models[drawn], plain.tokenizer), n, length, data, drawn)
-        profile = FLOAT32 if drawn == scored else BFLOAT16
+    for scored in ("float32", ROUNDED) if drawn == "float32" else ("float32",):
         verifier = LogProbBoundVerifier(
-            models[scored], plain.tokenizer, sampling=SPEC, alpha=ALPHA, profile=profile,
-            memory_budget=BUDGET, key=b"study",
+            models[scored], plain.tokenizer, sampling=SPEC, alpha=ALPHA,
+            profile=FLOAT32 if drawn == scored else BFLOAT16, memory_budget=BUDGET, key=b"study",
         )  # fmt: skip
         found[f"drawn {drawn}, scored {scored}"] = _judged(verifier, texts)
     return found
@@ -192,10 +192,13 @@ if __name__ == "__main__":
     study(
         "long_completions",
         measure,
-        option("-n", type=int, default=8, help="texts of each number format"),
+        option(
+            "--drawn", choices=("float32", ROUNDED), default="float32", help="format that draws"
+        ),
+        option("-n", type=int, default=4, help="texts"),
         option("--length", type=int, default=8000, help="tokens of a text"),
         option(
             "--data", type=Path, default=gsm8k.find_local(), metavar="FILE", help="GSM8K as JSONL"
         ),
-        out=RESULTS / "long-completions.json",
+        out=RESULTS / "long.json",
     )
