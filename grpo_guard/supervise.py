@@ -119,6 +119,7 @@ def _portion(verifier: Runnable, batch: tuple[Completion, ...]) -> list[Verdict]
     parts = deque([(0, len(batch))] if batch else [])
     failed = done = 0
     last: Cause | None = None
+    told = set[str]()  # one outage is one line in the log, and not one for each completion
     while parts:
         start, end = parts.popleft()
         started = time.monotonic()
@@ -137,7 +138,7 @@ def _portion(verifier: Runnable, batch: tuple[Completion, ...]) -> list[Verdict]
                 parts += [(start, middle), (middle, end)]
                 continue
             failed += end - start
-            part = [_failure(verifier, error)] * (end - start)
+            part = [_failure(verifier, error, told)] * (end - start)
         else:
             done += end - start
         share = (time.monotonic() - started) / (end - start)
@@ -156,7 +157,7 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
     return list(result)
 
 
-def _failure(verifier: Runnable, error: Exception) -> Verdict:
+def _failure(verifier: Runnable, error: Exception, told: set[str]) -> Verdict:
     if isinstance(error, _HungError):
         return abstain(verifier.name, Cause.TIMEOUT, f"no answer within {verifier.timeout} s")
     if isinstance(error, _CircuitOpenError):
@@ -167,11 +168,12 @@ def _failure(verifier: Runnable, error: Exception) -> Verdict:
     # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return abstain(verifier.name, Cause.OUT_OF_MEMORY, reason)
-    cause = _cause_of(error)
-    if cause is None:
-        logger.warning("verifier %s failed", verifier.name, exc_info=error)
-        return abstain(verifier.name, Cause.FAULT, reason)
-    logger.warning("verifier %s: %s (%s)", verifier.name, reason, cause)
+    named = _cause_of(error)
+    cause = named or Cause.FAULT
+    if type(error).__name__ not in told:
+        told.add(type(error).__name__)
+        trace = None if named or isinstance(error, _GivenUpError) else error
+        logger.warning("verifier %s: %s (%s)", verifier.name, reason, cause, exc_info=trace)
     return abstain(verifier.name, cause, reason)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, whole_groups, writing
+from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, writing
+from grpo_guard.cli.rows import group_of, whole_groups
 
 if TYPE_CHECKING:
     from grpo_guard.calibrated import HonestScores
@@ -58,7 +59,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     from grpo_guard.supervise import supervised
 
     found: dict[str, HonestScores] = {}
-    places = whole_groups(completions, MOST_AT_ONCE)
+    places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
     batches = [[completions[i] for i in batch] for batch in places]
     for leaf in leaves(config.tree()):
         if reads_log_probs(leaf):

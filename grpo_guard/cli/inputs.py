@@ -1,16 +1,13 @@
-"""What several commands do with their files: verifiers, whole groups, and how they refuse."""
+"""What several commands do with their files: verifiers in them, and how they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
-
-if TYPE_CHECKING:
-    from grpo_guard.completion import Completion
 
 
 @contextmanager
@@ -65,25 +62,3 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
     except UnknownNameError as error:
         raise ConfigError(f"verifier.type: {error}") from None
     return isinstance(kind, type) and issubclass(kind, LogProbVerifier)
-
-
-def whole_groups(completions: Sequence[Completion], most: int) -> list[list[int]]:
-    """Places of completions, batch by batch, with those of one prompt and round together.
-
-    What compares the completions of a group must see all of it, wherever in the file they stand.
-
-    Args:
-        completions: In the order of the file.
-        most: In one batch, unless a single group has more.
-    """
-    from grpo_guard.completion import prompt_key
-
-    groups: dict[tuple[str, int | None], list[int]] = {}
-    for i, completion in enumerate(completions):
-        groups.setdefault((prompt_key(completion.prompt), completion.round), []).append(i)
-    batches: list[list[int]] = []
-    for group in groups.values():
-        if not batches or len(batches[-1]) + len(group) > most:
-            batches.append([])
-        batches[-1] += group
-    return batches

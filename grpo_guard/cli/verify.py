@@ -2,50 +2,153 @@
 
 from __future__ import annotations
 
+import enum
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, whole_groups, writing
+from grpo_guard.cli.inputs import bad_input, writing
+
+if TYPE_CHECKING:
+    from grpo_guard.cli.rows import Row, Rows
+    from grpo_guard.cli.summary import Summary
+    from grpo_guard.guard import Guard
+    from grpo_guard.verdict import Verdict
 
 BATCH = 64
 
 
+class Format(enum.StrEnum):
+    """Of the summary."""
+
+    table = "table"
+    json = "json"
+
+
 def verify(
     source: Annotated[
-        Path, typer.Argument(metavar="IN.jsonl", help="One completion a line: prompt, text, ...")
+        Path,
+        typer.Argument(metavar="IN.jsonl", help="One completion a line: prompt, text; - is stdin."),
     ],
     config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="One verdict a line, same order.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="One verdict a line, same order; - is stdout.")
+    ],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on behind the verdicts that OUT holds already.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
+    ] = False,
+    summary: Annotated[
+        Format, typer.Option("--format", help="Of the summary at the end.")
+    ] = Format.table,
 ) -> None:
     """Verify completions from a file, and tell the guard's ledger if it has one.
 
-    Exit 0 also when some are rejected, 2 on bad input.
+    Verdicts are in OUT as they come. After Ctrl-C the same command with --resume goes on; prompts
+    of which only some completions were done are verified, and told to the ledger, once more.
+
+    Exit 0 also when some are rejected, 2 on bad input, 3 when more of those that are not rejected
+    abstained than the guard's max_abstain_rate allows.
     """
+    from grpo_guard.cli.rows import Rows, opened
+    from grpo_guard.cli.summary import Summary
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.files import require_other
+
+    with ExitStack() as stack:
+        with bad_input():
+            require_other(out, source, config)
+            file = stack.enter_context(opened(source))
+            rows = Rows(file, str(source), keep_going=keep_going)
+            done = _done(out, len(rows)) if resume else 0
+            guard = GuardConfig.from_yaml(config).build()
+        counted = Summary(len(rows), done)
+        try:
+            with writing(out):
+                _verify_all(rows, guard, out, done, counted)
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
+            raise typer.Exit(130) from None
+    typer.echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
+    if complaint := counted.too_many_abstained(guard.policy.max_abstain_rate):
+        typer.echo(complaint, err=True)
+        raise typer.Exit(3)
+
+
+def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary) -> None:
+    """Verify batch by batch, and write each verdict as soon as those before it are written."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from grpo_guard.cli.in_order import InOrder
+    from grpo_guard.cli.rows import whole_groups
+    from grpo_guard.files import growing
+
+    console = Console(stderr=True)
+    with (
+        growing(out, resume=done > 0) as file,
+        InOrder(file, first=done) as written,
+        Progress(console=console, disable=not console.is_terminal, transient=True) as bar,
+    ):
+        task = bar.add_task("verifying", total=len(rows), completed=done)
+        for places in whole_groups(rows.groups, BATCH):
+            if max(places) < done:
+                continue
+            batch = [rows[place] for place in places]
+            for place, row, verdict in zip(places, batch, _verdicts(guard, batch), strict=True):
+                if place >= done:
+                    counted.add(row, verdict)
+                    written.put(place, _line(place, row, verdict))
+                    bar.advance(task)
+
+
+def _verdicts(guard: Guard, batch: list[Row]) -> list[Verdict]:
+    """One verdict per row; a line that holds no completion is its sender's doing."""
+    from grpo_guard.supervise import supervised
+    from grpo_guard.verdict import Cause, reject
+
+    completions = [row.completion for row in batch if row.completion is not None]
+    verdicts = supervised(guard.verifier, completions)
+    if guard.ledger is not None:
+        guard.ledger.record(completions, verdicts)
+    said = iter(verdicts)
+    return [
+        reject("input", Cause.MALFORMED, row.problem) if row.completion is None else next(said)
+        for row in batch
+    ]
+
+
+def _line(place: int, row: Row, verdict: Verdict) -> str:
     import json
 
-    from grpo_guard.config import GuardConfig
-    from grpo_guard.files import require_other, write_whole
-    from grpo_guard.jsonl import read_completions
-    from grpo_guard.supervise import supervised
+    node = None if row.completion is None else row.completion.node
+    return json.dumps({"index": place, "id": row.id, "node": node, **verdict.to_dict()}) + "\n"
 
-    with bad_input():
-        require_other(out, source, config)
-        completions = read_completions(source)
-        guard = GuardConfig.from_yaml(config).build()
-    counts = {"accept": 0, "reject": 0, "abstain": 0}
-    lines = [""] * len(completions)
-    for rows in whole_groups(completions, BATCH):
-        batch = [completions[i] for i in rows]
-        verdicts = supervised(guard.verifier, batch)
-        if guard.ledger is not None:
-            guard.ledger.record(batch, verdicts)
-        for i, verdict in zip(rows, verdicts, strict=True):
-            counts[verdict.outcome.value] += 1
-            lines[i] = json.dumps({"index": i, **verdict.to_dict()}) + "\n"
-    with writing(out):
-        write_whole(out, "".join(lines))
-    total = len(completions)
-    summary = ", ".join(f"{name} {count}/{total}" for name, count in counts.items())
-    typer.echo(f"{summary}; wrote {out}")
+
+def _done(out: Path, total: int) -> int:
+    """How many verdicts a file holds; a half-written line at its end is cut off.
+
+    Raises:
+        InputError: it holds anything else, or more than there are rows.
+    """
+    from grpo_guard.jsonl import InputError, read_objects
+
+    if not out.exists():
+        return 0
+    if out.is_symlink() or not out.is_file():
+        raise InputError(f"{out}: (file): expected a file to go on with, got none")
+    with out.open("rb+") as file:
+        whole = 0
+        for line in file:
+            whole += len(line) if line.endswith(b"\n") else 0
+        file.truncate(whole)
+    count = 0
+    for number, data in read_objects(out):
+        if data.get("index") != count or count >= total:
+            raise InputError(f"{out}:{number}: index: expected {count} of {total} rows in order")
+        count += 1
+    return count

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import Cause, Outcome
+from grpo_guard import Cause, Completion, CompletionVerifier, Outcome
 from grpo_guard.supervise import MOST_CHARACTERS, supervised
 
 
@@ -282,3 +282,17 @@ def test_long_texts_of_one_author_do_not_time_out_the_others(alone):
     expected = [Outcome.REJECT if c.text == "r" else Outcome.ACCEPT for c in batch]
     assert [v.outcome for v in verdicts] == expected
     assert all(sum(map(len, texts)) <= MOST_CHARACTERS for texts in verifier.batches)
+
+
+def test_one_outage_is_one_line_in_the_log(caplog):
+    class Broken(CompletionVerifier):
+        name = "broken"
+
+        def verify(self, batch):
+            raise RuntimeError("no such table")
+
+    with caplog.at_level("WARNING", logger="grpo_guard"):
+        verdicts = supervised(Broken(), [Completion("p", f"t{i}") for i in range(128)])
+    assert all(v.abstained for v in verdicts)
+    assert sum(record.exc_info is not None for record in caplog.records) == 1
+    assert "no such table" in caplog.text

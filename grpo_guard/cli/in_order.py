@@ -1,0 +1,55 @@
+"""Lines that come in any order, written in their own."""
+
+from __future__ import annotations
+
+import tempfile
+from types import TracebackType
+from typing import TextIO
+
+
+class InOrder:
+    """Writes each line once all before it are written.
+
+    Completions of one prompt are verified together wherever they stand in a file, so verdicts come
+    early. Those wait in a temporary file, of which a place and a length a line are in memory.
+
+    Args:
+        file: What is written to, flushed whenever lines were added.
+        first: Number of the first line that is missing.
+    """
+
+    def __init__(self, file: TextIO, first: int = 0) -> None:
+        self._file, self._next = file, first
+        self._waiting: dict[int, tuple[int, int]] = {}
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 (closed behind)
+        self._end = 0
+
+    def put(self, number: int, line: str) -> None:
+        """Write the line, or keep it until its turn comes."""
+        if number != self._next:
+            said = line.encode()
+            self._spool.seek(self._end)
+            self._spool.write(said)
+            self._waiting[number] = (self._end, len(said))
+            self._end += len(said)
+            return
+        self._file.write(line)
+        self._next += 1
+        while place := self._waiting.pop(self._next, None):
+            self._spool.seek(place[0])
+            self._file.write(self._spool.read(place[1]).decode())
+            self._next += 1
+        if not self._waiting:
+            self._end = 0  # its room is used again
+        self._file.flush()
+
+    def __enter__(self) -> InOrder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spool.close()

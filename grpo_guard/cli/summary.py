@@ -1,0 +1,112 @@
+"""What a file's verdicts come to, by node and by cause."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from typing import Any
+
+from grpo_guard.cli.rows import Row
+from grpo_guard.completion import shown
+from grpo_guard.verdict import Cause, Outcome, Verdict
+
+MOST_NODES = 10_000
+"""Counted by name; a sender may invent names without end, and further ones share a line."""
+SHOWN_NODES = 20
+
+REMEDIES = {
+    Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
+    Cause.RATE_LIMITED: "lower the judge's concurrency or requests per minute",
+    Cause.PROVIDER: "look at base_url, the model's name and the key of the judge",
+    Cause.CIRCUIT_OPEN: "an earlier call still hangs: look at what the verifier waits for",
+    Cause.BUDGET: "raise the judge's budget",
+    Cause.OUT_OF_MEMORY: "raise memory_budget, or score on another device",
+    Cause.FAULT: "the log has the traceback",
+    Cause.UNSUPPORTED: "the message says what the verifier cannot look at",
+    Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
+    Cause.NOT_APPLICABLE: "put a verifier beside it that looks at all completions",
+}
+
+
+class Summary:
+    """Counts of verdicts, in memory that does not grow with the file.
+
+    Args:
+        total: Rows of the file.
+        done: Of these, how many were verified before and are not counted here.
+    """
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total, self.done = total, done
+        self.outcomes: Counter[Outcome] = Counter()
+        self.causes: Counter[tuple[Outcome, Cause]] = Counter()
+        self.nodes: dict[str, Counter[Outcome]] = {}
+        self._example: dict[Cause, str] = {}
+
+    def add(self, row: Row, verdict: Verdict) -> None:
+        """Count one row."""
+        self.outcomes[verdict.outcome] += 1
+        self.causes[verdict.outcome, verdict.cause] += 1
+        if verdict.abstained:
+            self._example.setdefault(verdict.cause, verdict.reason[:300])
+        if row.completion is not None and (name := row.completion.node) is not None:
+            if name not in self.nodes and len(self.nodes) >= MOST_NODES:
+                name = "(others)"
+            self.nodes.setdefault(name, Counter())[verdict.outcome] += 1
+
+    def as_json(self, out: str) -> str:
+        """One JSON object."""
+        return json.dumps(
+            {
+                "rows": self.total,
+                "resumed": self.done,
+                "outcomes": {o.value: self.outcomes[o] for o in Outcome},
+                "causes": {f"{o.value}: {c.value}": n for (o, c), n in self.causes.most_common()},
+                "nodes": {
+                    name: {o.value: count[o] for o in Outcome} for name, count in self._worst()
+                },
+                "out": out,
+            }
+        )
+
+    def as_table(self, out: str) -> str:
+        """Lines for a person: all rows, nodes with most rejections first, causes with remedies."""
+        now = self.total - self.done
+        said = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
+        before = f" ({self.done} before)" if self.done else ""
+        parts = [f"{said}{before}; wrote {out}"]
+        if self.nodes:
+            parts.append(self._nodes_table())
+        for (outcome, cause), count in self.causes.most_common():
+            if outcome is Outcome.ABSTAIN:
+                about = f"abstained, {cause.value}: {count}, such as {shown(self._example[cause])}"
+                parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
+        return "\n".join(parts)
+
+    def too_many_abstained(self, most: float) -> str | None:
+        """What to say where more abstained, of those that were not rejected, than ``most``."""
+        abstained = self.outcomes[Outcome.ABSTAIN]
+        looked = abstained + self.outcomes[Outcome.ACCEPT]
+        if not looked or abstained <= most * looked:
+            return None
+        return (
+            f"the guard abstained on {abstained} of {looked} completions that it did not reject, "
+            f"more than max_abstain_rate={most:g} allows: it does not look at what it should"
+        )
+
+    def _worst(self) -> list[tuple[str, Counter[Outcome]]]:
+        return sorted(self.nodes.items(), key=lambda one: (-one[1][Outcome.REJECT], one[0]))
+
+    def _nodes_table(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("node", *(o.value for o in Outcome), box=None)
+        for name, count in self._worst()[:SHOWN_NODES]:
+            numbers: list[Any] = [f"{count[o]:,}" for o in Outcome]
+            table.add_row(shown(name)[1:-1].replace("[", r"\["), *numbers)
+        into = io.StringIO()
+        Console(file=into, width=100).print(table)
+        more = len(self.nodes) - SHOWN_NODES
+        return into.getvalue().rstrip() + (f"\n... and {more:,} more nodes" if more > 0 else "")
