@@ -15,6 +15,7 @@ from grpo_guard import __version__
 from grpo_guard.cli.calibrate import calibrate
 from grpo_guard.cli.config import app as _config
 from grpo_guard.cli.config import verifiers
+from grpo_guard.cli.doctor import doctor
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
@@ -55,6 +56,7 @@ app.command()(verify)
 app.command()(calibrate)
 app.command()(serve)
 app.command()(verifiers)
+app.command()(doctor)
 app.add_typer(_config, name="config")
 app.add_typer(_ledger, name="ledger")
 _judge.command("probe")(importlib.import_module("grpo_guard.evals.judge_probe.cli").probe)

@@ -1,0 +1,35 @@
+"""``grpo-guard doctor`` says what is there, what is missing and how to get it."""
+
+import importlib.metadata
+
+from typer.testing import CliRunner
+
+from grpo_guard.cli import doctor
+from grpo_guard.cli.main import app
+from grpo_guard.registry import VERIFIERS, names
+
+
+def test_it_names_versions_verifiers_and_right_kernels():
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    assert f"torch {importlib.metadata.version('torch')}" in result.output
+    assert "right: log-probs within" in result.output
+    assert all(f"{name}: ready" in result.output for name in names(VERIFIERS))
+
+
+def test_what_is_missing_comes_with_the_command_that_installs_it(monkeypatch):
+    there = doctor._version
+    monkeypatch.setattr(
+        doctor, "_version", lambda p: None if p in ("openai", "torch") else there(p)
+    )
+    result = CliRunner().invoke(app, ["doctor"])
+    assert "judge: openai is missing; pip install 'grpo-guard[judge]'" in result.output
+    assert "torch is missing; pip install 'grpo-guard[torch]'" in result.output
+    assert result.exit_code == 0
+
+
+def test_wrong_kernels_exit_1(monkeypatch):
+    monkeypatch.setattr(doctor, "TOLERANCE", 0.0)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "WRONG: log-probs within" in result.output
