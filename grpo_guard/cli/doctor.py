@@ -76,7 +76,7 @@ def _device() -> list[str]:
     cuda = torch.cuda.is_available()
     where = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
     compiler = next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
-    sums = f"can be compiled by {compiler}" if compiler else "eager: a C++ compiler would make them faster"
+    sums = f"can be compiled by {compiler}" if compiler else "a C++ compiler would make them faster"
     return [f"torch {torch.__version__} on {where}", f"sums of the head: {sums}"]
 
 
