@@ -10,6 +10,7 @@ from itertools import groupby
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.report.tables import Cell, Matrix, Shade, Table
 from grpo_guard.evals.results import Example
+from grpo_guard.p_values import p_text
 
 _MOST_FINDINGS = 6
 
@@ -125,7 +126,7 @@ def _why(example: Example) -> str:
     if left > 0:
         items.append(f'<li class="note">and {left:,} more findings</li>')
     if verdict.p_value is not None:
-        chance = f"{verdict.p_value:.1e}" if verdict.p_value else "below 1e-300"
+        chance = p_text(verdict.p_value)
         meaning = "the chance that honest work gives evidence this strong"
         items.append(f'<li class="note">p-value {chance}: {meaning}.</li>')
     return f'<ul class="why">{"".join(items)}</ul>'
