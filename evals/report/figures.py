@@ -29,7 +29,7 @@ def signed_percent(value: float) -> str:
 
 def three_digits(value: float) -> str:
     """``0.718``."""
-    return f"{value:.3f}"
+    return f"{value:.3f}".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class OverSeeds:
             return (f"{self.seeds} equal seeds",)
         low, high = show(self.low), show(self.high)
         between = " to " if low[0] in "+−" else "–"
-        return f"{low.removesuffix(' %')}{between}{high}", self.seeds_text
+        return low.partition(" ")[0] + between + high, self.seeds_text
 
     def text(self, show: Callable[[float], str]) -> str:
         """``0.718 (0.694–0.741, 5 seeds)``."""
