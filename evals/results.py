@@ -93,7 +93,10 @@ class HeldOut(_Model):
 
 
 class Run(_Model):
-    """One training run. Rates are over the honest nodes' completions, one per iteration."""
+    """One training run. Rates are over the honest nodes' completions, one per iteration.
+
+    ``leaves``: rounds after which the malicious nodes left, where they did.
+    """
 
     attack: str
     defence: str
@@ -102,6 +105,7 @@ class Run(_Model):
     task: str = ""
     policy: str = ""
     seed: int
+    leaves: int | None = Field(default=None, ge=1, le=_MOST)
     asr: list[Value]
     honest_reward: list[Value]
     rejected: Counts

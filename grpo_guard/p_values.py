@@ -10,8 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
+
+_LEAST: Final = 1e-300
+"""Smaller ones are at the end of float64, where a chance would read as 0."""
+
+
+def p_text(p: float) -> str:
+    """A p-value for people: ``1.2e-05``, or ``< 1e-300``, since no chance is 0."""
+    return f"{p:.1e}" if p >= _LEAST else f"< {_LEAST}"
 
 
 def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
@@ -70,5 +79,6 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
         return verdict
     if verdict.rejected:
         return replace(verdict, outcome=Outcome.ACCEPT)
-    note = Finding("small_p_value", f"p = {p:.2g}, at most {alpha:.2g}, its share of the budget")
+    message = f"p-value {p_text(p)}, at most {alpha:.2g}, its share of the budget"
+    note = Finding("small_p_value", message)
     return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))

@@ -13,7 +13,15 @@ from rich.text import Text
 from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
-from grpo_guard.evals.report.tables import Cell, Table, curve_table, outcome_table, rejection_table
+from grpo_guard.evals.report.tables import (
+    Cell,
+    Table,
+    curve_table,
+    leaving_table,
+    outcome_table,
+    rejection_table,
+    shade_of,
+)
 from grpo_guard.evals.results import Example, Results
 
 
@@ -26,11 +34,14 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
         for title, table in (
             ("Iteration by iteration", curve_table(scenario)),
             (
-                "In numbers (the end is the last 10 iterations; 95 % intervals)",
+                "In numbers (the end is the last 10 iterations; intervals 95 %)",
                 outcome_table(scenario),
             ),
-            ("What the guard rejected", rejection_table(scenario)),
+            ("What the guard rejected (counts with Wilson’s intervals)", rejection_table(scenario)),
+            ("After the attacker left", leaving_table([scenario])),
         ):
+            if table is None:
+                continue
             console.print()
             console.print(Text(title, style="bold"))
             console.print(_table(table))
@@ -56,10 +67,10 @@ def _table(table: Table) -> RichTable:
 
 
 def _cell(cell: Cell) -> Text:
-    if isinstance(cell, str) or not cell.total:
-        return Text(visible(cell))
-    text = Text(cell.value_text)
-    text.append(f"\n{cell.count_text}\n{cell.interval_text}", style="dim")
+    found = shade_of(cell)
+    text = Text(visible(found.text))
+    for part in found.detail:
+        text.append(f"\n{visible(part)}", style="dim")
     return text
 
 

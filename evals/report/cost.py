@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from grpo_guard.evals.report.figures import OverSeeds, percent
+from grpo_guard.evals.report.figures import OverSeeds, percent, signed_percent
 from grpo_guard.evals.report.matrix import level, matrix
 from grpo_guard.evals.report.page import html_table, note
 from grpo_guard.evals.report.scenarios import Scenario
@@ -16,13 +16,17 @@ from grpo_guard.evals.report.tables import (
     Shade,
     outcome_table,
     rejection_table,
+    seeds_cell,
 )
+from grpo_guard.evals.report.verdicts import BOUND, settled
 
 _LOSSES = (0.02, 0.1, 0.25)  # shares of the attack-free run’s honest reward
 NOTE = (
-    f"“At the end” is the last {WINDOW} iterations. 95 % intervals: Wilson for counts of "
-    "completions; bootstrap over iterations for rewards, since completions of one problem hang "
-    "together. Differences are paired by seed: equal seeds see the same problems."
+    f"“At the end” is the last {WINDOW} iterations. 95 % intervals: Student’s t over the seeds, "
+    "which are independent; of counts of completions Wilson’s, which do not say how another seed "
+    "would differ, since completions of one run are not independent. Differences are paired by "
+    f"seed: equal seeds see the same problems. A cost is settled where its interval lies wholly "
+    f"within or wholly beyond {BOUND}."
 )
 
 
@@ -37,8 +41,9 @@ def cost_section(found: Sequence[Scenario], *, alone: bool) -> str:
             "<h2>What is left of honest work</h2>",
             note(
                 "Honest reward at the end against the attack-free run, in % of it: mean over the "
-                "seeds with its 95 % interval, and below it held-out accuracy against the "
-                f"attack-free run, in points. Blue loses at most {percent(_LOSSES[0])}."
+                "seeds with its 95 % interval over them, and whether that settles the cost to "
+                f"{BOUND}; below it held-out accuracy against the attack-free run, in "
+                f"points. Blue loses at most {percent(_LOSSES[0])}."
             ),
             html_table(matrix(found, _loss, attacked=True), kind="stack matrix"),
         ]
@@ -56,21 +61,18 @@ def cost_section(found: Sequence[Scenario], *, alone: bool) -> str:
     return "".join(parts)
 
 
-def _loss(scenario: Scenario, series: Series) -> Cell | Shade:
+def _loss(scenario: Scenario, series: Series) -> Cell:
     free = scenario.beside(series)
-    gaps = series.reward_gaps(free) if free else []
-    usual = free.reward_end if free else None
-    if not gaps or usual is None or usual.value <= 0:
+    found = series.reward_cost(free) if free else None
+    if found is None:
         return DASH
-    found = OverSeeds.of([100 * gap / usual.value for gap in gaps])
-    ends = () if found.low is None else (f"{_signed(found.low)} to {_signed(found.high)} %",)
     accuracy = _accuracy_beside(series, free)
-    points = () if accuracy is None else (f"held-out {_signed(accuracy.value)}",)
-    shade = level(-found.value / 100, _LOSSES)
-    return Shade(f"{_signed(found.value)} %", (*ends, *points), shade)
+    points = () if accuracy is None else (f"held-out {signed_percent(accuracy.value)[:-2]}",)
+    shade = level(-found.value, _LOSSES)
+    return seeds_cell(found, signed_percent, settled(found), *points, level=shade)
 
 
-def _seconds(scenario: Scenario, series: Series) -> Cell | Shade:
+def _seconds(scenario: Scenario, series: Series) -> Cell:
     cost, excluded = series.guard_cost, series.excluded_in
     details = [] if cost is None else [f"{100 * cost[1]:.0f} % of all"]
     if excluded:
@@ -82,15 +84,11 @@ def _seconds(scenario: Scenario, series: Series) -> Cell | Shade:
 
 
 def _accuracy_beside(series: Series, free: Series | None) -> OverSeeds | None:
-    """In percentage points, paired by seed."""
+    """Paired by seed."""
     theirs = {run.seed: run.held_out for run in (free.runs if free else ())}
     gaps = []
     for run in series.runs:
         mine, yours = run.held_out, theirs.get(run.seed)
         if mine and yours and mine.total and yours.total:
-            gaps.append(100 * (mine.correct / mine.total - yours.correct / yours.total))
+            gaps.append(mine.correct / mine.total - yours.correct / yours.total)
     return OverSeeds.of(gaps) if gaps else None
-
-
-def _signed(value: float | None) -> str:
-    return DASH if value is None else f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")

@@ -21,8 +21,8 @@ _MOST_LINES: Final = 6
 _MOST_FAINT: Final = 3  # single values of more series hide each other
 _GUARD_STYLES: Final = 4
 BAND_NOTE: Final = (
-    "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t; of two "
-    "seeds their range)."
+    "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from three "
+    "seeds on."
 )
 
 
@@ -125,7 +125,7 @@ def _said(found: Claim | None, scenario: Scenario) -> str:
     ]
     ratio = series.length_ratio_end(scenario.beside(series)) if series is not None else None
     if found.length and ratio is not None:
-        text += f" Here: {ratio:.2f} times the attack-free length at the end."
+        text += f" Here: {ratio.value:.2f} times the attack-free length at the end."
     if curve:
         end = fmean(curve[-WINDOW:])
         text += f" Here: {', '.join([*here, f'{percent(end)} at the end'])}."
@@ -144,7 +144,8 @@ def _drawn(scenario: Scenario) -> list[Series]:
 
 def _line(scenario: Scenario, series: Series, points: Sequence[OverSeeds]) -> Line:
     ends = [(p.low, p.high) for p in points]
-    band = [(low, high) for low, high in ends if low is not None and high is not None]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    band = known if series.seeds > 2 else []  # over two it would fill the chart
     values = [point.value for point in points]
     whole = band if len(band) == len(values) else []
     return Line(_label(series), values, _style(scenario, series), band=whole)

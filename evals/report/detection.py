@@ -6,7 +6,7 @@ from grpo_guard.evals.report.figures import Rate
 from grpo_guard.evals.report.matrix import level
 from grpo_guard.evals.report.page import html_table, note, shown_example
 from grpo_guard.evals.report.roc import roc_section
-from grpo_guard.evals.report.tables import DASH, Cell, Matrix, Shade, Table
+from grpo_guard.evals.report.tables import DASH, Cell, Shade, Table
 from grpo_guard.evals.results import Results, Summary
 
 HONEST = "honest"
@@ -66,23 +66,23 @@ def detection_section(results: Results) -> str:
     return "".join(parts)
 
 
-def _rejected_matrix(rows: list[Summary]) -> Matrix:
+def _rejected_matrix(rows: list[Summary]) -> Table:
     """One row per kind of completion, one column per verifier."""
     cells = {(row.attack, row.defence): row for row in rows}
     verifiers = list(dict.fromkeys(row.defence for row in rows))
     kinds = sorted(dict.fromkeys(row.attack for row in rows), key=_place)
-    table: list[list[Cell | Shade]] = []
+    table: list[list[Cell]] = []
     for kind in kinds:
         found = (cells.get((kind, verifier)) for verifier in verifiers)
         table.append([kind, *(_rejected_cell(row) if row else DASH for row in found)])
-    return Matrix(["Kind", *verifiers], table)
+    return Table(["Kind", *verifiers], table)
 
 
 def _place(kind: str) -> int:
     return 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1
 
 
-def _rejected_cell(row: Summary) -> Cell | Shade:
+def _rejected_cell(row: Summary) -> Cell:
     rate = _rate(row)
     if rate is None or rate.value is None:
         return DASH

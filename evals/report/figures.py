@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean, stdev
+from statistics import fmean
 
-from grpo_guard.evals.stats import Interval, bootstrap_mean, wilson
+from grpo_guard.evals.stats import student_t, wilson
 
 
 def percent(value: float) -> str:
@@ -23,9 +22,22 @@ def percent(value: float) -> str:
     return f"{share:.2f} %" if share < 1 or share > 99.9 else f"{share:.1f} %"
 
 
+def signed_percent(value: float) -> str:
+    """``−2.0 %``, ``+0.0 %``."""
+    return f"{round(100 * value, 1) + 0.0:+.1f} %".replace("-", "−")
+
+
+def three_digits(value: float) -> str:
+    """``0.718``."""
+    return f"{value:.3f}".replace("-", "−")
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A count out of a total, with its Wilson 95 % interval."""
+    """A count out of a total, with its Wilson 95 % interval.
+
+    The interval speaks of the completions that were made, not of another seed's.
+    """
 
     count: int
     total: int
@@ -69,62 +81,11 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over iterations with its bootstrap 95 % interval.
-
-    Rewards of one iteration hang together, since its completions share a few problems; an interval
-    that counted completions would be several times too narrow.
-    """
-
-    value: float
-    low: float
-    high: float
-    total: int
-    difference: bool = False
-
-    @classmethod
-    def of(cls, values: Sequence[float], *, difference: bool = False) -> Mean | None:
-        """The mean of one value per iteration; None without values."""
-        if not values:
-            return None
-        found = _bootstrap(tuple(values))
-        return cls(found.value, found.low, found.high, len(values), difference)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Both ends, as `Rate` has them."""
-        return self.low, self.high
-
-    @property
-    def value_text(self) -> str:
-        """``0.718``, a difference with its sign."""
-        return self._show(self.value)
-
-    @property
-    def interval_text(self) -> str:
-        """``0.694–0.741``."""
-        between = " to " if self.difference else "–"
-        return f"{self._show(self.low)}{between}{self._show(self.high)}"
-
-    @property
-    def count_text(self) -> str:
-        """``10 iterations``."""
-        return f"{self.total:,} iteration{'' if self.total == 1 else 's'}"
-
-    def __str__(self) -> str:
-        """``0.718 (0.694–0.741)``."""
-        return f"{self.value_text} ({self.interval_text})"
-
-    def _show(self, value: float) -> str:
-        return f"{value:+.3f}".replace("-", "−") if self.difference else f"{value:.3f}"
-
-
-@dataclass(frozen=True, slots=True)
 class OverSeeds:
-    """One value per seed: their mean, with a 95 % interval (Student's t) from three seeds on.
+    """One value per seed: their mean, with a 95 % interval (Student's t) from two seeds on.
 
-    Of two seeds the two values themselves are the ends, since t would be 12.7; of one there are
-    none.
+    The runs of different seeds are independent; the completions and iterations of one are not, so
+    that counting those would give intervals that are several times too narrow.
     """
 
     value: float
@@ -138,10 +99,7 @@ class OverSeeds:
         mean, count = fmean(values), len(values)
         if count == 1:
             return cls(mean, None, None, 1)
-        low, high = min(values), max(values)
-        if count > 2:
-            half = _t95(count - 1) * stdev(values) / math.sqrt(count)
-            low, high = mean - half, mean + half
+        low, high = _student_t(tuple(values))
         if within is not None:
             low, high = max(low, within[0]), min(high, within[1])
         return cls(mean, min(low, mean), max(high, mean), count)
@@ -151,6 +109,20 @@ class OverSeeds:
         """``5 seeds``."""
         return f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
 
+    def details(self, show: Callable[[float], str]) -> tuple[str, ...]:
+        """Interval and number of seeds; equal seeds say so, since they have no spread to show."""
+        if self.low is None or self.high is None:
+            return (self.seeds_text,)
+        if self.low == self.high:
+            return (f"{self.seeds} equal seeds",)
+        low, high = show(self.low), show(self.high)
+        between = " to " if low[0] in "+−" else "–"
+        return low.partition(" ")[0] + between + high, self.seeds_text
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """``0.718 (0.694–0.741, 5 seeds)``."""
+        return f"{show(self.value)} ({', '.join(self.details(show))})"
+
 
 def over_seeds(
     curves: Sequence[Sequence[float]], within: tuple[float, float] | None = None
@@ -159,15 +131,8 @@ def over_seeds(
     return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
 
 
-@lru_cache
-def _t95(degrees: int) -> float:
-    """Student's t, two-sided 95 %."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, degrees))
-
-
 @lru_cache(maxsize=4096)
-def _bootstrap(values: tuple[float, ...]) -> Interval:
+def _student_t(values: tuple[float, ...]) -> tuple[float, float]:
     """Remembered, since sentence, table and summary ask for the same figures."""
-    return bootstrap_mean(values, resamples=2000)
+    found = student_t(values)
+    return found.low, found.high

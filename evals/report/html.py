@@ -17,7 +17,7 @@ from grpo_guard.evals.report.detection import detection_section, detection_sente
 from grpo_guard.evals.report.failures import failures_section
 from grpo_guard.evals.report.matrix import matrices
 from grpo_guard.evals.report.merge import RESULTS, load_all, merged
-from grpo_guard.evals.report.page import definitions, esc, note, prose
+from grpo_guard.evals.report.page import definitions, esc, html_table, note, prose
 from grpo_guard.evals.report.paper_claims import SOURCE, claim
 from grpo_guard.evals.report.scenarios import Scenario, scenario_names, scenarios
 from grpo_guard.evals.report.sentences import (
@@ -26,6 +26,7 @@ from grpo_guard.evals.report.sentences import (
     time_sentence,
     verdict_sentence,
 )
+from grpo_guard.evals.report.tables import leaving_table
 from grpo_guard.evals.report.verdict import verdict_section
 from grpo_guard.evals.report.verdicts import guard_verdicts
 from grpo_guard.evals.results import Results, load_results, write_text
@@ -128,6 +129,9 @@ def _swarms(found: list[Scenario]) -> str:
         curves_section(one, name, alone=alone)
         for one, name in zip(found, _names(found), strict=True)
     ]
+    left = leaving_table(found)
+    if left is not None:
+        parts += ["<h2>After the attacker left</h2>", html_table(left)]
     parts.append(cost_section(found, alone=alone))
     parts.append(failures_section(found))
     return "\n".join(part for part in parts if part)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from grpo_guard.evals.report.figures import OverSeeds, Rate, percent
+from grpo_guard.evals.report.figures import Rate, percent
 from grpo_guard.evals.report.page import html_table, note
 from grpo_guard.evals.report.scenarios import Scenario, scenario_names
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.tables import DASH, Cell, Matrix, Shade
+from grpo_guard.evals.report.tables import DASH, Cell, Shade, Table, seeds_cell
+from grpo_guard.evals.report.verdicts import untested_because
 from grpo_guard.evals.roles import NONE, Role, attack_free, lengthens, ordered_defences, role
 
 _SHARES: Final = (0.02, 0.1, 0.5)  # attack success, and poison accepted
 _LENGTHS: Final = (0.15, 0.5, 1.0)  # distance from the attack-free run's
 _REJECTED: Final = (0.005, 0.02, 0.1)  # honest and correct
 
-Fill = Callable[[Scenario, Series], Cell | Shade]
+Fill = Callable[[Scenario, Series], Cell]
 
 
 def matrices(found: Sequence[Scenario]) -> str:
@@ -25,9 +26,9 @@ def matrices(found: Sequence[Scenario]) -> str:
         "<h2>What each attack reached</h2>",
         note(
             f"Attack success over the last {WINDOW} iterations; for attacks on length (“×”) mean "
-            "length by the attack-free run’s. Means over the seeds. Intervals: 95 % over the seeds "
-            "(of two, their range) or Wilson’s 95 % over the completions, whichever is wider; "
-            "the latter alone does not say how another seed would differ. Blue is within "
+            "length by the attack-free run’s. Means with 95 % intervals over the seeds (Student’s "
+            "t). Beside them Wilson’s 95 % over the completions, which does not say how another "
+            "seed would differ: completions of one run are not independent. Blue is within "
             f"{percent(_SHARES[0])}, or {100 * _LENGTHS[0]:.0f} % of the length; the redder, the "
             "further beyond."
         ),
@@ -54,20 +55,21 @@ def matrices(found: Sequence[Scenario]) -> str:
     return "".join(parts)
 
 
-def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Matrix:
+def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Table:
     """One row per attack, one column per defence."""
     defences = ordered_defences(series.defence for one in found for series in one.guarded)
     if attacked and any(one.undefended for one in found):
         defences = [NONE, *defences]
     header = ["Attack", *(_column(name) for name in defences)]
-    rows: list[list[Cell | Shade]] = []
+    rows: list[list[Cell]] = []
     for name, scenario in zip(scenario_names(found), found, strict=True):
         if attacked and attack_free(scenario.attack):
             continue
         series = {one.defence: one for one in scenario.attacked}
         cells = (fill(scenario, series[d]) if d in series else DASH for d in defences)
-        rows.append([name, *cells])
-    return Matrix(header, rows)
+        lacks = untested_because(scenario)
+        rows.append([Shade(name, (lacks,)) if lacks else name, *cells])
+    return Table(header, rows)
 
 
 def _column(defence: str) -> str:
@@ -77,40 +79,30 @@ def _column(defence: str) -> str:
     return f"{defence} (baseline)" if found is Role.BASELINE else defence
 
 
-def _reached(scenario: Scenario, series: Series) -> Cell | Shade:
+def _reached(scenario: Scenario, series: Series) -> Cell:
     """Attack success at the end, or for an attack on length the ratio of lengths."""
     if lengthens(scenario.attack):
-        free = scenario.beside(series)
-        ratios = series.length_ratios(free) if free else []
-        if not ratios:
+        ratio = series.length_ratio_end(scenario.beside(series))
+        if ratio is None:
             return DASH
-        ratio = OverSeeds.of([values[-1] for values in ratios], (0.0, float("inf")))
-        ends = () if ratio.low is None else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
-        shade = level(abs(ratio.value - 1), _LENGTHS)
-        return Shade(f"{ratio.value:.2f} ×", (*ends, ratio.seeds_text), shade)
-    share, counted = series.asr_end_by_seed, series.asr_end
+        return seeds_cell(ratio, _times, level=level(abs(ratio.value - 1), _LENGTHS))
+    share, counted = series.asr_in(), series.asr_counted()
     if share is None:
         return DASH
-    shade = level(share.value, _SHARES)
-    return Shade(percent(share.value), (*_wider(share, counted), share.seeds_text), shade)
+    known = counted is not None and counted.total
+    wilson = (f"Wilson {counted.interval_text}",) if counted is not None and known else ()
+    return seeds_cell(share, percent, *wilson, level=level(share.value, _SHARES))
 
 
-def _wider(share: OverSeeds, counted: Rate | None) -> tuple[str, ...]:
-    """Equal seeds have no spread, and yet their completions are only so many."""
-    known = [(share.low, share.high)] if share.low is not None and share.high is not None else []
-    if counted is not None and counted.interval is not None:
-        known.append(counted.interval)
-    if not known:
-        return ()
-    low, high = min(ends[0] for ends in known), max(ends[1] for ends in known)
-    return (f"{percent(low).removesuffix(' %')}–{percent(high)}",)
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} ×"
 
 
-def _honest_rejected(scenario: Scenario, series: Series) -> Cell | Shade:
+def _honest_rejected(scenario: Scenario, series: Series) -> Cell:
     return _share(series.rejected("honest_correct"), _REJECTED)
 
 
-def _accepted(scenario: Scenario, series: Series) -> Cell | Shade:
+def _accepted(scenario: Scenario, series: Series) -> Cell:
     if attack_free(scenario.attack):
         return DASH
     cell = _share(series.accepted_poison, _SHARES)
@@ -120,7 +112,7 @@ def _accepted(scenario: Scenario, series: Series) -> Cell | Shade:
     return cell
 
 
-def _share(rate: Rate | None, limits: Sequence[float]) -> Cell | Shade:
+def _share(rate: Rate | None, limits: Sequence[float]) -> Cell:
     if rate is None or rate.value is None:
         return DASH
     detail = (rate.count_text, rate.interval_text)

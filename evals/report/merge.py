@@ -62,15 +62,20 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
 
 
 def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
-    """Seeds are pooled only where nothing but the seed differs, as far as runs say."""
+    """Seeds are pooled, and defences compared, only where nothing else differs, as far as runs say.
+
+    A guard beside an undefended run of other settings would be held to an attack it never met.
+    """
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
-        # Without an attack nobody is malicious, whatever the plan has for its other runs.
-        left_out = {"seed", "malicious", _ROOM} if attack_free(run.attack) else {"seed"}
+        # What a rejection costs is in the defence's name. Without an attack nobody is malicious,
+        # whatever the plan has for its other runs.
+        left_out = {"seed", "on_reject"}
+        left_out |= {"malicious", _ROOM} if attack_free(run.attack) else set()
         own = {key: value for key, value in run.settings.items() if key not in left_out}
         if not own:
             continue
-        before, theirs = first.setdefault((run.attack, run.defence, conditions(run)), (name, own))
+        before, theirs = first.setdefault((run.attack, conditions(run)), (name, own))
         other = sorted(key for key in {**own, **theirs} if own.get(key) != theirs.get(key))
         if other:
             raise ResultsError(

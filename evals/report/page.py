@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
-from grpo_guard.evals.report.tables import Cell, Matrix, Shade, Table
+from grpo_guard.evals.report.tables import Cell, Shade, Table, shade_of
 from grpo_guard.evals.results import Example
+from grpo_guard.p_values import p_text
 
 _MOST_FINDINGS = 6
 
@@ -46,7 +47,7 @@ def note(text: str) -> str:
     return f'<p class="note">{prose(text)}</p>'
 
 
-def html_table(table: Table | Matrix, kind: str = "stack") -> str:
+def html_table(table: Table, kind: str = "stack") -> str:
     """A table; the kind "stack" turns rows into cards where the screen is narrow."""
     head = "".join(f'<th scope="col">{prose(name)}</th>' for name in table.header)
     rows = []
@@ -63,22 +64,16 @@ def html_table(table: Table | Matrix, kind: str = "stack") -> str:
     )
 
 
-def _shade(cell: Cell | Shade) -> str:
+def _shade(cell: Cell) -> str:
     if not isinstance(cell, Shade) or cell.level is None:
         return ""
     return f' class="lv{cell.level}"'
 
 
-def _cell(cell: Cell | Shade) -> str:
-    if isinstance(cell, str):
-        return f"<span>{prose(cell)}</span>"
-    if isinstance(cell, Shade):
-        details = "".join(f"<small>{prose(part)}</small>" for part in cell.detail)
-        return f"<span>{prose(cell.text)}</span>{details}"
-    if not cell.total:
-        return f"<span>{cell.count_text}</span>"
-    detail = prose(f"{cell.count_text}, {cell.interval_text}")
-    return f"<span>{prose(cell.value_text)}</span><small>{detail}</small>"
+def _cell(cell: Cell) -> str:
+    found = shade_of(cell)
+    details = "".join(f"<small>{prose(part)}</small>" for part in found.detail)
+    return f"<span>{prose(found.text)}</span>{details}"
 
 
 def figure(title: str, under: str, svg: str, after: str = "") -> str:
@@ -125,7 +120,7 @@ def _why(example: Example) -> str:
     if left > 0:
         items.append(f'<li class="note">and {left:,} more findings</li>')
     if verdict.p_value is not None:
-        chance = f"{verdict.p_value:.1e}" if verdict.p_value else "below 1e-300"
+        chance = p_text(verdict.p_value)
         meaning = "the chance that honest work gives evidence this strong"
         items.append(f'<li class="note">p-value {chance}: {meaning}.</li>')
     return f'<ul class="why">{"".join(items)}</ul>'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.evals.report.figures import Mean, Rate
+from grpo_guard.evals.report.figures import OverSeeds, Rate
 from grpo_guard.evals.report.series import Conditions, Series, conditions
 from grpo_guard.evals.results import Counts, Results, Run
 from grpo_guard.evals.roles import (
@@ -82,7 +82,7 @@ def scenarios(results: Results) -> list[Scenario]:
         series = {
             name: Series(
                 "undefended" if name == NONE else "guarded" if len(guarded) == 1 else name,
-                tuple(sorted(pools[attack, where, name], key=lambda run: run.seed)),
+                _seeds(pools[attack, where, name]),
             )
             for name in defences
         }
@@ -102,7 +102,15 @@ def _free(
 ) -> Series | None:
     """The first of the series that there is, seeds in order."""
     runs = next((pools[key] for key in keys if key in pools), None)
-    return Series(label, tuple(sorted(runs, key=lambda run: run.seed))) if runs else None
+    return Series(label, _seeds(runs)) if runs else None
+
+
+def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """In order; a seed that stands there twice is no second observation."""
+    found: dict[int, Run] = {}
+    for run in runs:
+        found.setdefault(run.seed, run)
+    return tuple(found[seed] for seed in sorted(found))
 
 
 def scenario_names(found: Sequence[Scenario]) -> list[str]:
@@ -131,20 +139,32 @@ def summarise(results: Results) -> list[dict[str, Any]]:
             for metric, figure in _headline(series, scenario.beside(series)).items():
                 if figure is None:
                     continue
-                low, high = figure.interval or (None, None)
                 rows.append(
-                    {"attack": series.attack, "defence": series.defence, "metric": metric,
-                     "mean": figure.value, "low": low, "high": high, "n": figure.total}
-                )  # fmt: skip
+                    {"attack": series.attack, "defence": series.defence, "metric": metric}
+                    | _as_row(figure)
+                )
     return rows
 
 
-def _headline(series: Series, free: Series | None) -> dict[str, Rate | Mean | None]:
-    figures: dict[str, Rate | Mean | None] = {"honest_reward_end": series.reward_end}
-    if free is not None:
-        figures["honest_reward_end_minus_attack_free"] = series.reward_beside(free)
+def _as_row(figure: Rate | OverSeeds) -> dict[str, Any]:
+    """``n`` counts what the interval is over, which ``over`` names."""
+    if isinstance(figure, OverSeeds):
+        low, high, count, over = figure.low, figure.high, figure.seeds, "seeds"
+    else:
+        (low, high), count = figure.interval or (None, None), figure.total
+        over = "completions"
+    return {"mean": figure.value, "low": low, "high": high, "n": count, "over": over}
+
+
+def _headline(series: Series, free: Series | None) -> dict[str, Rate | OverSeeds | None]:
+    figures: dict[str, Rate | OverSeeds | None] = {"honest_reward_end": series.reward_end}
+    gaps = series.reward_gaps(free) if free is not None else []
+    if free is not None and gaps:
+        figures["honest_reward_end_minus_attack_free"] = OverSeeds.of(gaps)
+        figures["honest_reward_cost"] = series.reward_cost(free)
     if not attack_free(series.attack):
-        figures["asr_end"] = series.asr_end
+        figures["asr_end"] = series.asr_in()
+        figures["asr_end_of_completions"] = series.asr_counted()
     if series.guarded:
         for kind in Counts.model_fields:
             figures[f"rejected_{kind}"] = series.rejected(kind)

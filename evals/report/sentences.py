@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from grpo_guard.evals.report.figures import percent
+from grpo_guard.evals.report.figures import percent, three_digits
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.verdicts import HELD, Case, GuardVerdict, State
+from grpo_guard.evals.report.verdicts import (
+    HELD,
+    OPEN,
+    Case,
+    GuardVerdict,
+    State,
+    cost_text,
+    settled,
+    untested_because,
+)
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
 
 LEARNT: Final = 0.5  # ASR at the end from which an undefended swarm counts as poisoned
@@ -21,9 +30,9 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
     parts = []
     for verdict in verdicts:
         tested = _tested(verdict)
-        kept = sum(case.kept_out for case in tested)
+        kept = len([case for case in tested if case.kept_out])
         if not tested:
-            parts.append(f"{verdict.defence} met no attack that does harm here")
+            parts.append(f"{verdict.defence} met no attack that is shown to do harm here")
         elif len(tested) == 1:
             parts.append(f"{verdict.defence} {'kept out' if kept else 'let in'} the one attack")
         else:
@@ -47,17 +56,20 @@ def cost_headline(verdicts: Sequence[GuardVerdict]) -> str:
         ]
         if counts:
             sentences.append(f"{words}: {listed(counts)}.")
+    counts = [
+        f"{verdict.defence} in {number} of {len(verdict.cases)}"
+        for verdict in verdicts
+        if (number := len([c for c in verdict.cases if c.cost and settled(c.cost) == OPEN]))
+    ]
+    if counts:
+        sentences.append(f"What it costs in honest reward is unsettled: {listed(counts)}.")
     if verdicts and not sentences and any(_tested(verdict) for verdict in verdicts):
         return "Where an attack was kept out, honest work stayed within the limits."
     return " ".join(sentences)
 
 
 def _tested(verdict: GuardVerdict) -> list[Case]:
-    return [
-        case
-        for case in verdict.cases
-        if not attack_free(case.scenario.attack) and case.state is not State.UNTESTED
-    ]
+    return [case for case in verdict.cases if case.kept_out is not None]
 
 
 def verdict_sentence(scenario: Scenario) -> str:
@@ -77,6 +89,9 @@ def verdict_sentence(scenario: Scenario) -> str:
             f"{len(good)} of {len(worst)} guards kept it at or under {percent(HELD)} throughout"
             + (f"; not so {listed(bad)}." if bad else ".")
         )
+    lacks = untested_because(scenario)
+    if lacks and worst and max(worst.values()) <= HELD:
+        parts.append(f"That shows nothing of a guard: {lacks}.")
     return " ".join(parts) or "No attack was run, so there was nothing to defend against."
 
 
@@ -116,7 +131,7 @@ def _length_sentence(scenario: Scenario) -> str:
         ratio = series.length_ratio_end(scenario.beside(series))
         if ratio is not None:
             own = series.label in ("undefended", "guarded")
-            parts.append(f"{series.label if own else f'with {series.label}'} {ratio:.2f}")
+            parts.append(f"{series.label if own else f'with {series.label}'} {ratio.value:.2f}")
     if not parts:
         return "No attack-free run stands beside this attack on length."
     return f"Mean length at the end, by the attack-free run’s: {listed(parts)}."
@@ -135,21 +150,20 @@ def cost_sentence(scenario: Scenario) -> str:
         )
         sentence += f" and {honest.count:,} of {honest.total:,} honest ones"
         if honest.total:
-            sentence += f" ({honest.value_text}; 95 % interval {honest.interval_text})"
+            sentence += f" ({honest.value_text}; Wilson’s 95 % interval {honest.interval_text})"
         if series.abstained and series.abstained.count:
             sentence += f", and abstained on {series.abstained.count:,}"
         parts.append(sentence + ".")
     rewards = [
-        f"{series.reward_end.value_text} {series.label}"
+        f"{three_digits(series.reward_end.value)} {series.label}"
         for series in reversed(scenario.series)
         if series.reward_end
     ]
     if rewards and len(rewards) <= _MOST_QUOTED:
         sentence = f"Honest reward ended at {listed(rewards)}"
-        beside = [s.reward_beside(free) for s in alone if (free := scenario.beside(s))]
-        if beside and beside[0]:
-            gap = f"{beside[0].value_text}, 95 % interval {beside[0].interval_text}"
-            sentence += f" (guarded against attack-free: {gap})"
+        costs = [s.reward_cost(free) for s in alone if (free := scenario.beside(s))]
+        if costs and costs[0]:
+            sentence += f"; guarded against attack-free {cost_text(costs[0])}"
         parts.append(f"{sentence}.")
     return " ".join(parts)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from grpo_guard.evals.report.figures import Mean, OverSeeds, Rate, over_seeds
+from grpo_guard.evals.report.figures import OverSeeds, Rate, over_seeds
 from grpo_guard.evals.results import Counts, Run
 from grpo_guard.evals.roles import COIN, NONE
 
@@ -15,6 +15,8 @@ WINDOW = 10
 """Iterations that "at the end" means; a single one is too noisy to quote."""
 
 SHARE = (0.0, 1.0)
+POSITIVE = (0.0, float("inf"))
+END = slice(-WINDOW, None)
 
 
 class Conditions(NamedTuple):
@@ -77,47 +79,41 @@ class Series:
     @property
     def length_band(self) -> list[OverSeeds]:
         """Mean length in tokens, iteration by iteration; empty where it is not known."""
-        return over_seeds([run.mean_tokens for run in self.runs], (0.0, float("inf")))
+        return over_seeds([run.mean_tokens for run in self.runs], POSITIVE)
 
-    @property
-    def asr_end(self) -> Rate | None:
-        """Attack success over the last `WINDOW` iterations; None where it is not a share."""
+    def asr_in(self, rounds: slice = END) -> OverSeeds | None:
+        """Attack success, a value per seed: the mean of some rounds, by default of the last."""
+        if any(not run.asr[rounds] for run in self.runs):
+            return None
+        return OverSeeds.of([fmean(run.asr[rounds]) for run in self.runs], SHARE)
+
+    def asr_counted(self, rounds: slice = END) -> Rate | None:
+        """The completions that show the behaviour in these rounds; None where it is not a share."""
         count = total = 0
         for run in self.runs:
-            tail = run.asr[-WINDOW:]
-            if run.submitted is None or not tail or min(tail) < 0 or max(tail) > 1:
+            some = run.asr[rounds]
+            if run.submitted is None or not some or min(some) < 0 or max(some) > 1:
                 return None
             each = run.submitted.honest // len(run.asr)
-            count += sum(round(value * each) for value in tail)
-            total += each * len(tail)
+            count += sum(round(value * each) for value in some)
+            total += each * len(some)
         return Rate(count, total)
 
     @property
-    def asr_end_by_seed(self) -> OverSeeds | None:
-        """Attack success over the last `WINDOW` iterations, a value per seed."""
-        if any(not run.asr for run in self.runs):
-            return None
-        return OverSeeds.of([_end(run.asr) for run in self.runs], SHARE)
+    def reward_end(self) -> OverSeeds | None:
+        """Honest reward over the last `WINDOW` iterations, a value per seed."""
+        known = [_end(run.honest_reward) for run in self.runs if run.honest_reward]
+        return OverSeeds.of(known) if known else None
 
-    @property
-    def reward_end(self) -> Mean | None:
-        """Honest reward over the last `WINDOW` iterations."""
-        return Mean.of([value for run in self.runs for value in run.honest_reward[-WINDOW:]])
+    def reward_cost(self, other: Series) -> OverSeeds | None:
+        """Honest reward at the end minus the other's, in shares of the other's mean.
 
-    def reward_beside(self, other: Series) -> Mean | None:
-        """Honest reward minus the other's over the last `WINDOW` iterations.
-
-        Paired by seed and iteration, since equal seeds see the same problems; None where they
-        cannot be paired.
+        Paired by seed, since equal seeds see the same problems; None where none can be paired.
         """
-        theirs = {run.seed: run.honest_reward for run in other.runs}
-        differences: list[float] = []
-        for run in self.runs:
-            if len(theirs.get(run.seed, ())) != len(run.honest_reward):
-                return None
-            pairs = zip(run.honest_reward[-WINDOW:], theirs[run.seed][-WINDOW:], strict=True)
-            differences += [mine - yours for mine, yours in pairs]
-        return Mean.of(differences, difference=True)
+        gaps, usual = self.reward_gaps(other), other.reward_end
+        if not gaps or usual is None or usual.value <= 0:
+            return None
+        return OverSeeds.of([gap / usual.value for gap in gaps])
 
     def reward_gaps(self, other: Series) -> list[float]:
         """Honest reward at the end minus the other's, for each seed that both have."""
@@ -145,10 +141,10 @@ class Series:
             found.append([_end(ours[:end]) / _end(yours[:end]) for end in ends])
         return found
 
-    def length_ratio_end(self, other: Series | None) -> float | None:
-        """Mean length at the end by the other's, a mean over the seeds; None without a pair."""
+    def length_ratio_end(self, other: Series | None) -> OverSeeds | None:
+        """Mean length at the end by the other's, a value per seed; None without a pair."""
         ratios = self.length_ratios(other) if other is not None else []
-        return fmean(values[-1] for values in ratios) if ratios else None
+        return OverSeeds.of([values[-1] for values in ratios], POSITIVE) if ratios else None
 
     def rejected(self, kind: str) -> Rate | None:
         """How many of ``kind`` (a field of `Counts`) were rejected, of how many submitted."""

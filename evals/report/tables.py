@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from grpo_guard.evals.report.excerpt import visible
-from grpo_guard.evals.report.figures import Mean, Rate, percent
+from grpo_guard.evals.report.figures import (
+    OverSeeds,
+    Rate,
+    percent,
+    signed_percent,
+    three_digits,
+)
 from grpo_guard.evals.report.scenarios import Scenario, scenario_names, scenarios
-from grpo_guard.evals.report.series import WINDOW
+from grpo_guard.evals.report.series import WINDOW, Series
+from grpo_guard.evals.report.verdicts import judge, settled
 from grpo_guard.evals.results import Results
+from grpo_guard.evals.roles import attack_free
 
-DASH = "–"
+DASH: Final = "–"
+LATER: Final = 20
+"""Rounds after which it is asked what is left of an attack whose nodes have left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A figure of a matrix with its details, and how bad it is: from 0, as it should be, to 3."""
+    """A figure with its details, and how bad it is: from 0, as it should be, to 3."""
 
     text: str
-    detail: tuple[str, ...]
-    level: int | None
+    detail: tuple[str, ...] = ()
+    level: int | None = None
 
 
-Cell: TypeAlias = str | Rate | Mean
+Cell: TypeAlias = str | Rate | Shade
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +45,79 @@ class Table:
     rows: list[list[Cell]]
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A table whose cells may be shaded."""
+def shade_of(cell: Cell) -> Shade:
+    """Any cell as text and details."""
+    if isinstance(cell, Shade):
+        return cell
+    if isinstance(cell, str):
+        return Shade(cell)
+    if not cell.total:
+        return Shade(cell.count_text)
+    return Shade(cell.value_text, (cell.count_text, cell.interval_text))
 
-    header: list[str]
-    rows: list[list[Cell | Shade]]
+
+def seeds_cell(
+    found: OverSeeds | None, show: Callable[[float], str], *more: str, level: int | None = None
+) -> Cell:
+    """A mean over seeds with its interval, and what else is to be said of it."""
+    if found is None:
+        return DASH
+    return Shade(show(found.value), (*found.details(show), *more), level)
 
 
 def outcome_table(scenario: Scenario) -> Table:
     """What became of each swarm."""
-    header = ["Swarm", "Attack success at the end", "Highest in one iteration"]
-    header += ["Honest reward at the end", "Against attack-free"]
+    header = ["Swarm", "Attack success at the end, over seeds", "The same of completions, Wilson"]
+    header += ["Highest in one iteration", "Honest reward at the end, over seeds"]
+    header += ["Against attack-free", "Verdict"]
     rows: list[list[Cell]] = []
     for series in scenario.series:
         attacked = series in scenario.attacked and bool(series.asr)
-        free = scenario.beside(series)
         rows.append(
             [
                 series.label,
-                (series.asr_end or DASH) if attacked else DASH,
+                seeds_cell(series.asr_in(), percent) if attacked else DASH,
+                (series.asr_counted() or DASH) if attacked else DASH,
                 percent(max(series.asr)) if attacked else DASH,
-                series.reward_end or DASH,
-                (series.reward_beside(free) if free else None) or DASH,
+                seeds_cell(series.reward_end, three_digits),
+                _cost_cell(scenario, series),
+                _verdict_cell(scenario, series),
             ]
         )
     return Table(header, rows)
+
+
+def _cost_cell(scenario: Scenario, series: Series) -> Cell:
+    free = scenario.beside(series)
+    cost = series.reward_cost(free) if free else None
+    return DASH if cost is None else seeds_cell(cost, signed_percent, settled(cost))
+
+
+def _verdict_cell(scenario: Scenario, series: Series) -> Cell:
+    """Nobody is held to a limit who does not guard."""
+    if not series.guarded:
+        return DASH
+    case = judge("", scenario, series)
+    return Shade(case.state.value, case.reasons)
+
+
+def leaving_table(found: Sequence[Scenario]) -> Table | None:
+    """Attack success once the attacker has left: in the next round, and `LATER` rounds later."""
+    header = ["Attack", "Swarm", "The attacker left", "Attack success in the next round"]
+    header += ["Of its completions, Wilson", f"{LATER} rounds later", "Of its completions, Wilson"]
+    rows: list[list[Cell]] = []
+    for name, scenario in zip(scenario_names(found), found, strict=True):
+        for series in scenario.attacked:
+            leaves = series.runs[0].leaves
+            if leaves is None or attack_free(series.attack):
+                continue
+            row: list[Cell] = [name, series.label, f"after round {leaves}"]
+            for at in (leaves, leaves + LATER):
+                rounds = slice(at, at + 1)
+                row.append(seeds_cell(series.asr_in(rounds), percent, f"round {at + 1}"))
+                row.append(series.asr_counted(rounds) or DASH)
+            rows.append(row)
+    return Table(header, rows) if rows else None
 
 
 def rejection_table(scenario: Scenario) -> Table:
@@ -94,37 +152,42 @@ def curve_table(scenario: Scenario, every: int = 10) -> Table:
 
 
 def markdown_table(results: Results) -> str:
-    """Outcomes and rejections of every attack as one Markdown table."""
-    header = ["Attack", "Swarm", "Seeds", f"ASR, last {WINDOW}", "Highest ASR", "Length ratio"]
-    header += [f"Honest reward, last {WINDOW}", "Held-out accuracy", "Poison rejected"]
-    header += ["Honest rejected", "Honest correct rejected", "Abstained"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    """Outcomes and rejections of every attack as one Markdown table.
+
+    Where attackers leave, what is left of their attack follows as a second one.
+    """
     found = scenarios(results)
+    header = ["Attack", "Swarm", "Seeds", f"ASR, last {WINDOW}, over seeds"]
+    header += ["The same of completions, Wilson", "Highest ASR", "Length ratio"]
+    header += [f"Honest reward, last {WINDOW}, over seeds", "Against attack-free"]
+    header += ["Held-out accuracy", "Poison rejected", "Honest rejected"]
+    header += ["Honest correct rejected", "Abstained", "Verdict"]
+    rows: list[list[Cell]] = []
     for name, scenario in zip(scenario_names(found), found, strict=True):
-        for series in scenario.series:
-            is_attacked = series in scenario.attacked
+        outcomes = outcome_table(scenario).rows
+        for series, outcome in zip(scenario.series, outcomes, strict=True):
+            swarm, success, counted, highest, reward, cost, verdict = outcome
             ratio = series.length_ratio_end(scenario.beside(series))
-            guard = [
-                series.rejected("poisoned"),
-                series.rejected("honest"),
-                series.rejected("honest_correct"),
-                series.abstained,
-            ]
-            cells = [
-                name,
-                series.label,
-                str(series.seeds),
-                (series.asr_end if is_attacked else None) or DASH,
-                percent(max(series.asr)) if is_attacked and series.asr else DASH,
-                DASH if ratio is None else f"{ratio:.2f}",
-                series.reward_end or DASH,
-                series.held_out or DASH,
-                *((rate or DASH) if series.guarded else DASH for rate in guard),
-            ]
-            lines.append("| " + " | ".join(_markdown(cell) for cell in cells) + " |")
+            kinds = ("poisoned", "honest", "honest_correct")
+            guard = [*(series.rejected(kind) for kind in kinds), series.abstained]
+            rows.append(
+                [name, swarm, str(series.seeds), success, counted, highest,
+                 DASH if ratio is None else f"{ratio.value:.2f}", reward, cost,
+                 series.held_out or DASH,
+                 *((rate or DASH) if series.guarded else DASH for rate in guard), verdict]
+            )  # fmt: skip
+    tables = [Table(header, rows), leaving_table(found)]
+    return "\n".join(_markdown(table) for table in tables if table is not None)
+
+
+def _markdown(table: Table) -> str:
+    lines = ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
+    lines += ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines) + "\n"
 
 
-def _markdown(cell: Cell) -> str:
+def _markdown_cell(cell: Cell) -> str:
+    if isinstance(cell, Shade):
+        cell = f"{cell.text} ({'; '.join(cell.detail)})" if cell.detail else cell.text
     text = visible(cell).replace("\n", " ").replace("\\", "\\\\").replace("|", "\\|")
     return text.replace("<", "&lt;")

@@ -8,7 +8,16 @@ from grpo_guard.evals.report.failures import baselines_note
 from grpo_guard.evals.report.page import note, prose
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_headline, listed
-from grpo_guard.evals.report.verdicts import CRITERION, Case, GuardVerdict, State, guard_verdicts
+from grpo_guard.evals.report.verdicts import (
+    CRITERION,
+    OPEN,
+    Case,
+    GuardVerdict,
+    State,
+    cost_text,
+    guard_verdicts,
+    settled,
+)
 from grpo_guard.evals.roles import attack_free
 
 _CLASSES = {
@@ -41,6 +50,10 @@ def _block(verdict: GuardVerdict) -> str:
     held = verdict.against(State.HELD)
     if held:
         lines.append(f"<li><b>held</b> {prose(_listed([_plain(case) for case in held]))}.</li>")
+    costs = [(_plain(case), case.cost) for case in verdict.cases if case.cost is not None]
+    open_ones = [f"{name} {cost_text(cost)}" for name, cost in costs if settled(cost) == OPEN]
+    if open_ones:
+        lines.append(f"<li><b>cost in honest reward</b> {prose('; '.join(open_ones))}.</li>")
     for reason in dict.fromkeys(c.reasons for c in verdict.against(State.UNTESTED)):
         cases = [c for c in verdict.against(State.UNTESTED) if c.reasons == reason]
         names = _listed([_plain(case) for case in cases])
@@ -55,8 +68,7 @@ def _block(verdict: GuardVerdict) -> str:
 
 
 def _why(case: Case) -> str:
-    kept = case.kept_out and not attack_free(case.scenario.attack)
-    return ("the attack is kept out, but " if kept else "") + "; ".join(case.reasons)
+    return ("the attack is kept out, but " if case.kept_out else "") + "; ".join(case.reasons)
 
 
 def _plain(case: Case) -> str:
@@ -74,10 +86,6 @@ def _listed(items: Sequence[str]) -> str:
 
 def _seeds_note(found: Sequence[Scenario]) -> str:
     fewest = min(series.seeds for one in found for series in one.attacked or one.series)
-    if fewest > 2:
+    if fewest > 1:
         return ""
-    seeds = "one seed" if fewest == 1 else "two seeds"
-    return note(
-        f"Some of these figures come from {seeds} alone: another seed may differ by more than the "
-        "intervals say."
-    )
+    return note("Some of these figures come from 1 seed: nothing says how another would differ.")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.attacks.silent import Silent
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.record import Submitted
@@ -35,14 +36,16 @@ class Coalition:
         """Their share of a round that asks ``problems`` of the honest nodes."""
         config = self.terms.config
         view = self.view(iteration)
+        left = config.leaves is not None and iteration >= config.leaves
+        acting = Silent() if left else self.adversary
         if config.setting == "vertical":
-            asked = self.adversary.choose(view, config.own_prompts * config.malicious)
-            forged = self.adversary.submit(view, asked, config.group_size)
+            asked = acting.choose(view, config.own_prompts * config.malicious)
+            forged = acting.submit(view, asked, config.group_size)
             # Honest nodes stand before the malicious ones, and so do their groups.
             group, slot = len(problems), 0
         else:
             asked = list(problems)
-            forged = self.adversary.submit(view, asked, config.malicious * config.per_node)
+            forged = acting.submit(view, asked, config.malicious * config.per_node)
             group, slot = 0, config.honest_nodes * config.per_node
         return [
             self._sent(iteration, problem, one, (number, place))

@@ -62,6 +62,7 @@ class SwarmConfig:
         filter_kl: F-TIS: completions with a negative advantage and more than this KL divergence
             between the local policy and the claimed sampler, in nats, are left out, and all tokens
             weighed by the ratio of both, at most 2; see `grpo.OffPolicy`. 0 = off.
+        leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
     """
 
     seed: int = 0
@@ -88,6 +89,7 @@ class SwarmConfig:
     mask_spans: bool = False
     cap_below: float = 0.0
     filter_kl: float = 0.0
+    leaves: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
@@ -104,6 +106,11 @@ class SwarmConfig:
             raise ValueError(
                 f"malicious: expected 0 to {self.nodes - 1} of {self.nodes} nodes, "
                 f"got {self.malicious}"
+            )
+        if self.leaves is not None and not 0 < self.leaves < self.iterations:
+            raise ValueError(
+                f"leaves: expected 1 to {self.iterations - 1} of {self.iterations} rounds, "
+                f"got {self.leaves}"
             )
         shared = "group_size" if self.setting == "horizontal" else "prompts"
         if getattr(self, shared) % self.nodes:

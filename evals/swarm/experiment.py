@@ -69,9 +69,16 @@ class Spec:
 
     @property
     def shown_attack(self) -> str:
-        """The attack's name in results: other shares than a quarter are rows of their own."""
-        usual = self.share == USUAL_SHARE or self.attack == NONE
-        return self.attack if usual else f"{self.attack} ({self.share})"
+        """The attack's name in results: another share than a quarter is a row of its own.
+
+        So is an attack whose nodes leave.
+        """
+        if self.attack == NONE:
+            return NONE
+        leaves = self.config.leaves
+        parts = [self.share] * (self.share != USUAL_SHARE)
+        parts += [f"leaves after {leaves}"] * (leaves is not None)
+        return f"{self.attack} ({', '.join(parts)})" if parts else self.attack
 
     @property
     def shown_defence(self) -> str:
@@ -86,6 +93,8 @@ class Spec:
         parts = [self.attack, self.defence, config.setting, config.models]
         if self.attack != NONE and self.share != USUAL_SHARE:
             parts.append(self.share.replace("/", "of"))
+        if self.attack != NONE and config.leaves is not None:
+            parts.append(f"leaves{config.leaves}")
         parts += [config.on_reject] * (config.on_reject != "drop")
         parts += [self.workload.task] * (self.workload.task != WORD_PROBLEMS)
         return "-".join([*parts, f"seed{config.seed}"])
@@ -94,8 +103,9 @@ class Spec:
         """As JSON values, to recognise a checkpoint by."""
         return {
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
+            # What is off is left out: runs from before there was such a setting stay the same.
             "config": {key: list(v) if isinstance(v, tuple) else v
-                       for key, v in asdict(self.config).items()},
+                       for key, v in asdict(self.config).items() if v is not None},
         }  # fmt: skip
 
 
@@ -167,6 +177,7 @@ def entry(
         "setting": spec.config.setting,
         "models": spec.config.models,
         "seed": spec.config.seed,
+        "leaves": spec.config.leaves,
         "asr": [row["asr"] for row in rows],
         "honest_reward": [row["honest_reward"] for row in rows],
         "mean_tokens": [row["mean_tokens"] for row in rows],

@@ -61,6 +61,9 @@ class SwarmOptions:
             metavar="F/M,...", help="Malicious of all nodes, a row each, in place of both."
         ),
     ] = None
+    leaves: Annotated[
+        int | None, typer.Option(min=1, help="Rounds after which the malicious nodes leave.")
+    ] = None
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
     ] = None

@@ -113,6 +113,7 @@ def _base(
         top_k=options.top_k,
         models=cast(Any, options.models.value),
         setting=matrix.setting or own_setting(matrix.attacks[0]),
+        leaves=options.leaves,
     )
     base = replace(base, **FULL_SIZE) if not _small(options) else replace(base, hold=HOLD)
     return base if options.lr is None else replace(base, lr=options.lr)

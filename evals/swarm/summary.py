@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from grpo_guard.evals.report.figures import OverSeeds
 from grpo_guard.evals.report.series import WINDOW
 from grpo_guard.evals.roles import COIN, NONE, SILENT, attack_free, plain, under_coin
-from grpo_guard.evals.stats import bootstrap_mean, wilson
+from grpo_guard.evals.stats import wilson
 
 Run = dict[str, Any]
 _WHERE: Final = ("attack", "defence", "setting", "models", "task")
@@ -17,8 +18,8 @@ _WHERE: Final = ("attack", "defence", "setting", "models", "task")
 def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Rows for ``summary`` of results.json, one per defence, metric and so on.
 
-    Means over seeds have a bootstrap interval, shares of completions Wilson's; ``n`` is the number
-    of seeds or of completions.
+    Means over seeds have Student's t interval, from two seeds on, shares of completions Wilson's;
+    ``n`` is the number of what ``over`` names.
     """
     free = _attack_free(runs)
     pools: dict[tuple[str, ...], list[Run]] = defaultdict(list)
@@ -29,10 +30,10 @@ def further_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         where = dict(zip(_WHERE, key, strict=True))
         for metric, values in _per_seed(pool, free).items():
             if values:
-                found = bootstrap_mean(values, resamples=2000)
+                found = OverSeeds.of(values)
                 rows.append(
                     {**where, "metric": metric, "mean": found.value, "low": found.low,
-                     "high": found.high, "n": len(values)}
+                     "high": found.high, "n": len(values), "over": "seeds"}
                 )  # fmt: skip
         rows.append({**where, **_accuracy(pool)})
     return rows
@@ -87,7 +88,7 @@ def _accuracy(pool: Sequence[Run]) -> dict[str, Any]:
     total = sum(run["held_out"]["total"] for run in pool)
     found = wilson(correct, total)
     return {"metric": "held_out_accuracy", "mean": found.value, "low": found.low,
-            "high": found.high, "n": total}  # fmt: skip
+            "high": found.high, "n": total, "over": "completions"}  # fmt: skip
 
 
 def _end(values: Sequence[float]) -> float:

@@ -18,6 +18,7 @@ from grpo_guard.logprob.scan import keyed_shares
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier, Scored
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.p_values import p_text
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding, Verdict, accept, reject
 
@@ -158,7 +159,7 @@ class LogProbBoundVerifier(LogProbVerifier):
             kind = "improbable"
             what = f"tokens {start} to {end} are" if scan_decides else "it is"
             message = f"{what} too improbable for the declared sampler ({about})"
-        message += f"; chance for honest work {evidence.p_value:.1e}"
+        message += f"; chance for honest work {p_text(evidence.p_value)}"
         span = self.encoder.char_span(completion, encoded, start, end)
         return Finding(kind, message, char_span=span, token_span=(start, end))
 

@@ -16,6 +16,7 @@ from grpo_guard.logprob.together import Answer, Batch, sampler_log_probs, togeth
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.p_values import p_text
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding
 
@@ -125,7 +126,7 @@ def _findings(
 ) -> Iterator[tuple[int, Placed]]:
     """What speaks against which of a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
-    about = f"{who}: chance for honest work {math.exp(-fortune):.1e}"
+    about = f"{who}: chance for honest work {p_text(math.exp(-fortune))}"
     for place, evidence in enumerate(alone):
         if stretch := said.stretches.get(place):
             message = (
@@ -134,7 +135,8 @@ def _findings(
             )
             yield place, (Finding(REPEATED, message), stretch.span)
         elif node and evidence.p_value < _SUSPECT:
-            message = f"improbable (p = {evidence.p_value:.1e}), beside other work of {about}"
+            p = p_text(evidence.p_value)
+            message = f"improbable (p-value {p}), beside other work of {about}"
             yield place, (Finding(TOGETHER, message), evidence.window)
 
 

@@ -29,10 +29,12 @@ from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.shares import Place, Places, shares_of
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.p_values import p_text
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 MOST_FINDINGS = 3
+_LEAST_MASS = 1e-38  # float32 has no smaller one with all its digits: 0 means at most this
 _WORDS = {
     Place.ELSEWHERE: "not a number position",
     Place.NUMBER: "a number position",
@@ -143,8 +145,8 @@ class TailProbabilityVerifier(LogProbVerifier):
         message = (
             f"token {t} (id {token}, {self.places.piece(token)[:40]!r}, {_WORDS[place]}): log-prob "
             f"{stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens no likelier have "
-            f"{stats.tail_mass[t]:.1e} together; chance of such a token in honest work at most "
-            f"{p_value:.1e}, drift allowed for"
+            f"at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; chance of such a "
+            f"token in honest work at most {p_text(p_value)}, drift allowed for"
         )
         span = self.encoder.char_span(completion, encoded, t, t + 1)
         return Finding("improbable_token", message, char_span=span, token_span=(t, t + 1))
@@ -158,9 +160,8 @@ def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
         shares: Each token's share of the budget, shape [n].
         drift: What is allowed for drift, in nats at the declared temperature, finite.
     """
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # no tail is no chance, no share is no test
-        log_p = np.where(shares > 0, np.log(tail_mass) + drift - np.log(shares), 0.0)
+    mass = np.maximum(tail_mass, _LEAST_MASS)
+    with np.errstate(divide="ignore"):  # no share is no test
+        log_p = np.where(shares > 0, np.log(mass) + drift - np.log(shares), 0.0)
     p: Floats = np.exp(np.minimum(log_p, 0.0))
     return p

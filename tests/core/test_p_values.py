@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.p_values import bonferroni, normalised_shares, ruger
+from grpo_guard.p_values import bonferroni, normalised_shares, p_text, ruger
 
 probabilities = st.floats(0, 1)
 
@@ -69,3 +69,9 @@ def test_disjoint_tests_use_the_whole_budget():
 def test_shares_that_cannot_be(shares):
     with pytest.raises(ValueError, match=r"AllOf\.shares: expected 2 finite numbers > 0"):
         normalised_shares(shares, 2, "AllOf.shares")
+
+
+def test_no_p_value_is_written_as_nothing():
+    assert [p_text(p) for p in (1.0, 1.234e-5, 1e-300, 1e-301, 0.0)] == [
+        "1.0e+00", "1.2e-05", "1.0e-300", "< 1e-300", "< 1e-300",
+    ]  # fmt: skip

@@ -157,10 +157,14 @@ def test_summary_and_markdown_carry_counts() -> None:
     assert poisoned["mean"] == 1.0
     assert poisoned["n"] == 600
     assert 0.99 < poisoned["low"] < 1
-    assert rows["text", "none", "asr_end"]["n"] == 1000
+    alone = rows["text", "none", "asr_end"]
+    assert (alone["n"], alone["over"], alone["low"], alone["high"]) == (1, "seeds", None, None)
+    counted = rows["text", "none", "asr_end_of_completions"]
+    assert (counted["n"], counted["over"]) == (1000, "completions")
+    assert counted["low"] < counted["mean"] == alone["mean"] == 1.0
     assert ("none", "none", "honest_reward_end") in rows
     table = markdown_table(parsed)
-    assert "| text | guarded | 1 | 1 / 1,000 = 0.10 %" in table
+    assert "| text | guarded | 1 | 0.10 % (1 seed) | 1 / 1,000 = 0.10 % (0.02–0.56 %) |" in table
     assert len({line.count("|") for line in table.splitlines()}) == 1
 
 

@@ -87,6 +87,35 @@ def test_seeds_with_other_settings_are_not_pooled(folders: tuple[Path, Path]) ->
         merged(load_all(folders))
 
 
+def test_parts_of_a_plan_count_as_seeds_of_one_experiment(folders: tuple[Path, Path]) -> None:
+    rewards = {0: 0.7, 1: 0.69, 2: 0.71}
+    for folder, seeds in zip(folders, ((0,), (1, 2)), strict=True):
+        runs = [
+            run(attack, defence, [asr] * 20, [rewards[seed]] * 20, seed=seed,
+                config={"seed": seed, "lr": 0.001, "on_reject": rule})
+            for seed in seeds
+            for attack, defence, asr, rule in (
+                ("none", "none", 0.0, "drop"), ("text", "none", 0.9 + seed / 100, "drop"),
+                ("text", "homogeneous (zero)", 0.0, "zero"),
+            )
+        ]  # fmt: skip
+        write_json(folder / "results.json", {"runs": runs})
+    target = folders[0] / "both.md"
+    assert called(*map(str, folders), "--format", "markdown", "-o", str(target)).exit_code == 0
+    rows = target.read_text(encoding="utf-8").splitlines()[2:]
+    assert "| text | undefended | 3 | 91.0 % (88.5–93.5 %; 3 seeds) | 2,730 / 3,000 =" in rows[1]
+    assert "| 0.700 (0.675–0.725; 3 seeds) | +0.0 % (3 equal seeds; within ±5 %) |" in rows[2]
+    assert rows[2].endswith("| held |")
+
+
+def test_a_guard_is_not_held_to_an_attack_of_other_settings(folders: tuple[Path, Path]) -> None:
+    for folder, defence, rate in zip(folders, ("none", "mine"), (0.001, 0.002), strict=True):
+        one = run("text", defence, [0.1], [0.5], config={"lr": rate})
+        write_json(folder / "results.json", {"runs": [one]})
+    with pytest.raises(ResultsError, match="defence 'mine', got another lr;"):
+        merged(load_all(folders))
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400])
 def test_a_number_beyond_reason_is_an_error_that_names_the_file(
     tmp_path: Path, number: str
@@ -168,7 +197,9 @@ def test_markdown_is_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
     assert len({line.count("|") for line in table.splitlines()}) == 1
     target = folders[0].parent / "both.md"
     assert called(*map(str, folders), "--format", "markdown", "-o", str(target)).exit_code == 0
-    assert "| text | guarded | 2 | 2 / 2,000 = 0.10 %" in target.read_text(encoding="utf-8")
+    assert "| text | guarded | 2 | 0.10 % (2 equal seeds) | 2 / 2,000 = 0.10 %" in target.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_p_values_out_of_range_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from grpo_guard.evals.report.html import render
 from grpo_guard.evals.report.roc import roc
 from grpo_guard.evals.report.scenarios import scenario_names, scenarios
 from grpo_guard.evals.report.sentences import cost_headline, headline
-from grpo_guard.evals.report.verdicts import GuardVerdict, State, guard_verdicts
+from grpo_guard.evals.report.tables import markdown_table
+from grpo_guard.evals.report.verdicts import GuardVerdict, State, cost_text, guard_verdicts
 from grpo_guard.evals.results import parse_results
 from grpo_guard.evals.roles import (
     ATTACKS,
@@ -102,7 +103,9 @@ def test_a_lost_reward_counts_when_seeds_agree_and_is_undecided_on_few() -> None
     few = verdict_on(basis(seeds=2), runs("text", "homogeneous", CLEAN, 2, reward=lower))
     assert few.state is State.UNDECIDED
     assert few.cases[0].kept_out
-    assert "on 2 seeds" in few.cases[0].reasons[0]
+    assert few.cases[0].reasons == (
+        "honest reward −14.3 % (2 equal seeds) against attack-free, which may be chance",
+    )
     ruined = runs("text", "homogeneous", CLEAN, 1, reward=[0.1] * N)
     assert verdict_on(basis(seeds=1), ruined).state is State.COSTLY
     apart = [
@@ -116,9 +119,75 @@ def test_a_harmless_attack_tests_nothing() -> None:
     harmless = runs("none", "none", CLEAN) + runs("text", "none", [0.01] * N)
     found = verdict_on(harmless, runs("text", "homogeneous", CLEAN))
     assert found.state is State.UNTESTED
-    assert headline([found]) == "homogeneous met no attack that does harm here."
-    alone = verdict_on(runs("none", "none", CLEAN), runs("text", "homogeneous", CLEAN))
-    assert alone.cases[0].reasons == ("no undefended run to compare with",)
+    assert headline([found]) == "homogeneous met no attack that is shown to do harm here."
+    text = page({"runs": harmless + runs("text", "homogeneous", CLEAN)}).text
+    assert "did no harm here, so that it tests nothing" in text
+    assert "That shows nothing of a guard" in text
+
+
+def test_without_an_undefended_run_nothing_is_held_or_kept_out() -> None:
+    rejected = {"honest": 60, "honest_correct": 40, "poisoned": 600}
+    missing = "no undefended run stands beside it"
+    for more, state in (({}, State.UNTESTED), ({"rejected": rejected}, State.COSTLY)):
+        data = runs("none", "none", CLEAN) + runs("text", "homogeneous", CLEAN, **more)
+        found = verdict_on(data)
+        assert found.state is state
+        assert found.cases[0].reasons[-1] == missing
+        assert headline([found]) == "homogeneous met no attack that is shown to do harm here."
+        assert "kept out" not in page({"runs": data}).text
+        assert missing in page({"runs": data}).text
+        assert missing in markdown_table(parse_results({"runs": data})).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ((0.70,), "+0.0 % (1 seed): unsettled"),
+        ((0.69, 0.71, 0.70), "+0.0 % (−3.5 to +3.5 %, 3 seeds): within ±5 %"),
+        ((0.66, 0.74, 0.70), "+0.0 % (−14.2 to +14.2 %, 3 seeds): unsettled"),
+        ((0.49, 0.51, 0.50), "−28.6 % (−32.1 to −25.0 %, 3 seeds): beyond ±5 %"),
+    ],
+)
+def test_a_cost_is_settled_by_its_interval_over_seeds(
+    rewards: tuple[float, ...], said: str
+) -> None:
+    seeds = len(rewards)
+    guarded = [
+        run("text", "homogeneous", CLEAN, [reward] * N, seed=seed)
+        for seed, reward in enumerate(rewards)
+    ]
+    found = verdict_on(basis(seeds=seeds), guarded)
+    cost = found.cases[0].cost
+    assert cost is not None
+    assert cost_text(cost) == said
+    unsettled = said.endswith("unsettled")
+    assert ("unsettled: homogeneous in 1 of 1" in cost_headline([found])) is unsettled
+    text = page({"runs": basis(seeds=seeds) + guarded}).text.replace("\xa0", " ")
+    assert (f"cost in honest reward against text {said}." in text) is unsettled
+
+
+def test_a_seed_that_stands_twice_is_one_observation() -> None:
+    twice = [*basis(seeds=1), *basis(seeds=1), *runs("text", "mine", CLEAN, 1)]
+    (scenario,) = scenarios(parse_results({"runs": twice}))
+    assert scenario.undefended is not None
+    assert scenario.undefended.reward_end == OverSeeds(pytest.approx(0.7), None, None, 1)
+
+
+def test_what_is_left_of_an_attack_whose_nodes_left_is_told_twice() -> None:
+    data = [
+        run("text (leaves after 5)", "none", [0.0] * 5 + [0.2 + seed / 10] * 20 + [0.8] * 5,
+            [0.5] * 30, seed=seed, leaves=5)
+        for seed in range(3)
+    ]  # fmt: skip
+    last = markdown_table(parse_results({"runs": data})).splitlines()[-1]
+    assert last == (
+        "| text (leaves after 5) | undefended | after round 5 "
+        "| 30.0 % (5.2–54.8 %; 3 seeds; round 6) | 90 / 300 = 30.0 % (25.1–35.4 %) "
+        "| 80.0 % (3 equal seeds; round 26) | 240 / 300 = 80.0 % (75.1–84.1 %) |"
+    )
+    assert "After the attacker left" in page({"runs": data}).text
+    short = [one | {"asr": one["asr"][:10], "honest_reward": [0.5] * 10} for one in data]
+    assert markdown_table(parse_results({"runs": short})).endswith("| – | – |\n")
 
 
 def test_length_is_judged_by_the_attack_free_run() -> None:
@@ -293,7 +362,8 @@ def test_contradicting_counts_are_shown_as_unknown() -> None:
 def test_student_t_over_seeds() -> None:
     five = OverSeeds.of([0.1, 0.2, 0.3, 0.4, 0.5])
     assert five.low == pytest.approx(0.3 - 2.776 * 0.158114 / 5**0.5, abs=1e-4)
-    assert OverSeeds.of([0.2, 0.4]) == OverSeeds(pytest.approx(0.3), 0.2, 0.4, 2)
+    two = OverSeeds.of([0.2, 0.4])
+    assert two.low == pytest.approx(0.3 - 12.706 * 0.141421 / 2**0.5, abs=1e-3)
     assert OverSeeds.of([0.2]).low is None
     thirty = OverSeeds.of([0.0, 1.0] * 15)
     assert thirty.high == pytest.approx(0.5 + 2.0452 * 0.508548 / 30**0.5, abs=1e-4)

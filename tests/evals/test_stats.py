@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.evals.stats import bootstrap_mean, wilson
+from grpo_guard.evals.stats import student_t, wilson
 
 
 @pytest.mark.parametrize(
@@ -53,21 +53,22 @@ def test_wilson_refuses_impossible_counts(hits: int, total: int) -> None:
         wilson(hits, total)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(0, 2**32))
-def test_bootstrap_holds_the_mean_and_repeats(values: list[float], seed: int) -> None:
-    first = bootstrap_mean(values, seed=seed, resamples=50)
-    assert first == bootstrap_mean(values, seed=seed, resamples=50)
-    assert min(values) - 1e-3 <= first.low <= first.value <= first.high <= max(values) + 1e-3
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), st.floats(0.1, 0.9))
+def test_student_t_holds_the_mean_and_widens(values: list[float], level: float) -> None:
+    narrow, wide = student_t(values, level), student_t(values, level + 0.09)
+    assert wide.low <= narrow.low <= narrow.value <= narrow.high <= wide.high
 
 
-def test_bootstrap_of_a_normal_sample_is_near_the_textbook_interval() -> None:
-    values = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(400)]  # uniform on [0, 1)
-    interval = bootstrap_mean(values, seed=1)
-    half = 1.96 * math.sqrt(1 / 12 / 400)
-    assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.1)
+def test_student_t_is_the_textbooks() -> None:
+    """Of 1 to 5: mean 3, standard deviation sqrt(2.5), t(0.975; 4) = 2.7764."""
+    interval = student_t([1, 2, 3, 4, 5])
+    assert interval.value == 3
+    assert interval.high - 3 == pytest.approx(2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
+    assert interval.high - 3 == pytest.approx(3 - interval.low)
+    assert student_t([0.3, 0.3, 0.3]).low == student_t([0.3, 0.3, 0.3]).high == 0.3
 
 
-@pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
-def test_bootstrap_refuses_what_has_no_mean(values: list[float]) -> None:
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, float("nan")], [1.0, float("inf")]])
+def test_student_t_refuses_what_has_no_spread(values: list[float]) -> None:
     with pytest.raises(ValueError, match="values"):
-        bootstrap_mean(values)
+        student_t(values)

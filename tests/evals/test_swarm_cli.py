@@ -75,6 +75,7 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
         (("--share", "4/4"), "malicious: expected 0 to 3 of 4 nodes"),
         (("--share", "1/16"), "group_size: expected a multiple of nodes (16)"),
         (("--share", "1/4", "--nodes", "4"), "--share: expected neither"),
+        (("--leaves", "80"), "leaves: expected 1 to 79 of 80 rounds, got 80"),
         (("--share", "0/0"), "nodes: expected at least 1"),
         (("--on-reject", "drop,zerro"), "did you mean 'zero'"),
         (("--on-reject", ""), "--on-reject: expected at least one name"),
@@ -175,6 +176,14 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
     assert [spec.shown_attack for spec in specs[:3]] == [
         "silent (1/2)", "silent", "silent (1/12)",
     ]  # fmt: skip
+    (silent, *_, twelfth) = plan(
+        Matrix(["text"], ["none"], [0], shares=[(1, 4), (1, 12)]), SwarmConfig(leaves=20)
+    )
+    assert silent.shown_attack == "silent (leaves after 20)"
+    assert twelfth.shown_attack == "text (1/12, leaves after 20)"
+    assert twelfth.label == "text-none-horizontal-homogeneous-1of12-leaves20-seed0"
+    assert twelfth.identity()["config"]["leaves"] == 20
+    assert "leaves" not in specs[0].identity()["config"]  # as in folders from before
     alone = plan(Matrix(["none"], ["none"], [0]), SwarmConfig())
     assert [(spec.attack, spec.share) for spec in alone] == [("none", "0/4")]
     nobody = plan(Matrix(["selected"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())

@@ -53,6 +53,8 @@ def swarm_of(bundled: tuple[Any, Any], config: SwarmConfig, **options: Any) -> S
         ({"nodes": 1, "malicious": 0, "group_size": 1}, "group_size"),
         ({"kl_beta": -1.0}, "kl_beta"),
         ({"lr": float("nan")}, "lr"),
+        ({"leaves": 0}, "leaves: expected 1 to 79 of 80 rounds, got 0"),
+        ({"leaves": 80}, "leaves: expected 1 to 79"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -71,6 +73,22 @@ def test_vertical_groups_belong_to_one_node(bundled: tuple[Any, Any]) -> None:
     attackers = submitted[12:]
     assert [s.poisoned for s in attackers] == [True, True, False, False]
     assert all(s.malicious for s in attackers)
+
+
+@pytest.mark.parametrize("setting", ["horizontal", "vertical"])
+def test_nodes_that_leave_send_nothing_and_success_is_still_measured(
+    bundled: tuple[Any, Any], setting: str
+) -> None:
+    class AlwaysThere(TextAttack):
+        def success(self, text: str) -> bool:
+            return True
+
+    config = SwarmConfig(**TINY | {"iterations": 3}, leaves=1, setting=setting)
+    rounds = swarm_of(bundled, config, attack=AlwaysThere()).run()
+    assert [done.poisoned for done in rounds] == [4 if setting == "horizontal" else 2, 0, 0]
+    assert [done.withheld for done in rounds] == [0, 4, 4]
+    assert [done.honest for done in rounds] == [12, 12, 12]
+    assert [done.asr for done in rounds] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("nodes", "malicious"), [(2, 1), (4, 3), (12, 1)])

@@ -12,6 +12,7 @@ from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.severity import LENGTH, Severity
 from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 _GONE = (
@@ -160,7 +161,7 @@ def _redundant(found: Redundancy | None) -> Finding | None:
 def _long(excess: Excess | None, alpha: float, text: str) -> Finding | None:
     if excess is None or excess.p_value >= alpha:
         return None
-    message = f"{_times(excess)}; chance for honest work {excess.p_value:.1e}"
+    message = f"{_times(excess)}; chance for honest work {p_text(excess.p_value)}"
     return Finding("long", message, char_span=(0, len(text)) if text else None)
 
 

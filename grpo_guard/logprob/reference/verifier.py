@@ -21,6 +21,7 @@ from grpo_guard.logprob.reference.profile import (
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.verifier import scorer_of
+from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -198,7 +199,7 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
         message = (
             f"tokens {run.start} to {run.end - 1} are foreign to their context: together log-prob "
             f"{reading.logprob:.1f}, excess {run.value:.1f} standard deviations in {count} tokens; "
-            f"chance of such a run in honest work {p_value:.1e}"
+            f"chance of such a run in honest work {p_text(p_value)}"
         )
         span = (run.start, run.end)
         return Finding("foreign_span", message, char_span=reading.char_span, token_span=span)

@@ -6,6 +6,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder
 from grpo_guard.logprob.replay.evidence import ReplayEvidence
 from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Finding
 
 # A difference of sampler or weights moves many tokens by little; no single one is to blame then.
@@ -25,7 +26,7 @@ def describe(
 ) -> Finding:
     """The finding of a rejected completion."""
     kind, message, (start, end) = _told(encoder, encoded, stats, evidence)
-    message += f"; chance for honest work {evidence.p_value:.1e}"
+    message += f"; chance for honest work {p_text(evidence.p_value)}"
     # Of a completion that is wrong as a whole, no part is to be shown.
     whole = kind == "replay_mismatch"
     chars = None if whole else encoder.char_span(completion, encoded, start, end)
