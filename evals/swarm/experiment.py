@@ -134,10 +134,7 @@ def play(
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
     """The swarm before its first round."""
     chosen = defence(spec.defence)
-    config = replace(
-        spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta, mask_spans=chosen.mask_spans,
-        cap_below=chosen.cap_below, filter_kl=chosen.filter_kl,
-    )  # fmt: skip
+    config = replace(spec.config, **chosen.training)
     if spec.attack == NONE:
         config = replace(config, malicious=0)
     peers, task = spec.workload.load(config)
