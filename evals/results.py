@@ -93,7 +93,11 @@ class HeldOut(_Model):
 
 
 class Run(_Model):
-    """One training run. Rates are over the honest nodes' completions, one per iteration."""
+    """One training run. Rates are over the honest nodes' completions, one per iteration.
+
+    ``asr_of``: completions that attack success is a share of in each round; None = as many as
+    honest nodes submit.
+    """
 
     attack: str
     defence: str
@@ -103,6 +107,7 @@ class Run(_Model):
     policy: str = ""
     seed: int
     asr: list[Value]
+    asr_of: int | None = Field(default=None, ge=1, le=_MOST)
     honest_reward: list[Value]
     rejected: Counts
     submitted: Counts | None = None

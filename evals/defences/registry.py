@@ -113,6 +113,12 @@ def _longest_needed(peer: Peer, ground: Ground) -> int:
     return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
 
 
+def _authors_logit(k: int) -> Defence:
+    """The check of the paper's own code: top 100 in 2025, later top 60, of nodes that sample 50."""
+    build = _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=k))
+    return Defence(f"authors_logit_{k}", build, per_model=True)
+
+
 def _distance_to_solution(peer: Peer, ground: Ground) -> CompletionVerifier:
     del peer
     terms = Terms(ground.config, ground.task, ground.coin)
@@ -201,6 +207,8 @@ _BUILT_IN: Final[dict[str, Defence]] = {
         _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k or 50)),
         per_model=True,
     ),
+    "authors_logit_100": _authors_logit(100),
+    "authors_logit_60": _authors_logit(60),
     "max_length": Defence(
         "max_length",
         _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),

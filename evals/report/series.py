@@ -87,7 +87,7 @@ class Series:
             tail = run.asr[-WINDOW:]
             if run.submitted is None or not tail or min(tail) < 0 or max(tail) > 1:
                 return None
-            each = run.submitted.honest // len(run.asr)
+            each = run.asr_of or run.submitted.honest // len(run.asr)
             count += sum(round(value * each) for value in tail)
             total += each * len(tail)
         return Rate(count, total)

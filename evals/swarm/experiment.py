@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,6 +166,7 @@ def entry(
         "models": spec.config.models,
         "seed": spec.config.seed,
         "asr": [row["asr"] for row in rows],
+        "asr_of": None if spec.config.success_on is None else prod(spec.config.success_on),
         "honest_reward": [row["honest_reward"] for row in rows],
         "mean_tokens": [row["mean_tokens"] for row in rows],
         "rejected_honest_by_round": [row["rejected_honest"] for row in rows],
