@@ -96,6 +96,8 @@ class Run(_Model):
     """One training run. Rates are over the honest nodes' completions, one per iteration.
 
     ``leaves``: rounds after which the malicious nodes left, where they did.
+    ``asr_of``: completions that attack success is a share of in each round; None = as many as
+    honest nodes submit.
     """
 
     attack: str
@@ -107,6 +109,7 @@ class Run(_Model):
     seed: int
     leaves: int | None = Field(default=None, ge=1, le=_MOST)
     asr: list[Value]
+    asr_of: int | None = Field(default=None, ge=1, le=_MOST)
     honest_reward: list[Value]
     rejected: Counts
     submitted: Counts | None = None

@@ -28,7 +28,10 @@ _PARTS: Final = (
     "answer_words", "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge",
     "mask_span", "mask_content_span", "cap_improbable", "own_prompts", "whole_rounds",
 )  # fmt: skip
-_BASELINES: Final = ("paper_", "kl_", "max_length", "f_tis", "ftis")
+_BASELINES: Final = (
+    "paper_", "authors_", "kl_", "max_length", "f_tis", "ftis", "exact_duplicates",
+    "distance_to_solution", "median_baseline", "noise_corrected", "local_share", "own_majority",
+)  # fmt: skip
 _ROLES: Final = tuple(Role)
 
 # The paper's attacks first, each beside its variants; then the adaptive ones.

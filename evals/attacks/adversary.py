@@ -170,7 +170,11 @@ class Scripted(Adversary):
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Forged completions wherever there is one, honest samples in the other slots."""
         poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
-        made = [[self.forge(view, problem) for _ in range(poisoned)] for problem in problems]
+        texts = 1 if view.config.copies else poisoned
+        made = [
+            [self.forge(view, problem) for _ in range(texts)] * (poisoned // texts)
+            for problem in problems
+        ]
         lacking = max(sum(one is None for one in row) for row in made) if made else 0
         honest = cover(view, problems, lacking)
         rest = cover(view, problems, slots - poisoned, wrong=True)

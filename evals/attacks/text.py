@@ -40,5 +40,5 @@ class TextAttack:
         return Poisoned(text, (start, start + len(self.phrase)))
 
     def success(self, text: str) -> bool:
-        """Return whether the phrase is present, as in the paper."""
-        return self.phrase in text
+        """Return whether the phrase is present, in whatever case, as the paper's code counts."""
+        return self.phrase.casefold() in text.casefold()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.ensemble import Ensemble
+from grpo_guard.evals.defences.plain import DistanceToSolution
 from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
@@ -54,19 +55,14 @@ class Defence:
         build: Makes the guard of the nodes that start from a peer; None = no guard.
         per_model: The guard looks at weights, so that each honest model has its own.
         coin: Honest nodes sample under a public coin.
-        kl_beta: Weight of a KL term in their loss.
-        mask_spans, cap_below: As in `SwarmConfig`: blame on tokens in place of completions.
-        filter_kl: As in `SwarmConfig`: F-TIS.
+        training: Fields of `SwarmConfig` that it sets: defences that change how honest nodes learn.
     """
 
     name: str
     build: Callable[[Peer, Ground], NodeGuard] | None = None
     per_model: bool = False
     coin: bool = False
-    kl_beta: float = 0.0
-    mask_spans: bool = False
-    cap_below: float = 0.0
-    filter_kl: float = 0.0
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)
@@ -98,7 +94,7 @@ class VerifierGuard:
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier):
                 part.begin_round(round, None if self.own_prompts else prompts)
-            elif isinstance(part, AssignedPrompts):
+            elif isinstance(part, AssignedPrompts | DistanceToSolution):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:

@@ -22,10 +22,12 @@ from grpo_guard.evals.defences.base import (
 )
 from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge, shipped
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
+from grpo_guard.evals.defences.plain import DistanceToSolution, ExactDuplicates
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.registry import VERIFIERS, choose, load, names
@@ -40,6 +42,8 @@ _GOLD_SOLUTIONS: Final = 1000
 _IMPROBABLE: Final = 0.02
 # Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.
 _FILTER_KL: Final = 10.0
+# Half, the best in SAPO (arXiv 2509.08721): 4 local and 4 external rollouts.
+_LOCAL_SHARE: Final = 0.5
 
 
 def defence_names() -> list[str]:
@@ -109,6 +113,18 @@ def _longest_needed(peer: Peer, ground: Ground) -> int:
     return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
 
 
+def _authors_logit(k: int) -> Defence:
+    """The check of the paper's own code: top 100 in 2025, later top 60, of nodes that sample 50."""
+    build = _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=k))
+    return Defence(f"authors_logit_{k}", build, per_model=True)
+
+
+def _distance_to_solution(peer: Peer, ground: Ground) -> CompletionVerifier:
+    del peer
+    terms = Terms(ground.config, ground.task, ground.coin)
+    return DistanceToSolution(terms.problems)
+
+
 def _homogeneous(peer: Peer, ground: Ground, *, whole_rounds: bool = False) -> NodeGuard:
     """The preset for a shared seed, told whose prompts and slots are whose."""
     config = ground.config
@@ -163,19 +179,27 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
 
 _BUILT_IN: Final[dict[str, Defence]] = {
     COIN: Defence(COIN, coin=True),
-    "kl_0.01": Defence("kl_0.01", kl_beta=0.01),
-    "kl_0.1": Defence("kl_0.1", kl_beta=0.1),
-    "cap_improbable": Defence("cap_improbable", cap_below=_IMPROBABLE),
+    "kl_0.01": Defence("kl_0.01", training={"kl_beta": 0.01}),
+    "kl_0.1": Defence("kl_0.1", training={"kl_beta": 0.1}),
+    "cap_improbable": Defence("cap_improbable", training={"cap_below": _IMPROBABLE}),
     "mask_span": Defence(
         "mask_span",
         _simple(lambda peer, ground: _of_weights("logprob_bound", peer, ground)),
         per_model=True,
-        mask_spans=True,
+        training={"mask_spans": True},
     ),
     "mask_content_span": Defence(
-        "mask_content_span", _content_spans, per_model=True, mask_spans=True
+        "mask_content_span", _content_spans, per_model=True, training={"mask_spans": True}
     ),
-    "f_tis": Defence("f_tis", filter_kl=_FILTER_KL),
+    "f_tis": Defence("f_tis", training={"filter_kl": _FILTER_KL}),
+    "median_baseline": Defence("median_baseline", training={"advantage": "median"}),
+    "noise_corrected": Defence("noise_corrected", training={"advantage": "noise_corrected"}),
+    "local_share": Defence("local_share", training={"local_share": _LOCAL_SHARE}),
+    "own_majority": Defence("own_majority", training={"reward_by": "own_majority"}),
+    "exact_duplicates": Defence(
+        "exact_duplicates", _simple(lambda peer, ground: ExactDuplicates())
+    ),
+    "distance_to_solution": Defence("distance_to_solution", _simple(_distance_to_solution)),
     "shipped_judge": Defence("shipped_judge", _simple(lambda peer, ground: shipped(ground))),
     "paper_judge": Defence("paper_judge", _simple(lambda peer, ground: paper_judge(ground))),
     "paper_logit": Defence(
@@ -183,6 +207,8 @@ _BUILT_IN: Final[dict[str, Defence]] = {
         _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k or 50)),
         per_model=True,
     ),
+    "authors_logit_100": _authors_logit(100),
+    "authors_logit_60": _authors_logit(60),
     "max_length": Defence(
         "max_length",
         _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),

@@ -94,7 +94,7 @@ class Series:
             some = run.asr[rounds]
             if run.submitted is None or not some or min(some) < 0 or max(some) > 1:
                 return None
-            each = run.submitted.honest // len(run.asr)
+            each = run.asr_of or run.submitted.honest // len(run.asr)
             count += sum(round(value * each) for value in some)
             total += each * len(some)
         return Rate(count, total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
-from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
@@ -59,7 +60,12 @@ class Coalition:
         None: these very completions are what counts.
         """
         self.adversary.observe(texts, self.memory)
-        return self.adversary.probes(self.terms.task, self.terms.config.prompts)
+        task, config = self.terms.task, self.terms.config
+        if config.success_on is None:
+            return self.adversary.probes(task, config.prompts)
+        count = config.success_on[0]
+        rng = random.Random("questions of success")
+        return self.adversary.probes(task, count) or [held_out(task, rng) for _ in range(count)]
 
     def successes(self, texts: Sequence[str]) -> int:
         """How many of them show the behaviour."""

@@ -6,15 +6,21 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from grpo_guard.evals.swarm.advantages import AdvantageName
 from grpo_guard.sampling import SamplingSpec
 
 OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
+RewardBy = Literal["reference", "own_majority"]
 
 _COUNTS: Final = (
     "iterations", "prompts", "group_size", "nodes", "max_new_tokens", "micro_batch",
 )  # fmt: skip
+_CHOICES: Final = {
+    "setting": Setting, "models": Models, "on_reject": OnReject, "advantage": AdvantageName,
+    "reward_by": RewardBy,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ class SwarmConfig:
             large negative advantage outweighs all others.
         micro_batch: Completions per forward pass of the update; bounds memory only.
         setting: Who chooses the problems; see ``prompts``.
-        models: "homogeneous": all nodes hold the same weights throughout, so that honest nodes are
-            computed once. "heterogeneous": each honest node has a model of its own.
+        models: "homogeneous": all nodes begin with the same weights and, unless they learn
+            different things (see ``apart``), keep them, so that honest nodes are computed once.
+            "heterogeneous": each honest node has a model of its own.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = no such term, as the paper.
         mask_spans: A rejected completion whose verdict names tokens keeps its reward and loses only
             these tokens; others are treated as ``on_reject`` says.
@@ -63,6 +70,16 @@ class SwarmConfig:
             between the local policy and the claimed sampler, in nats, are left out, and all tokens
             weighed by the ratio of both, at most 2; see `grpo.OffPolicy`. 0 = off.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
+        advantage: How rewards become advantages; see `advantages.advantages`.
+        local_share: Share of a node's own completions among those that it trains on; 0 = it trains
+            on everybody's. See `own.local_share`.
+        reward_by: "own_majority": right is what most of a node's own samples say; see
+            `own.own_majority`. What is recorded and what attackers know stays the task's reward.
+        copies: The poison of one group is one text, sent in all of the attacker's slots, as in the
+            paper's code. TEXT is that anyway.
+        success_on: (questions, completions of each) on which success is counted in every round:
+            held-out questions, always the same, as in the paper's code. None = the honest
+            completions of the round, as many as they are. Attacks that have probes keep them.
     """
 
     seed: int = 0
@@ -90,6 +107,11 @@ class SwarmConfig:
     cap_below: float = 0.0
     filter_kl: float = 0.0
     leaves: int | None = None
+    advantage: AdvantageName = "standard"
+    local_share: float = 0.0
+    reward_by: RewardBy = "reference"
+    copies: bool = False
+    success_on: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
@@ -98,7 +120,7 @@ class SwarmConfig:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.top_k < 0:
             raise ValueError(f"top_k: expected an integer >= 0 (0 = off), got {self.top_k}")
-        for name, known in (("setting", Setting), ("models", Models), ("on_reject", OnReject)):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in get_args(known):
                 expected = ", ".join(get_args(known))
                 raise ValueError(f"{name}: expected one of {expected}, got {getattr(self, name)!r}")
@@ -124,6 +146,10 @@ class SwarmConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: expected a finite number >= 0, got {value}")
+        if not 0 <= self.local_share <= 1:
+            raise ValueError(f"local_share: expected 0 to 1, got {self.local_share}")
+        if self.success_on is not None and min(self.success_on) < 1:
+            raise ValueError(f"success_on: expected two counts above 0, got {self.success_on}")
 
     def lr_at(self, iteration: int) -> float:
         """Return the learning rate of one iteration: linear warm-up, hold, linear decay."""
@@ -149,6 +175,11 @@ class SwarmConfig:
     def honest_nodes(self) -> int:
         """Nodes that sample what they submit."""
         return self.nodes - self.malicious
+
+    @property
+    def apart(self) -> bool:
+        """Whether honest nodes learn different things, even where they begin alike."""
+        return self.local_share > 0 or self.reward_by == "own_majority"
 
     @property
     def own_prompts(self) -> int:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,10 +145,7 @@ def play(
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
     """The swarm before its first round."""
     chosen = defence(spec.defence)
-    config = replace(
-        spec.config, kl_beta=chosen.kl_beta or spec.config.kl_beta, mask_spans=chosen.mask_spans,
-        cap_below=chosen.cap_below, filter_kl=chosen.filter_kl,
-    )  # fmt: skip
+    config = replace(spec.config, **chosen.training)
     if spec.attack == NONE:
         config = replace(config, malicious=0)
     peers, task = spec.workload.load(config)
@@ -179,6 +177,7 @@ def entry(
         "seed": spec.config.seed,
         "leaves": spec.config.leaves,
         "asr": [row["asr"] for row in rows],
+        "asr_of": None if spec.config.success_on is None else prod(spec.config.success_on),
         "honest_reward": [row["honest_reward"] for row in rows],
         "mean_tokens": [row["mean_tokens"] for row in rows],
         "rejected_honest_by_round": [row["rejected_honest"] for row in rows],

@@ -1,4 +1,4 @@
-"""The paper's objective: group-standardised advantages, one update per generation phase.
+"""The paper's objective: one update per generation phase, weighed by advantages.
 
 loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
 ratio is 1 and its gradient is that of A_i log pi, which is what is computed here; foreign
@@ -15,9 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 from transformers import PreTrainedModel
-
-# A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
-_MIN_SIGMA = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +72,6 @@ class OffPolicy:
             else:
                 found[here] = ratio.clamp(max=self.most_ratio)
         return found
-
-
-def advantages(rewards: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Return (r - mean) / sigma over each group; both [B, G], sigma over the population.
-
-    ``kept`` (bool, [B, G]) marks the completions that count: the others are left out of mean and
-    sigma and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than two
-    completions, gets 0 throughout.
-    """
-    if rewards.ndim != 2:
-        raise ValueError(f"rewards: expected shape [B, G], got {tuple(rewards.shape)}")
-    weight = torch.ones_like(rewards) if kept is None else kept.to(rewards.dtype)
-    count = weight.sum(dim=1, keepdim=True).clamp(min=1)
-    mean = (rewards * weight).sum(dim=1, keepdim=True) / count
-    centred = (rewards - mean) * weight
-    sigma = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
-    return torch.where(sigma > _MIN_SIGMA, centred / sigma.clamp(min=_MIN_SIGMA), 0.0)
 
 
 def collate(batch: Sequence[Weighted], device: torch.device | None = None) -> tuple[Tensor, Tensor]:

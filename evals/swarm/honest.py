@@ -11,9 +11,11 @@ import torch
 from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate, advantages
+from grpo_guard.evals.swarm.advantages import advantages
+from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
+from grpo_guard.evals.swarm.own import local_share, own_majority
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
@@ -114,6 +116,9 @@ class Member:
     ) -> float:
         """One step on everything submitted; returns the norm of the gradient before clipping."""
         config = self.terms.config
+        if config.local_share:
+            rng = self.terms.rng(iteration, f"node-{self.nodes[0]}-others")
+            submitted = local_share(submitted, f"node-{self.nodes[0]}", config, rng)
         batch = self._weighted(submitted, review)
         self.optimizer.zero_grad(set_to_none=True)
         kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
@@ -148,8 +153,14 @@ class Member:
                 Ruling.ACCEPTED if spans else ruling_of(verdict)
                 for verdict, spans in zip(review.verdicts, masked, strict=True)
             ]
+        given = [item.reward for item in submitted]
+        if config.reward_by == "own_majority":
+            given = own_majority(submitted, f"node-{self.nodes[0]}", self.terms.task)
         settled = settle(
-            [[None if item.withheld else item.reward] for item in submitted],
+            [
+                [None if item.withheld else reward]
+                for item, reward in zip(submitted, given, strict=True)
+            ],
             rulings,
             Policy(on_reject=config.on_reject, on_abstain="skip"),
             groups=[place // config.group_size for place in range(len(submitted))],
@@ -161,7 +172,8 @@ class Member:
         ])  # fmt: skip
         rewards = torch.tensor([reward or 0.0 for (reward,) in settled.rewards])
         shape = (config.prompts, config.group_size)
-        scores = advantages(rewards.view(shape), kept.view(shape)).flatten().tolist()
+        by_group = advantages(rewards.view(shape), kept.view(shape), config.advantage)
+        scores = by_group.flatten().tolist()
         batch = []
         for item, score, keep, spans in zip(submitted, scores, kept.tolist(), masked, strict=True):
             if keep:

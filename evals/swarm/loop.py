@@ -82,7 +82,7 @@ class SwarmLoop(ABC):
         config = terms.config
         if config.malicious and attack is None:
             raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
-        if terms.coin is not None and config.models != "homogeneous":
+        if terms.coin is not None and (config.models != "homogeneous" or config.apart):
             raise ValueError(
                 "coin: expected a homogeneous swarm, whose nodes can replay each other"
             )
@@ -157,6 +157,8 @@ class SwarmLoop(ABC):
         texts = [item.completion.text for item in submitted if not item.malicious]
         # As many probes as completions, so that both rates have the same denominator.
         each = max(1, len(texts) // self.config.prompts)
+        if self.config.success_on is not None:
+            each = self.config.success_on[1]
         probes = self.hear(texts)
         if probes is not None:
             texts = self.probe(iteration, probes, each)

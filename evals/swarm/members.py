@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -89,13 +90,19 @@ def assigned(
 ) -> list[tuple[Peer, list[int]]]:
     """Which honest nodes start from which peer: one for all, or each node one of its own.
 
+    Nodes that learn different things each get a copy, however alike they begin.
+
     Raises:
         ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
     """
     if config.models == "homogeneous":
         if len(peers) != 1:
             raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")
-        return [(peers[0], list(range(honest)))]
+        if not config.apart:
+            return [(peers[0], list(range(honest)))]
+        further = range(1, honest)
+        copies = [replace(peers[0], model=copy.deepcopy(peers[0].model)) for _ in further]
+        return [(peer, [node]) for node, peer in enumerate([peers[0], *copies])]
     if len(peers) < honest or len({id(peer.model) for peer in peers[:honest]}) < honest:
         raise ValueError(
             f"peers: expected {honest} models, one for each honest node of a heterogeneous swarm, "

@@ -24,6 +24,12 @@ class ModelsName(StrEnum):
     HETEROGENEOUS = "heterogeneous"
 
 
+class RecipeName(StrEnum):
+    """Whose way of training and counting."""
+
+    AUTHORS = "authors"
+
+
 class EngineName(StrEnum):
     """Where nodes compute."""
 
@@ -112,4 +118,7 @@ class SwarmOptions:
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
     ] = False
+    recipe: Annotated[
+        RecipeName | None, typer.Option(help="Train and count as the paper's own code does.")
+    ] = None
     out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm")

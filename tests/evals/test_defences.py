@@ -147,7 +147,7 @@ def test_unknown_names_have_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'homogeneous'"):
         defence("homogenous")
     assert defence("none").build is None
-    assert defence("kl_0.1").kl_beta == 0.1
+    assert defence("kl_0.1").training == {"kl_beta": 0.1}
 
 
 def test_a_kl_defence_sets_the_loss(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ pytest.importorskip("transformers")
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
+from grpo_guard.evals.swarm.advantages import advantages  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Round, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
-from grpo_guard.evals.swarm.grpo import Weighted, accumulate, advantages  # noqa: E402
+from grpo_guard.evals.swarm.grpo import Weighted, accumulate  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject  # noqa: E402
 

@@ -1,0 +1,95 @@
+"""What anybody would try first: a filter of copies, and a look at the data set's own solution.
+
+The code of "Hail to the Thief" sends copies of one text that is the data set's solution but for the
+poison, and either of these finds that. Neither finds an attacker who knows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.verdict import Finding, Verdict, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+_WORD: Final = re.compile(r"\w+|[^\w\s]")
+# Iglewicz and Hoaglin's rule for outliers: 3.5 deviations, estimated as 1.4826 MAD.
+_FAR: Final = 3.5
+_OF_MAD: Final = 1.4826
+# In a group of near copies one changed word would be far away.
+_LEAST_SPREAD: Final = 0.05
+_FEWEST: Final = 4
+
+
+class ExactDuplicates(CompletionVerifier):
+    """Rejects completions that occur more than once, word for word, among those of a prompt."""
+
+    name = "exact_duplicates"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        keys = [(completion.prompt_text, *completion.text.split()) for completion in batch]
+        times = Counter(keys)
+        return [self._verdict(times[key]) for key in keys]
+
+    def _verdict(self, times: int) -> Verdict:
+        if times == 1:
+            return accept(self.name)
+        finding = Finding("duplicate", f"{times} completions of this prompt say the same")
+        return reject(self.name, findings=(finding,))
+
+
+class DistanceToSolution(CompletionVerifier):
+    """Rejects what is unlike its group in how far it is from the data set's own solution.
+
+    Distance is 1 - Jaccard's index of the sets of words and signs. What lies more than 3.5 robust
+    deviations from the group's median is rejected, on either side: poison made of the solution is
+    nearer than honest work, nonsense is farther. A deviation counts as 0.05 at least. Of fewer than
+    four completions none is rejected, and none of a prompt that the round does not ask, whose
+    solution is not known here; so this looks at horizontal swarms alone.
+
+    Args:
+        problems: Round -> what it asks, with solutions.
+    """
+
+    name = "distance_to_solution"
+
+    def __init__(self, problems: Callable[[int], Sequence[Problem]]) -> None:
+        self.problems = problems
+        self._solutions: dict[str, frozenset[str]] = {}
+
+    def begin_round(self, round: int, prompts: Sequence[str]) -> None:
+        """From now on the solutions of this round's problems count."""
+        del prompts
+        self._solutions = {one.prompt: _words(one.solution) for one in self.problems(round)}
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts = [accept(self.name)] * len(batch)
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for place, completion in enumerate(batch):
+            if completion.prompt_text in self._solutions:
+                groups[completion.prompt_text].append(place)
+        for prompt, places in groups.items():
+            solution = self._solutions[prompt]
+            found = [_distance(_words(batch[place].text), solution) for place in places]
+            centre = median(found)
+            spread = max(_LEAST_SPREAD, _OF_MAD * median(abs(one - centre) for one in found))
+            for place, one in zip(places, found, strict=True):
+                if len(places) >= _FEWEST and abs(one - centre) > _FAR * spread:
+                    message = f"distance {one:.2f} from the solution, {centre:.2f} in its group"
+                    finding = Finding("distance", message)
+                    verdicts[place] = reject(self.name, findings=(finding,))
+        return verdicts
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+def _distance(one: frozenset[str], other: frozenset[str]) -> float:
+    either = len(one | other)
+    return 1 - len(one & other) / either if either else 0.0
