@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from grpo_guard.evals.limits import Counted, FailUnder, MaxHonest, end_where_broken
+
 if TYPE_CHECKING:
-    from grpo_guard.evals.detect.run import DetectConfig
+    from grpo_guard.evals.defences.own import GuardFile
+    from grpo_guard.evals.detect.config import DetectConfig
     from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
@@ -26,6 +29,7 @@ class TaskName(StrEnum):
 
     GSM8K = "gsm8k"
     WORD_PROBLEMS = "word_problems"
+    PYTHON_MATHS = "python_maths"
 
 
 class Dtype(StrEnum):
@@ -56,7 +60,11 @@ ProfileOption = Annotated[
     Dtype | None, typer.Option(help="Drift allowed for. [default: float32 where both dtypes are]")
 ]
 VerifiersOption = Annotated[
-    str, typer.Option(help="Names with commas; others than logprob_bound take no options.")
+    str | None,
+    typer.Option(
+        help="Names with commas; others than logprob_bound take no options. "
+        "[default: logprob_bound; none beside --guard]"
+    ),
 ]
 
 
@@ -66,15 +74,37 @@ def detect(
         str | None,
         typer.Option(
             metavar="PATH_OR_ID",
-            help=f"Policy; by default {SMOLLM2} (make models), for word_problems the bundled one.",
+            help=f"Policy; for gsm8k by default {SMOLLM2} (make models), else the bundled one. "
+            "Beside --honest: what wrote the ids; without it, texts alone are judged.",
         ),
     ] = None,
     task: Annotated[TaskName, typer.Option(help="What to ask it.")] = TaskName.GSM8K,
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="GSM8K as JSONL; else through datasets.")
+        Path | None,
+        typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or made up."),
     ] = None,
-    attacks: Annotated[str, typer.Option(help="Names with commas.")] = "text,math,code",
-    n: Annotated[int, typer.Option("--n", min=1, help="Honest completions.")] = 200,
+    attacks: Annotated[
+        str, typer.Option(help="Names with commas; or your own, package.module:Class.")
+    ] = "text,math,code",
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.yaml|preset:NAME",
+            help="Your own guard, on the model and the sampler of this command; may be repeated.",
+        ),
+    ] = None,
+    honest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Completions of your own model in place of sampling, as grpo-guard verify reads "
+            "them; guard files then keep their own model and sampler.",
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option("--n", min=1, help="Honest completions. [default: 200; of --honest all]"),
+    ] = None,
     min_tokens: Annotated[
         int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
     ] = None,
@@ -85,11 +115,13 @@ def detect(
     dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
     score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
     profile: ProfileOption = None,
-    verifiers: VerifiersOption = "logprob_bound",
+    verifiers: VerifiersOption = None,
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at once.")] = 16,
     controls: Annotated[bool, typer.Option(help="Run the negative controls too.")] = True,
+    fail_under: FailUnder = None,
+    max_honest: MaxHonest = None,
     out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-eval"),
 ) -> None:
     """Reject rates of honest, poisoned and nonsensical completions, with Wilson intervals.
@@ -97,30 +129,35 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
-    from grpo_guard.evals.detect.run import CONTROL_COUNT, DetectConfig
+    from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     if not 0 < alpha < 1:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
-    bundled = task is TaskName.WORD_PROBLEMS
+    if data is not None and (honest is not None or task is TaskName.WORD_PROBLEMS):
+        fail(f"--data: expected none beside {'--honest' if honest else f'--task {task}'}")
+    count = n or (200 if honest is None else MOST)
+    guards = _guards(guard)
     config = DetectConfig(
         # What was typed is checked before what lies on the disk.
         attacks=_attacks(attacks),
         spec=_spec(temperature, top_k, top_p, max_new_tokens),
-        verifiers=_verifiers(verifiers),
-        model=_model(model, bundled),
+        verifiers=_verifiers(verifiers) if verifiers is not None or not guards else (),
+        guards=guards,
+        model=model if honest else _model(model, task),
         task=task.value,
         data=data,
-        n=n,
-        min_tokens=min_tokens or (8 if bundled else 96),
+        honest=honest,
+        n=count,
+        min_tokens=min_tokens or (96 if task is TaskName.GSM8K else 8),
         dtype=dtype.value,
         score_dtype=score_dtype.value,
         profiles=((profile or _profile(dtype, score_dtype)).value,),
         alpha=alpha,
         seed=seed,
         batch_size=batch_size,
-        control_count=min(n, CONTROL_COUNT) if controls else 0,
+        control_count=min(count, CONTROL_COUNT) if controls else 0,
     )
-    _run(config, out)
+    end_where_broken(_run(config, out), fail_under, max_honest)
 
 
 @app.command()
@@ -232,17 +269,34 @@ def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
     return Dtype.BFLOAT16 if Dtype.BFLOAT16 in (dtype, score_dtype) else Dtype.FLOAT32
 
 
-def _verifiers(value: str) -> tuple[str, ...]:
+def _verifiers(value: str | None) -> tuple[str, ...]:
     from grpo_guard.registry import VERIFIERS, names
 
-    chosen = _known("--verifiers", names(VERIFIERS), value)
+    chosen = _known("--verifiers", names(VERIFIERS), value or "logprob_bound")
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
-def _attacks(value: str) -> tuple[str, ...]:
-    from grpo_guard.evals.detect.run import ATTACKS
+def _guards(said: list[str] | None) -> tuple[GuardFile, ...]:
+    from grpo_guard.config import ConfigError
+    from grpo_guard.evals.defences.own import guard_files
 
-    return _known("--attacks", ATTACKS, value)
+    try:
+        return guard_files(said)
+    except ConfigError as error:
+        fail(str(error))
+
+
+def _attacks(value: str) -> tuple[str, ...]:
+    from grpo_guard.evals.attacks.registry import on_texts
+    from grpo_guard.registry import UnknownNameError
+
+    chosen = tuple(dict.fromkeys(n.strip() for n in value.split(",") if n.strip()))
+    for name in chosen:
+        try:
+            on_texts(name)
+        except UnknownNameError as error:
+            fail(f"--attacks: {error}")
+    return chosen
 
 
 def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> SamplingSpec:
@@ -256,22 +310,24 @@ def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> 
         fail(str(error))
 
 
-def _model(given: str | None, bundled: bool) -> str:
-    from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+def _model(given: str | None, task: TaskName) -> str:
+    from grpo_guard.evals.policies.bundled import BUNDLED
 
-    if given is None and not bundled and not Path(SMOLLM2).is_dir():
+    if given is None and task is TaskName.GSM8K and not Path(SMOLLM2).is_dir():
         fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
-    return given or (str(WORD_PROBLEMS) if bundled else SMOLLM2)
+    return given or (SMOLLM2 if task is TaskName.GSM8K else str(BUNDLED[task.value]))
 
 
-def _run(config: DetectConfig, out: Path) -> None:
+def _run(config: DetectConfig, out: Path) -> list[Counted]:
     import shlex
     import sys
 
     from rich.console import Console
 
+    from grpo_guard.evals.detect.config import NotEnoughError
     from grpo_guard.evals.detect.console import print_table, reporter
-    from grpo_guard.evals.detect.run import NotEnoughError, results_of, run, write
+    from grpo_guard.evals.detect.matrix import CONTROL, HONEST, rates
+    from grpo_guard.evals.detect.run import results_of, run, write
 
     started = time.monotonic()
     try:
@@ -289,6 +345,11 @@ def _run(config: DetectConfig, out: Path) -> None:
         fail(str(error), code=1)
     print_table(Console(), rows)
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
+    return [
+        Counted(rate.defence, rate.kind, rate.rejected, rate.total, rate.kind != HONEST)
+        for rate in rates(rows)
+        if not rate.kind.startswith(CONTROL)
+    ]
 
 
 def require(command: str, *modules: str) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from grpo_guard.evals.cli import TRAINING, fail, require
+from grpo_guard.evals.limits import Counted, end_where_broken
+from grpo_guard.evals.roles import Role, attack_free, role
 from grpo_guard.evals.swarm.options import SwarmOptions
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
+
+_SHOWN: Final = 12
+"""Of the pairs of attack and defence that are about to be played."""
 
 
 def swarm(**given: Any) -> None:
@@ -23,16 +28,23 @@ def swarm(**given: Any) -> None:
     """
     options = SwarmOptions(**given)
     require("eval swarm", *TRAINING)
+    if options.list_names:
+        _list()
+        return
+    from transformers.utils import logging
+
     from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
     from grpo_guard.registry import UnknownNameError
 
+    logging.disable_progress_bar()  # one bar per run, of a second each, between our own
     try:
         specs = requested(options)
     except (ValueError, UnknownNameError) as error:
         fail(str(error))
     except (SandboxUnavailableError, OSError) as error:
         fail(str(error), code=1)
+    _announce(specs, options)
     _run(specs, options)
 
 
@@ -40,9 +52,63 @@ def swarm(**given: Any) -> None:
 swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ignore[attr-defined]
 
 
+def _list() -> None:
+    from grpo_guard.evals.attacks.registry import adversary, attack_names
+    from grpo_guard.evals.defences.registry import defence_names
+    from grpo_guard.evals.roles import ordered_attacks, ordered_defences, role
+    from grpo_guard.evals.tasks.registry import TASKS
+
+    typer.echo("attacks (setting, task):")
+    for name in ordered_attacks(attack_names()):
+        found = adversary(name)
+        if found is not None:
+            what = (type(found).__doc__ or "").partition("\n")[0]
+            typer.echo(f"  {name:<22} {found.setting:<11} {found.task:<14} {what}")
+    typer.echo(f"  {'none':<22} all nodes are honest\ndefences:")
+    for name in ordered_defences(defence_names()):
+        typer.echo(f"  {name:<22} {role(name)}")
+    typer.echo(f"tasks:\n  {', '.join(TASKS)}")
+
+
+def _announce(specs: list[Spec], options: SwarmOptions) -> None:
+    """How much is about to follow."""
+    from grpo_guard.evals.swarm.suite import is_finished
+
+    rounds = sum(spec.config.iterations for spec in specs)
+    done = sum(is_finished(spec, options.out) for spec in specs)
+    before = f", {done} of them finished before" if done else ""
+    cells = dict.fromkeys(f"{spec.shown_attack} x {spec.shown_defence}" for spec in specs)
+    shown = ", ".join([*cells][:_SHOWN]) + (", ..." if len(cells) > _SHOWN else "")
+    runs = "1 run" if len(specs) == 1 else f"{len(specs)} runs"
+    typer.echo(f"{runs}, {rounds} rounds in all{before}: {shown}", err=True)
+
+
+def _counts(results: dict[str, Any], specs: list[Spec]) -> list[Counted]:
+    """What each guard rejected, over all seeds: of each attack, and of right honest answers.
+
+    Where guards of the user's are played, of these alone.
+    """
+    own = {spec.shown_defence for spec in specs if spec.guard}
+    found: dict[tuple[str, str, bool], tuple[int, int]] = {}
+    for run in results["runs"]:
+        name, attack = run["defence"], run["attack"]
+        if name not in own if own else role(name) is Role.UNDEFENDED:
+            continue
+        for kind, poison in (("poisoned", True), ("honest_correct", False)):
+            if poison and attack_free(attack):
+                continue
+            key = (name, attack if poison else f"right honest answers under {attack}", poison)
+            rejected, total = found.get(key, (0, 0))
+            rejected += run["rejected"][kind]
+            found[key] = rejected, total + run["submitted"][kind]
+    return [
+        Counted(name, kind, rejected, total, poison)
+        for (name, kind, poison), (rejected, total) in found.items()
+    ]
+
+
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
-    from transformers.utils import logging
 
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.report.tables import markdown_table
@@ -52,7 +118,6 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from grpo_guard.evals.swarm.suite import RunError, play_all
     from grpo_guard.evals.swarm.training import CheckpointError
 
-    logging.disable_progress_bar()  # one bar per run, of a second each, between our own
     command, out = shlex.join(["grpo-guard", *sys.argv[1:]]), options.out
     try:
         with reporter(Console(stderr=True), specs) as tell:
@@ -74,6 +139,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
     typer.echo(table)
     for run in results["runs"]:
-        if run["attack"] != "none" and not run["submitted"]["poisoned"]:
+        if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
             typer.echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     typer.echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
+    end_where_broken(_counts(results, specs), options.fail_under, options.max_honest)

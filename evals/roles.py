@@ -11,6 +11,8 @@ SILENT: Final = "silent"
 """The attack that is none: malicious nodes send nothing; see `attacks.silent`."""
 COIN: Final = "coin"
 """The defence that is none: honest nodes sample under a public coin, and nobody looks."""
+PRESET: Final = "preset:"
+"""Begins the name of a preset that is played as the reader's own guard."""
 
 
 class Role(StrEnum):
@@ -57,8 +59,17 @@ def plain(name: str) -> str:
 
 
 def under_coin(defence: str) -> bool:
-    """Whether honest nodes sample under a public coin: other draws than without."""
-    return plain(defence) in _UNDER_COIN
+    """Whether honest nodes sample under a public coin: other draws than without.
+
+    Of the reader's own guard its name says so: ``guard.yaml (coin)``.
+    """
+    return plain(defence) in _UNDER_COIN or f" ({COIN})" in defence
+
+
+def own_guard(defence: str) -> bool:
+    """Whether a defence is named by the reader: a guard file, or a preset as it comes."""
+    name = plain(defence)
+    return name.endswith((".yaml", ".yml")) or name.startswith(PRESET)
 
 
 def attack_free(attack: str) -> bool:
@@ -71,6 +82,8 @@ def role(defence: str) -> Role:
     name = plain(defence)
     if name in (NONE, COIN):
         return Role.UNDEFENDED
+    if own_guard(name):
+        return Role.GUARD
     if name.startswith(_BASELINES):
         return Role.BASELINE
     return Role.PART if name in _PARTS else Role.GUARD

@@ -28,6 +28,7 @@ from pydantic import Field, model_validator
 
 from grpo_guard.ensemble import AllOf
 from grpo_guard.guard import Guard
+from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing_verifier import StandingVerifier
@@ -119,31 +120,50 @@ class GuardConfig(Options):
         Raises:
             ConfigError: it cannot be read, is not YAML, or a field is wrong.
         """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise _unreadable(str(path), error) from None
+        return cls.from_text(text, str(path))
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> GuardConfig:
+        """Read a file's content.
+
+        Args:
+            text: YAML.
+            name: Of the file, for messages.
+
+        Raises:
+            ConfigError: it is not YAML, or a field is wrong.
+        """
         import yaml
 
         try:
-            data = yaml.load(Path(path).read_text(encoding="utf-8"), _yaml_loader())
-        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-            problem = _unquoting(error)
-            raise ConfigError(f"{path}: (file): expected readable YAML, got {problem}") from None
+            data = yaml.load(text, _yaml_loader())
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            raise _unreadable(name, error) from None
         if not isinstance(data, dict):
-            raise ConfigError(f"{path}: (file): expected a mapping, got {type(data).__name__}")
+            raise ConfigError(f"{name}: (file): expected a mapping, got {type(data).__name__}")
         with without_secrets(data):
             try:
-                config: GuardConfig = cls.read({str(name): v for name, v in data.items()}, "")
+                config: GuardConfig = cls.read({str(key): v for key, v in data.items()}, "")
             except ConfigError as error:
-                raise ConfigError(f"{path}: {error}") from None
+                raise ConfigError(f"{name}: {error}") from None
         return config
 
-    def build(self) -> Guard:
+    def build(self, live: Live | None = None) -> Guard:
         """The guard; models are loaded here.
+
+        Args:
+            live: The policy in training, in place of the model and the sampler that the file names.
 
         Raises:
             ConfigError: a verifier is unknown, its options are wrong, or what it needs from
                 outside is not there.
         """
         with without_secrets(self.said()):
-            guard = self._of_tree() if self.preset is None else self._of_preset()
+            guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -175,11 +195,12 @@ class GuardConfig(Options):
     def _known_preset(self) -> str:
         return _choose(list(PRESETS), str(self.preset), "preset")
 
-    def _of_preset(self) -> Guard:
+    def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
-        model = preset_options(name)
+        model, preset = preset_options(name), PRESETS[name]
         said = {n: v for n, v in self.said().items() if n not in ("preset", "policy")}
-        arguments = model.read(said, name).said()
+        on = live if live and reads_policy(preset) else None
+        arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
         store = self._store()
         if store is not None and "state" in arguments:
@@ -187,19 +208,22 @@ class GuardConfig(Options):
         if "beside" in arguments:
             nodes = enumerate(arguments["beside"])
             arguments["beside"] = [
-                build_verifier(n, self.alpha, f"beside[{i}]", store=store) for i, n in nodes
+                build_verifier(n, self.alpha, f"beside[{i}]", store=store, live=live)
+                for i, n in nodes
             ]
         try:
-            return PRESETS[name](**arguments, policy=policy)
+            if on is not None:
+                arguments = on.over(arguments, preset)
+            return preset(**arguments, policy=policy)
         except ModuleNotFoundError as error:
             raise ConfigError(f"preset ({name}): {with_remedy(error)}") from None
         except (TypeError, ValueError, LedgerError) as error:
             raise ConfigError(f"preset ({name}): {error}") from None
 
-    def _of_tree(self) -> Guard:
+    def _of_tree(self, live: Live | None) -> Guard:
         policy = self.whole_policy()
         store, ledger = self._store(), None
-        verifier = build_verifier(self.verifier, self.alpha, store=store)
+        verifier = build_verifier(self.verifier, self.alpha, store=store, live=live)
         if self.ledger is not None:
             try:
                 path = self.ledger.path if store is None else store.path
@@ -250,6 +274,10 @@ def _yaml_loader() -> Any:
     exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
     return Loader
+
+
+def _unreadable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error)}")
 
 
 def _unquoting(error: Exception) -> str:

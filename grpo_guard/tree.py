@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
@@ -47,7 +48,12 @@ def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_verifier(
-    node: Any, alpha: float, where: str = "verifier", *, store: NodeStore | None = None
+    node: Any,
+    alpha: float,
+    where: str = "verifier",
+    *,
+    store: NodeStore | None = None,
+    live: Live | None = None,
 ) -> CompletionVerifier:
     """The verifier that one node of the tree describes.
 
@@ -56,18 +62,20 @@ def build_verifier(
         alpha: Of verifiers that say none.
         where: Its place, for messages.
         store: Where those lie that remember something of nodes; None: in themselves.
+        live: The policy in training, in place of the model and the sampler that a leaf names.
 
     Raises:
         ConfigError: with the place in the tree.
     """
     with without_secrets(node):
-        return _Builder(alpha, store).node(node, where)
+        return _Builder(alpha, store, live).node(node, where)
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
     alpha: float
     store: NodeStore | None
+    live: Live | None
 
     def node(self, node: Any, where: str) -> CompletionVerifier:
         if not isinstance(node, dict):
@@ -113,13 +121,17 @@ class _Builder:
             raise ConfigError(f"{where} ({name}): {error}") from None
         if "alpha" in model.model_fields:
             data.setdefault("alpha", self.alpha)
-        options: Any = model.read(data, where)
+        live = self.live if self.live and reads_policy(kind) else None
+        options: Any = model.read(data if live is None else live.beneath(data, kind), where)
         arguments = options.said(without=WRAPPERS)
         if self.store is not None and "store" in model.from_python:
             arguments["store"] = self.store
-        build = kind.from_pretrained if hasattr(kind, "from_pretrained") else kind
-        first = [arguments.pop("model")] if build is not kind else []
+        loads = hasattr(kind, "from_pretrained") and live is None
+        build = kind.from_pretrained if loads else kind
+        first = [arguments.pop("model")] if loads else []
         try:
+            if live is not None:
+                arguments = live.over(arguments, kind)
             return _wrapped(build(*first, **arguments), options)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, adversary_of
-from grpo_guard.registry import ATTACKS, load, names
+from grpo_guard.evals.attacks.adversary import Adversary, Scripted, adversary_of
+from grpo_guard.evals.attacks.base import Attack
+from grpo_guard.registry import ATTACKS, UnknownNameError, load, names
 
 _OF_SWARMS: Final = {
     "text": "grpo_guard.evals.attacks.disguises:Text",
@@ -26,10 +27,10 @@ def attack_names() -> list[str]:
 
 
 def adversary(name: str) -> Adversary | None:
-    """A new adversary of that name; None for "none".
+    """A new adversary of that name, or of one's own, ``package.module:Class``; None for "none".
 
     Raises:
-        UnknownNameError: with the names that exist and the nearest one.
+        UnknownNameError: with the names that exist and the nearest one, or what is no attack.
     """
     if name == NONE:
         return None
@@ -37,4 +38,48 @@ def adversary(name: str) -> Adversary | None:
         from pkgutil import resolve_name
 
         return adversary_of(resolve_name(_OF_SWARMS[name])())
-    return adversary_of(load(ATTACKS, name)())
+    found = adversary_of(_made(name))
+    if ":" in name:
+        found.name = name  # as it stands in results
+    return found
+
+
+def on_texts(name: str) -> Attack | Scripted:
+    """An attack that makes its poison of one honest completion, without a swarm around it.
+
+    Raises:
+        UnknownNameError: as `adversary`; or it acts on a live swarm, with those that do not.
+    """
+    found = _made(name)
+    if isinstance(found, Adversary) and not isinstance(found, Scripted):
+        raise UnknownNameError(
+            f"{name} needs a live swarm: grpo-guard eval swarm --attack {name}; expected one of "
+            f"{', '.join(text_attack_names())}, or package.module:Class"
+        )
+    return found
+
+
+def text_attack_names() -> list[str]:
+    """The registered attacks that `on_texts` knows, sorted."""
+    kinds = {name: load(ATTACKS, name) for name in names(ATTACKS)}
+    return [n for n, k in kinds.items() if issubclass(k, Scripted) or not issubclass(k, Adversary)]
+
+
+def _made(name: str) -> Attack | Adversary:
+    kind = load(ATTACKS, name)
+    try:
+        found: Attack | Adversary = kind()
+    except Exception as error:
+        raise UnknownNameError(
+            f"{name}: expected a class that takes no arguments, got {type(error).__name__}: "
+            f"{error!s:.200}"
+        ) from None
+    parts = ("poison", "success")
+    if not isinstance(found, Adversary) and not all(
+        callable(getattr(found, p, None)) for p in parts
+    ):
+        raise UnknownNameError(
+            f"{name}: expected an Adversary, or an Attack with poison() and success(), got a "
+            f"{type(found).__name__}"
+        )
+    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
 from grpo_guard.ensemble import Ensemble
 from grpo_guard.evals.defences.plain import DistanceToSolution
@@ -21,7 +22,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Not, Only
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def emptied(folder: Path) -> Path:
 def _flat(verifier: CompletionVerifier) -> list[CompletionVerifier]:
     if isinstance(verifier, Ensemble):
         return [part for member in verifier.members for part in _flat(member)]
-    return [verifier]
+    if isinstance(verifier, Not | Only):
+        return _flat(verifier.member)
+    return _flat(verifier.verifier) if isinstance(verifier, Calibrated) else [verifier]
 
 
 def _remove(path: Path) -> None:

@@ -16,8 +16,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from grpo_guard.evals.detect.config import Say
 from grpo_guard.evals.detect.matrix import Row, rates
-from grpo_guard.evals.detect.run import Say, table
+from grpo_guard.evals.detect.run import table
 
 HEADER = ("completions", "verifier", "rejected", "rate", "95 % interval", "abstained")
 _LINES = 10  # lines per kind of work where there is no terminal

@@ -8,18 +8,22 @@ honest completions and negative controls go through the same verifier in the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.cli.rows import group_of, whole_groups
+from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.evals.detect.poison import Case
 from grpo_guard.evals.stats import wilson
+from grpo_guard.guard import Guard
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
 CHUNK: Final = 16
+GUARD_CHUNK: Final = 64
+MALICIOUS: Final = "malicious"
 HONEST: Final = "honest"
 CONTROL: Final = "control:"
 
@@ -95,26 +99,82 @@ class Rate:
         }
 
 
+class OwnGuard:
+    """A guard of the user's as a column, with what it remembers of nodes.
+
+    Poison comes from one node, beside honest completions of the same prompts from others: what
+    recurs in one node's completions alone is part of what a guard goes by. Each kind begins with an
+    empty memory, or a node convicted of one attack would be rejected for the next.
+
+    Args:
+        name: Of the column.
+        guard: What decides, and remembers.
+    """
+
+    def __init__(self, name: str, guard: Guard) -> None:
+        self.name, self.guard = name, guard
+        self._empty = guard.state_dict()
+
+    def verdicts(
+        self, kind: str, members: Sequence[Case], honest: Sequence[Case]
+    ) -> Iterator[tuple[Sequence[Case], list[Verdict]]]:
+        """Cases in batches, those of a prompt together, with their verdicts."""
+        self.guard.load_state_dict(self._empty)
+        mixed = kind != HONEST and not kind.startswith(CONTROL)
+        beside: dict[str, list[Completion]] = {}
+        for number, case in enumerate(honest if mixed else ()):
+            sent = _sent(case.completion, number)
+            beside.setdefault(prompt_key(sent.prompt), []).append(sent)
+        for places in whole_groups([group_of(case.completion) for case in members], GUARD_CHUNK):
+            part = [members[place] for place in places]
+            batch = [
+                replace(members[place].completion, node=MALICIOUS)
+                if mixed
+                else _sent(members[place].completion, place)
+                for place in places
+            ]
+            prompts = dict.fromkeys(prompt_key(completion.prompt) for completion in batch)
+            others = [one for prompt in prompts for one in beside.get(prompt, ())]
+            yield part, self.guard.review([*batch, *others]).verdicts[: len(part)]
+
+
+def _sent(completion: Completion, number: int) -> Completion:
+    """With its sender; where none is known, honest nodes take turns."""
+    return completion if completion.node else replace(completion, node=f"honest-{number % 3}")
+
+
 def detect(
     cases: Mapping[str, Sequence[Case]],
-    verifiers: Sequence[CompletionVerifier],
+    verifiers: Sequence[CompletionVerifier | OwnGuard],
     *,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Run each verifier over each kind of completion; a verifier's failures become abstentions."""
-    rows = []
+    rows: list[Row] = []
     for verifier in verifiers:
         for kind, members in cases.items():
-            for start in range(0, len(members), CHUNK):
-                part = members[start : start + CHUNK]
-                verdicts = supervised(verifier, [case.completion for case in part])
+            if isinstance(verifier, OwnGuard):
+                batches = verifier.verdicts(kind, members, cases[HONEST])
+            else:
+                batches = _alone(verifier, members)
+            done = 0
+            for part, verdicts in batches:
                 rows += [
                     Row(kind, verifier.name, case, verdict)
                     for case, verdict in zip(part, verdicts, strict=True)
                 ]
+                done += len(part)
                 if progress:
-                    progress(kind, start + len(part), len(members))
+                    progress(kind, done, len(members))
     return rows
+
+
+def _alone(
+    verifier: CompletionVerifier, members: Sequence[Case]
+) -> Iterator[tuple[Sequence[Case], list[Verdict]]]:
+    for start in range(0, len(members), CHUNK):
+        part = members[start : start + CHUNK]
+        yield part, supervised(verifier, [case.completion for case in part])
 
 
 def rates(rows: Iterable[Row]) -> list[Rate]:

@@ -5,28 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.adversary import Forged, Scripted
+from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.math import NoTargetError
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-class Poisoner(Protocol):
-    """The part of an attack that detection needs."""
-
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line."""
-        ...
-
-    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """See `grpo_guard.evals.attacks.base.Attack`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +26,18 @@ class Case:
     span: tuple[int, int] | None = None
 
 
-def with_text(completion: Completion, text: str, tokenizer: PreTrainedTokenizerBase) -> Completion:
+def with_text(
+    completion: Completion, text: str, tokenizer: PreTrainedTokenizerBase | None
+) -> Completion:
     """Return ``completion`` with another text, tokenised as its sender would have to.
 
     The ids are those of the tokenizer, with EOS behind them if the original ended with one: an
-    attacker who writes text has no sampled tokens to keep.
+    attacker who writes text has no sampled tokens to keep. What came without ids stays without.
     """
-    ids = tuple(tokenizer.encode(text, add_special_tokens=False))
-    old, eos = completion.completion_ids or (), tokenizer.eos_token_id
+    old = completion.completion_ids
+    if tokenizer is None or old is None:
+        return replace(completion, text=text, completion_ids=None, sampler_logprobs=None)
+    ids, eos = tuple(tokenizer.encode(text, add_special_tokens=False)), tokenizer.eos_token_id
     if old and old[-1] == eos:
         ids += (int(eos),)
     return replace(completion, text=text, completion_ids=ids, sampler_logprobs=None)
@@ -60,19 +53,57 @@ def with_ids(
 
 def poisoned(
     honest: Sequence[Completion],
-    attack: Poisoner,
-    tokenizer: PreTrainedTokenizerBase,
+    attack: Attack | Scripted,
+    tokenizer: PreTrainedTokenizerBase | None,
     *,
     seed: int,
 ) -> list[Case]:
-    """Poison a copy of each honest completion; those with nothing to change are left out."""
+    """Poison a copy of each honest completion; those with nothing to change are left out.
+
+    Raises:
+        ValueError: the attack needs a tokenizer, or what only a swarm has.
+    """
     cases = []
     for number, completion in enumerate(honest):
         rng = random.Random(f"{seed}:{attack.name}:{number}")
-        problem = Problem("", "", completion.text, completion.reference or "")
-        try:
-            poison = attack.poison(problem, rng)
-        except NoTargetError:
+        # A prompt of ours says "Q: ...\nA:" around the question.
+        asked = completion.prompt_text.removeprefix("Q: ").removesuffix("\nA:")
+        problem = Problem(
+            asked, completion.prompt_text, completion.text, completion.reference or ""
+        )
+        forged = _forged(attack, problem, rng, number, tokenizer)
+        if forged is None:
             continue
-        cases.append(Case(with_text(completion, poison.text, tokenizer), poison.span))
+        sent = with_text(completion, forged.text, tokenizer)
+        if forged.ids is not None:
+            sent = replace(sent, completion_ids=forged.ids, sampler_logprobs=forged.logprobs)
+        cases.append(Case(sent, forged.span))
     return cases
+
+
+def _forged(
+    attack: Attack | Scripted,
+    problem: Problem,
+    rng: random.Random,
+    number: int,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Forged | None:
+    """What is sent in place of one completion; ``number`` stands for the swarm's round."""
+    if isinstance(attack, Scripted):
+        view: Any = SimpleNamespace(iteration=number, rng=rng)
+        if tokenizer is not None:
+            view.tokenizer = tokenizer
+        try:
+            return attack.forge(view, problem)
+        except AttributeError as error:
+            if error.obj is not view:
+                raise
+            what = "--model" if error.name == "tokenizer" else "a live swarm, eval swarm"
+            raise ValueError(
+                f"{attack.name}: expected {what}, whose {error.name} it uses"
+            ) from None
+    try:
+        poison = attack.poison(problem, rng)
+    except NoTargetError:
+        return None
+    return Forged(poison.text, poison.span)

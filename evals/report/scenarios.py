@@ -17,6 +17,7 @@ from grpo_guard.evals.roles import (
     attack_free,
     ordered_attacks,
     ordered_defences,
+    own_guard,
     plain,
     under_coin,
 )
@@ -81,7 +82,11 @@ def scenarios(results: Results) -> list[Scenario]:
         guarded = [name for name in defences if name not in (NONE, COIN)]
         series = {
             name: Series(
-                "undefended" if name == NONE else "guarded" if len(guarded) == 1 else name,
+                "undefended"
+                if name == NONE
+                else "guarded"
+                if len(guarded) == 1 and not own_guard(name)
+                else name,
                 _seeds(pools[attack, where, name]),
             )
             for name in defences

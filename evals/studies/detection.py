@@ -17,8 +17,9 @@ from typing import Final
 
 from rich.console import Console
 
+from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.console import print_table, reporter
-from grpo_guard.evals.detect.run import DetectConfig, results_of, run, write_rows
+from grpo_guard.evals.detect.run import results_of, run, write_rows
 from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
 from grpo_guard.evals.tasks.gsm8k import find_local

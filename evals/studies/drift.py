@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.detect.run import DetectConfig, Loaded, honest_completions, load
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
+from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.studies.detection import MODEL, SPEC
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rejected, say, study
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from grpo_guard.evals.detect.run import Loaded, load
+from grpo_guard.evals.detect.config import Loaded, load
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, say, study
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect import controls
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
+from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.detect.poison import with_ids
-from grpo_guard.evals.detect.run import DetectConfig, Loaded, honest_completions, load
 from grpo_guard.evals.detect.shared_scores import SharedScores
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study

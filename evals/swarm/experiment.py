@@ -16,8 +16,10 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.evals.attacks.registry import NONE, adversary
-from grpo_guard.evals.defences.base import Ground
+from grpo_guard.evals.defences.base import Defence, Ground
+from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.defences.registry import defence
+from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.engines import EngineName, swarm_on
 from grpo_guard.evals.swarm.generate import sample
@@ -55,12 +57,14 @@ class Spec:
         defence: Name.
         config: Of the swarm, its seed included.
         workload: Task and policy.
+        guard: The user's own, which the defence is then named by.
     """
 
     attack: str
     defence: str
     config: SwarmConfig
     workload: Workload = field(default_factory=Workload)
+    guard: GuardFile | None = None
 
     @property
     def share(self) -> str:
@@ -83,9 +87,11 @@ class Spec:
 
     @property
     def shown_defence(self) -> str:
-        """The defence's name in results: another rule than "drop" is a row of its own."""
-        rule = self.config.on_reject
-        return self.defence if rule == "drop" else f"{self.defence} ({rule})"
+        """The defence's name in results: another rule than its own is a row of its own."""
+        rule, guard = self.config.on_reject, self.guard
+        name = f"{self.defence} ({COIN})" if guard and guard.coin else self.defence
+        own = "drop" if guard is None else guard.on_reject
+        return name if rule == own else f"{name} ({rule})"
 
     @property
     def label(self) -> str:
@@ -101,8 +107,10 @@ class Spec:
         return "-".join([*parts, f"seed{config.seed}"])
 
     def identity(self) -> dict[str, Any]:
-        """As JSON values, to recognise a checkpoint by."""
+        """As JSON values, to recognise a checkpoint by; a guard file by its content."""
+        own = {} if self.guard is None else {"guard": self.guard.digest}
         return {
+            **own,
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
             # What is off is left out: runs from before there was such a setting stay the same.
             "config": {key: list(v) if isinstance(v, tuple) else v
@@ -144,7 +152,7 @@ def play(
 
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
     """The swarm before its first round."""
-    chosen = defence(spec.defence)
+    chosen = defence_of(spec)
     config = replace(spec.config, **chosen.training)
     if spec.attack == NONE:
         config = replace(config, malicious=0)
@@ -152,6 +160,11 @@ def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
     coin = PublicCoin(f"swarm-{config.seed}") if chosen.coin else None
     ground = Ground(config, task, folder, coin)
     return swarm_on(engine, peers, chosen, ground, adversary(spec.attack))
+
+
+def defence_of(spec: Spec) -> Defence:
+    """The user's own guard, or the defence of that name."""
+    return defence(spec.defence) if spec.guard is None else spec.guard.defence()
 
 
 def entry(

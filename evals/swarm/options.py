@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from grpo_guard.evals.limits import FailUnder, MaxHonest
+
 
 class SettingName(StrEnum):
     """Who chooses the problems."""
@@ -37,25 +39,51 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
-_NAMES = "Names with commas."
+_NAMES = "Names with commas, see --list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmOptions:
     """All options as they were given; None where one was not."""
 
-    attack: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: text]")] = None
-    defence: Annotated[str | None, typer.Option(help=f"{_NAMES} [default: none,homogeneous]")] = (
-        None
-    )
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{_NAMES}; or your own, package.module:Class. "
+            "[default: text; --standard and --paper: text,math,code,dos]"
+        ),
+    ] = None
+    defence: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{_NAMES}. [default: none,homogeneous; none beside --guard; --standard and "
+            "--paper: more]"
+        ),
+    ] = None
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.yaml|preset:NAME",
+            help="Your own guard, on the nodes' model and sampler; may be repeated.",
+        ),
+    ] = None
     setting: Annotated[
         SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
     ] = None
     models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many. [default: 5]")] = None
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many. [default: 5; --quick 1, --standard 2]")
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0
-    iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of training.")] = None
-    prompts: Annotated[int | None, typer.Option(min=1, help="B, problems per round.")] = None
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rounds of training. [default: 80; --quick 40, --standard and --paper 100]"
+        ),
+    ] = None
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="B, problems per round. [default: 16; --paper 32]")
+    ] = None
     group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12
     nodes: Annotated[int | None, typer.Option(min=1, help="m. [default: 4]")] = None
     malicious: Annotated[
@@ -79,14 +107,20 @@ class SwarmOptions:
     top_k: Annotated[
         int, typer.Option(min=0, help="Of the declared sampler and of paper_logit; 0 = off.")
     ] = 50
-    lr: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Adam's learning rate. [default: 1.5e-3 for bundled policies, else 2e-5]"
+        ),
+    ] = None
     on_reject: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="drop|zero|no_gain",
-            help="Leave it out, reward 0, or out where it gains; with commas.",
+            help="Leave it out, reward 0, or out where it gains; with commas. "
+            "[default: drop; of a guard file its own]",
         ),
-    ] = "drop"
+    ] = None
     task: Annotated[
         str | None,
         typer.Option(help="word_problems, gsm8k or python_maths. [default: each attack's own]"),
@@ -121,4 +155,9 @@ class SwarmOptions:
     recipe: Annotated[
         RecipeName | None, typer.Option(help="Train and count as the paper's own code does.")
     ] = None
+    fail_under: FailUnder = None
+    max_honest: MaxHonest = None
+    list_names: Annotated[
+        bool, typer.Option("--list", help="List attacks, defences and tasks, and end.")
+    ] = False
     out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted
 from grpo_guard.evals.attacks.math import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
+from grpo_guard.evals.defences.base import Ground
+from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.policies.named import location
 from grpo_guard.evals.roles import COIN, SILENT
@@ -18,6 +21,7 @@ from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS, known_task
+from grpo_guard.logprob.coin import PublicCoin
 
 DEFAULT_ROOM: Final = 96
 """Tokens of the longest completion, where the attack needs no more: of 400 first samples of the
@@ -42,7 +46,9 @@ class Matrix:
         task: For all attacks; None = each on its own.
         max_new_tokens: For all attacks; None = what each needs.
         shares: (malicious, all) nodes of the attacked runs; empty = as the base has it.
-        on_reject: What a rejection costs; defended runs are made with each.
+        on_reject: What a rejection costs; defended runs are made with each. Empty = "drop", and
+            for a guard of the user's what its policy says.
+        guards: The user's own, beside the defences.
     """
 
     attacks: Sequence[str]
@@ -52,7 +58,14 @@ class Matrix:
     task: str | None = None
     max_new_tokens: int | None = None
     shares: Sequence[tuple[int, int]] = ()
-    on_reject: Sequence[OnReject] = ("drop",)
+    on_reject: Sequence[OnReject] = ()
+    guards: Sequence[GuardFile] = ()
+
+    @property
+    def coins(self) -> list[str]:
+        """The defences under which honest nodes sample under a public coin."""
+        built_in = [name for name in self.defences if defence(name).coin]
+        return built_in + [guard.name for guard in self.guards if guard.coin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +92,11 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
         ValueError: counts that are impossible in the setting.
     """
     workload = workload or Workload()
-    for name in matrix.defences:
-        if defence(name).coin and base.models != "homogeneous":
-            raise PlanError(
-                f"{name}: expected a homogeneous swarm, whose nodes can replay each other, got "
-                f"--models {base.models}"
-            )
+    if matrix.coins and base.models != "homogeneous":
+        raise PlanError(
+            f"{matrix.coins[0]}: expected a homogeneous swarm, whose nodes can replay each other, "
+            f"got --models {base.models}"
+        )
     cells = [_cell(name, matrix, base) for name in dict.fromkeys(matrix.attacks)]
     rooms: dict[tuple[Setting, str], int] = {}
     for cell in cells:
@@ -93,6 +105,10 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
     shares = matrix.shares or ((base.malicious, base.nodes),)
     specs: list[Spec] = []
     free = _attack_free(matrix, shares)
+    played: list[tuple[str, GuardFile | None]] = [
+        *((name, None) for name in sorted(matrix.defences, key=lambda d: d != NONE)),
+        *((guard.name, guard) for guard in matrix.guards),
+    ]
     for seed in matrix.seeds:
         specs += [
             Spec(
@@ -102,16 +118,17 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
             for (setting, task), room in rooms.items()
             for attack, chosen, share in free
         ]  # fmt: skip
-        for chosen in sorted(matrix.defences, key=lambda d: d != NONE):
+        for chosen, guard in played:
             # Without a guard nothing is rejected; without an attack the share says nothing.
-            rules = matrix.on_reject if chosen != NONE else ("drop",)
+            own: OnReject = "drop" if guard is None else guard.on_reject
+            rules = matrix.on_reject if matrix.on_reject and chosen != NONE else (own,)
             for cell in cells:
                 alone = cell.attack == NONE
                 room = rooms[cell.setting, cell.task] if alone else cell.room
                 specs += [
                     Spec(
                         cell.attack, chosen, _config(base, seed, cell.setting, room, share, rule),
-                        replace(workload, task=cell.task),
+                        replace(workload, task=cell.task), guard,
                     )
                     for rule in rules
                     for share in (shares[:1] if alone else shares)
@@ -122,7 +139,10 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
 def require_playable(specs: Sequence[Spec]) -> None:
     """Find the policies, load each task once and try each attack on it, before any training.
 
+    A guard of the user's is built once.
+
     Raises:
+        ConfigError: what the guard needs is not there.
         PlanError: a task offers an attack nothing to poison, or a homogeneous swarm has several
             policies.
         ValueError, UnknownNameError, SandboxUnavailableError: as `Workload.problems` and
@@ -146,6 +166,12 @@ def require_playable(specs: Sequence[Spec]) -> None:
         attack = adversary(name)
         if attack is not None:
             _require_fitting(name, attack, tasks[task], count)
+    for spec in {spec.guard: spec for spec in specs if spec.guard}.values():
+        assert spec.guard is not None
+        config = replace(spec.config, models="homogeneous")  # one policy is enough
+        peers, asked = spec.workload.load(config)
+        coin = PublicCoin("trial") if spec.guard.coin else None
+        spec.guard.require_buildable(peers[0], Ground(config, asked, Path(), coin))
 
 
 def own_setting(name: str) -> Setting:
@@ -181,7 +207,7 @@ def _attack_free(
     attacked = any(name != NONE for name in matrix.attacks)
     silent = [share for share in shares if attacked and share[0]]
     found = [(SILENT, NONE, share) for share in silent]
-    if any(defence(name).coin for name in matrix.defences):
+    if matrix.coins:
         found += [(SILENT, COIN, share) for share in silent]
     return found or [(NONE, NONE, shares[0])]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, cast, get_args
 import torch
 
 from grpo_guard.evals.attacks.registry import NONE
+from grpo_guard.evals.defences.own import guard_files
 from grpo_guard.evals.policies.named import (
     FULL_SIZE,
     FULL_SIZE_ROOM,
@@ -82,6 +83,7 @@ def requested(options: SwarmOptions) -> list[Spec]:
 
     Raises:
         UnknownNameError: of an attack, defence, task or policy.
+        ConfigError: a guard file is wrong, or what it needs is not there.
         ValueError: options that contradict each other, impossible counts, a file or policy that
             cannot be read.
         SandboxUnavailableError: programs cannot be contained on this system.
@@ -89,9 +91,10 @@ def requested(options: SwarmOptions) -> list[Spec]:
     recipe = RECIPES.get(options.policy or "")
     preset = _preset(options)
     attacks = _names("attack", options.attack, recipe.attacks if recipe else preset.attacks)
+    guards = guard_files(options.guard)
     matrix = Matrix(
         attacks,
-        _names("defence", options.defence, preset.defences),
+        _names("defence", options.defence, (NONE,) if guards else preset.defences),
         range(options.seed, options.seed + (options.seeds or preset.seeds)),
         setting=options.setting.value if options.setting else None,
         task=_known("task", TASKS, options.task) or (recipe.task if recipe else None),
@@ -101,6 +104,7 @@ def requested(options: SwarmOptions) -> list[Spec]:
             cast(OnReject, _known("on-reject", get_args(OnReject), name))
             for name in _names("on-reject", options.on_reject, ())
         ],
+        guards=guards,
     )
     specs = plan(matrix, _base(options, recipe, preset, matrix), _workload(options))
     require_playable(specs)

@@ -197,6 +197,11 @@ def _told(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
         thread.join(5)
 
 
+def is_finished(spec: Spec, out: Path) -> bool:
+    """Whether ``out`` holds a finished run of that name."""
+    return (_folder(spec, out) / _RUN).is_file()
+
+
 def _folder(spec: Spec, out: Path) -> Path:
     return out / "runs" / spec.label
 

@@ -15,9 +15,10 @@ from transformers import GenerationConfig
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import Row, detect, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
-from grpo_guard.evals.detect.run import DetectConfig, results_of, run, write
+from grpo_guard.evals.detect.run import results_of, run, write
 from grpo_guard.evals.results import load_results
 from grpo_guard.evals.sample import (
     Prompt,

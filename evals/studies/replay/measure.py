@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.detect.config import load
 from grpo_guard.evals.detect.poison import poisoned
-from grpo_guard.evals.detect.run import load
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, say, study
 from grpo_guard.evals.studies.replay import sets

@@ -1,0 +1,162 @@
+"""The user's own guard as a defence: a guard file, on the node's own policy, sampler and coin."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast, get_args
+
+from grpo_guard.cli.inputs import leaves
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, emptied
+from grpo_guard.evals.roles import PRESET
+from grpo_guard.evals.swarm.config import OnReject
+from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.guard import Guard
+from grpo_guard.live import Live, reads_policy, replays_seeds
+from grpo_guard.presets import PRESETS
+from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
+
+_SUFFIXES: Final = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFile:
+    """A guard file as it was read: what runs later than an edit of it, or elsewhere, has this.
+
+    Args:
+        name: Stands in results.
+        text: YAML.
+        on_reject: What its policy does to a rejected completion.
+        per_model: It looks at the policy's weights.
+        coin: It replays seeds, so that nodes must sample under a public coin.
+    """
+
+    name: str
+    text: str = field(repr=False)  # a backend's key may stand in it
+    on_reject: OnReject
+    per_model: bool
+    coin: bool
+
+    @classmethod
+    def named(cls, said: str) -> GuardFile:
+        """What ``--guard`` names: a YAML file, or ``preset:NAME``.
+
+        Raises:
+            ConfigError: it cannot be read, a field is wrong, or its policy cannot be played.
+        """
+        path = Path(said)
+        if said.startswith(PRESET):
+            name, text = said, f"preset: {_preset(said.removeprefix(PRESET))}"
+        elif path.suffix in _SUFFIXES:
+            GuardConfig.from_yaml(path)  # which says what cannot be read
+            # A name in results is also a folder's, and a bracket begins what is beside a name.
+            name, text = re.sub(r"[^\w.-]", "_", path.name), path.read_text(encoding="utf-8")
+        else:
+            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {said!r:.200}")
+        config = GuardConfig.from_text(text, said)
+        try:
+            makers = list(_makers(config))
+            on_reject = _rule(config)
+        except (ConfigError, ImportError) as error:
+            raise ConfigError(f"{said}: {error}") from None
+        coin = any(map(replays_seeds, makers))
+        return cls(name, text, on_reject, any(map(reads_policy, makers)), coin)
+
+    @property
+    def digest(self) -> str:
+        """Of the content."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def guard(self, live: Live | None, folder: Path) -> Guard:
+        """The guard; its abstentions are counted and end nothing.
+
+        Args:
+            live: The policy in training; None: the file's own model and sampler.
+            folder: In place of the folder in which the file keeps what it remembers.
+
+        Raises:
+            ConfigError: as `GuardConfig.build`.
+        """
+        config = GuardConfig.from_text(self.text, self.name)
+        update: dict[str, Any] = {
+            "policy": config.policy.model_copy(update={"max_abstain_rate": 1.0})
+        }
+        if config.state is not None or (config.ledger is not None and config.ledger.path):
+            update["state"] = str(emptied(folder))
+        try:
+            return config.model_copy(update=update).build(live)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
+
+    def defence(self) -> Defence:
+        """What stands before a node's reward in a swarm."""
+        return Defence(self.name, self._before, per_model=self.per_model, coin=self.coin)
+
+    def require_buildable(self, peer: Peer, ground: Ground) -> None:
+        """Build it once, before anything runs; a judge is asked whether it is there.
+
+        Raises:
+            ConfigError: what it needs is not there.
+        """
+        with TemporaryDirectory() as folder:
+            self._before(peer, Ground(ground.config, ground.task, Path(folder), ground.coin))
+
+    def _before(self, peer: Peer, ground: Ground) -> VerifierGuard:
+        config = ground.config
+        live = Live(
+            peer.model, peer.tokenizer, ground.sampling, ground.coin, config.per_node,
+            config.node_names,
+        )  # fmt: skip
+        return VerifierGuard(self.guard(live, ground.folder))
+
+
+def guard_files(said: Sequence[str] | None) -> tuple[GuardFile, ...]:
+    """What ``--guard`` names, however often it was given.
+
+    Raises:
+        ConfigError: as `GuardFile.named`; or two of them have one name.
+    """
+    found = {text: GuardFile.named(text) for text in said or ()}
+    names = [guard.name for guard in found.values()]
+    for text, guard in found.items():
+        if names.count(guard.name) > 1:
+            raise ConfigError(f"--guard: expected files of different names, got {text} and another")
+    return tuple(found.values())
+
+
+def _preset(name: str) -> str:
+    try:
+        return choose(list(PRESETS), name)
+    except UnknownNameError as error:
+        raise ConfigError(f"--guard: preset: {error}") from None
+
+
+def _makers(config: GuardConfig) -> Iterator[Any]:
+    """The preset and the classes of all verifiers."""
+    if config.preset is not None:
+        yield PRESETS[_preset(config.preset)]
+    for leaf in leaves([config.verifier, config.said().get("beside")]):
+        try:
+            yield load(VERIFIERS, str(leaf["type"]))
+        except UnknownNameError as error:
+            raise ConfigError(f"type: {error}") from None
+
+
+def _rule(config: GuardConfig) -> OnReject:
+    policy, known = config.whole_policy(), get_args(OnReject)
+    found = next((rule for rule in policy.rules("on_reject") if rule in known), None)
+    if found is None:
+        raise ConfigError(
+            f"policy.on_reject: expected {', '.join(known)} in the suite, got {policy.on_reject!r}"
+        )
+    if policy.rules("on_abstain")[0] not in ("skip", "raise"):
+        raise ConfigError(
+            "policy.on_abstain: expected skip in the suite, where abstentions are left out and "
+            f"counted, got {policy.on_abstain!r}"
+        )
+    return cast(OnReject, found)

@@ -1,0 +1,94 @@
+"""What decides a detection run, and the policy that it samples from and scores with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.evals.defences.own import GuardFile
+from grpo_guard.sampling import SamplingSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+CONTROL_COUNT: Final = 32
+MOST: Final = 10**9
+"""All of the completions that were given."""
+
+Say = Callable[[str, int, int], None]
+"""Progress: called with (what is being done, done, total)."""
+
+
+class NotEnoughError(RuntimeError):
+    """Too few completions are long enough, or none offers an attack anything to poison."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectConfig:
+    """Everything that decides a detection run.
+
+    Args:
+        model: Local folder or model id. None beside ``honest``: completions are judged by their
+            text, and ids that came with them are left out, since poison could have none.
+        task: One of `grpo_guard.evals.tasks.registry.TASKS`.
+        data: A file in GSM8K's format; None = generated problems, GSM8K through ``datasets``.
+        attacks: Names that `grpo_guard.evals.attacks.registry.on_texts` knows.
+        n: Honest completions wanted; of ``honest`` at most so many.
+        min_tokens: Shortest completion that counts, EOS included.
+        spec: The declared sampler. Its ``max_new_tokens`` binds the sampling only: the verifier is
+            not told, since poison would otherwise be rejected for being longer, not for what it is.
+        dtype: Weights' type while sampling.
+        score_dtype: Weights' type while verifying.
+        profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is its
+            default and what unlike machines need; ``"float32"`` is tighter and fits where both
+            sides compute in float32.
+        alpha: The verifier's budget of false positives per completion.
+        seed: Decides questions, samples, poison and controls.
+        batch_size: Completions sampled at once.
+        control_count: Completions per negative control; 0 = no controls.
+        guards: The user's own, on ``model`` and ``spec``; beside ``honest`` as their files say.
+        honest: Completions as ``grpo-guard verify`` reads them, in place of sampling.
+    """
+
+    model: str | None
+    spec: SamplingSpec
+    task: str = "gsm8k"
+    data: Path | None = None
+    attacks: tuple[str, ...] = ("text", "math", "code")
+    n: int = 200
+    min_tokens: int = 96
+    dtype: str = "float32"
+    score_dtype: str = "float32"
+    profiles: tuple[str, ...] = ("bfloat16",)
+    verifiers: tuple[str, ...] = ("logprob_bound",)
+    alpha: float = 1e-3
+    seed: int = 0
+    batch_size: int = 16
+    control_count: int = CONTROL_COUNT
+    guards: tuple[GuardFile, ...] = ()
+    honest: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as JSON; of files only their names, of guards a digest too."""
+        return asdict(replace(self, guards=())) | {
+            "data": self.data.name if self.data else None,
+            "honest": self.honest.name if self.honest else None,
+            "guards": {guard.name: guard.digest for guard in self.guards},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy in one number format."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load(model: str, dtype: str) -> Loaded:
+    """Load a policy from safetensors; ``ValueError`` says what is missing."""
+    from grpo_guard.logprob.scorers.load import load_policy
+
+    return Loaded(*load_policy(model, dtype=dtype))

@@ -1,0 +1,100 @@
+"""What a detection run measures: verifiers by name, and guards of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
+from grpo_guard.evals.detect.matrix import OwnGuard
+from grpo_guard.evals.roles import PRESET
+from grpo_guard.live import Live
+from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.verifier import LogProbVerifier
+
+
+def judges_of(
+    config: DetectConfig, sampler: Loaded | None, folder: Path
+) -> list[CompletionVerifier | OwnGuard]:
+    """Return what is measured: the verifiers that ``config`` names, then the user's guards.
+
+    Args:
+        config: Of the run.
+        sampler: What samples; None where nothing is sampled.
+        folder: For what guards remember.
+
+    Raises:
+        ConfigError: what a guard needs is not there.
+        ValueError: a verifier or a guard needs a model, and there is none.
+    """
+    scoring = sampler
+    if sampler is not None and config.model and config.dtype != config.score_dtype:
+        scoring = load(config.model, config.score_dtype)
+    judges: list[CompletionVerifier | OwnGuard] = [*verifiers_of(config, scoring)]
+    for number, guard in enumerate(config.guards):
+        preset = guard.name.startswith(PRESET)  # which names no model of its own
+        live = None
+        if config.honest is None or (preset and guard.per_model):
+            live = _live(config, scoring, guard.name)
+        own = folder / str(number)
+        own.mkdir()
+        judges.append(OwnGuard(guard.name, guard.guard(live, own)))
+    return judges
+
+
+def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
+    if scoring is None:
+        raise ValueError(f"{name}: expected --model beside --honest, got none")
+    return Live(scoring.model, scoring.tokenizer, replace(config.spec, max_new_tokens=None))
+
+
+def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
+    """Return the verifiers that ``config`` names, in its order.
+
+    Those that read log-probs are made once per profile, the others without options.
+    """
+    from grpo_guard.logprob.verifier import LogProbVerifier
+    from grpo_guard.registry import VERIFIERS
+    from grpo_guard.registry import load as load_class
+
+    classes = {name: load_class(VERIFIERS, name) for name in config.verifiers}
+    reading = [c for c in classes.values() if issubclass(c, LogProbVerifier)]
+    if reading and scoring is None:
+        raise ValueError(f"{reading[0].name}: expected --model beside --honest, got none")
+    made = logprob_verifiers(config, scoring, reading) if reading and scoring else {}
+    chosen: list[CompletionVerifier] = []
+    for cls in classes.values():
+        chosen += made[cls] if cls in made else [cls()]
+    return chosen
+
+
+def logprob_verifiers(
+    config: DetectConfig, scoring: Loaded, classes: Sequence[type[LogProbVerifier]]
+) -> dict[type[LogProbVerifier], list[LogProbVerifier]]:
+    """Return verifiers of each class under each of ``config.profiles``, the default one first.
+
+    They share one set of weights and one pass.
+    """
+    from grpo_guard.evals.detect.shared_scores import SharedScores
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
+
+    shared = SharedScores(TransformersScorer(scoring.model))
+    return {
+        cls: [
+            cls(
+                None,
+                scoring.tokenizer,
+                scorer=shared,
+                sampling=replace(config.spec, max_new_tokens=None),
+                alpha=config.alpha,
+                profile=profile,
+                name=cls.name if profile == "bfloat16" else f"{cls.name} ({profile})",
+            )
+            for profile in config.profiles
+        ]
+        for cls in classes
+    }
