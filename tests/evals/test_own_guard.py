@@ -23,7 +23,7 @@ from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.plan import Matrix, plan
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 SMALL = ("--seeds", "1", "--iterations", "2", "--prompts", "4", "--group-size", "4")
 NO_SERVER = "{type: openai, base_url: 'http://127.0.0.1:9/v1', model: m, timeout: 1}"
 ATTACK = """
@@ -70,25 +70,34 @@ def written(name: str, text: str) -> str:
     return name
 
 
-def of_the_readme(name: str = "guard.yaml") -> str:
-    text = README.read_text().partition("## Verify a file")[2]
-    return written(name, text.partition("```yaml\n")[2].partition("```")[0])
+def first_of(page: str, name: str = "guard.yaml") -> str:
+    """The first guard file that a page of ours prints."""
+    text = (ROOT / page).read_text().partition("```yaml\n")[2]
+    return written(name, text.partition("```")[0])
 
 
-def test_the_readmes_guard_is_a_row_of_a_swarm_named_by_its_file() -> None:
-    result = called("swarm", "--guard", of_the_readme(), "--attack", "text", *SMALL)
+def of_the_docs(name: str = "guard.yaml") -> str:
+    """One that reads log-probs."""
+    return first_of("docs/verify.md", name)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/verify.md"])
+def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) -> None:
+    result = called("swarm", "--guard", first_of(page), "--attack", "text", *SMALL)
     assert "3 runs, 6 rounds in all: silent x none, text x none, text x guard.yaml" in result.stderr
     results = load_results(Path("out/results.json"))
     guarded = results.runs[-1]
     assert guarded.defence == "guard.yaml"
     assert guarded.submitted is not None
-    assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
+    if page != "README.md":  # whose guard learns of nodes over rounds
+        assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
     assert guarded.rejected.honest == 0
     assert "| text | guard.yaml |" in result.stdout
     assert "guard.yaml" in Path("out/report.html").read_text()
     assert [verdict.defence for verdict in guard_verdicts(scenarios(results))] == ["guard.yaml"]
     # The same name with another content is another run.
-    Path("guard.yaml").write_text(Path("guard.yaml").read_text().replace("0.001", "0.01"))
+    own = Path("guard.yaml")
+    own.write_text(own.read_text().replace("0.001", "0.01").replace("guard-state", "elsewhere"))
     other = called("swarm", "--guard", "guard.yaml", "--attack", "text", *SMALL, status=2)
     assert "choose another folder" in other.stderr
 
@@ -201,7 +210,7 @@ def test_the_list_names_attacks_defences_and_tasks() -> None:
 
 def test_detect_samples_and_judges_with_a_guard_of_ones_own() -> None:
     said = called(
-        "detect", "--task", "python_maths", "--guard", of_the_readme(), "--n", "4",
+        "detect", "--task", "python_maths", "--guard", of_the_docs(), "--n", "4",
         "--attacks", "code,retokenised,my_attacks:Shout", "--no-controls",
         "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
