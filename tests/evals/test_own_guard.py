@@ -91,7 +91,7 @@ def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) ->
     assert guarded.submitted is not None
     if page != "README.md":  # whose guard learns of nodes over rounds
         assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
-    assert guarded.rejected.honest == 0
+    assert guarded.rejected.honest_correct == 0
     assert "| text | guard.yaml |" in result.stdout
     assert "guard.yaml" in Path("out/report.html").read_text()
     assert [verdict.defence for verdict in guard_verdicts(scenarios(results))] == ["guard.yaml"]
