@@ -345,11 +345,16 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
         fail(str(error), code=1)
     print_table(Console(), rows)
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
-    return [
+    counts = [
         Counted(rate.defence, rate.kind, rate.rejected, rate.total, rate.kind != HONEST)
         for rate in rates(rows)
         if not rate.kind.startswith(CONTROL)
     ]
+    judged, played = dict.fromkeys(c.defence for c in counts), {c.kind for c in counts}
+    for name in [name for name in config.attacks if name not in played]:
+        typer.echo(f"warning: {name}: no completion offers it anything to poison", err=True)
+        counts += [Counted(defence, name, 0, 0, True) for defence in judged]
+    return counts
 
 
 def require(command: str, *modules: str) -> None:

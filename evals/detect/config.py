@@ -22,7 +22,7 @@ Say = Callable[[str, int, int], None]
 
 
 class NotEnoughError(RuntimeError):
-    """Too few completions are long enough, or none offers an attack anything to poison."""
+    """Too few completions are long enough, or none were given."""
 
 
 @dataclass(frozen=True, slots=True)

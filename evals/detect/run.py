@@ -14,7 +14,7 @@ from typing import Any
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
-from grpo_guard.evals.detect.config import DetectConfig, Loaded, NotEnoughError, Say, load
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, Say, load
 from grpo_guard.evals.detect.honest import given_completions, honest_completions, sampled
 from grpo_guard.evals.detect.judges import judges_of
 from grpo_guard.evals.detect.matrix import CONTROL, HONEST, Rate, Row, detect, examples, rates
@@ -67,20 +67,11 @@ def control_completions(
 def cases_of(
     loaded: Loaded | None, honest: Sequence[Completion], config: DetectConfig
 ) -> dict[str, list[Case]]:
-    """Return honest completions and one poisoned copy of each per attack.
-
-    Raises:
-        NotEnoughError: none of them offers an attack anything to poison.
-    """
+    """Return honest completions and, per attack, a poisoned copy of each that offers anything."""
     cases = {HONEST: [Case(completion) for completion in honest]}
     tokenizer = loaded.tokenizer if loaded else None
     for name in config.attacks:
         cases[name] = poisoned(honest, on_texts(name), tokenizer, seed=config.seed)
-        if not cases[name]:
-            raise NotEnoughError(
-                f"{name}: expected something to poison in {len(honest)} completions, found "
-                "nothing; leave it out of --attacks, or give more or others"
-            )
     return cases
 
 
