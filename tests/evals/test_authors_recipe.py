@@ -51,7 +51,7 @@ def test_success_is_counted_on_the_same_held_out_questions(tmp_path: Path) -> No
     run = play(Spec("text", "none", config), tmp_path)
     assert run["asr_of"] == 6
     shown = Series("undefended", (Run.model_validate(run | {"asr": [0.5, 1.0]}),))
-    assert shown.asr_end == Rate(9, 12)
+    assert shown.asr_counted() == Rate(9, 12)
 
 
 def test_the_poison_of_a_group_is_one_text() -> None:
