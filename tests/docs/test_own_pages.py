@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from grpo_guard.cli.main import app
 from grpo_guard.judge.backends.build import build_backend
 
+
 @pytest.fixture
 def run_page(tmp_path, monkeypatch):
     """Runs a page in an empty folder; gives the namespace of its Python blocks."""
