@@ -195,6 +195,13 @@ def needs_a_trainer(text):
     return re.search(r"\b(torch|vf|sink|model|GRPOTrainer)\b\.?", text) is not None
 
 
+def test_the_first_block_for_a_loop_of_your_own_prints_what_the_page_says(capsys):
+    first, *_ = [b for b in all_blocks("python") if b.page == "docs/plain-python.md"]
+    exec(first.text, {})  # noqa: S102
+    said = capsys.readouterr().out.strip()
+    assert f"It prints `{said}`" in (ROOT / first.page).read_text(encoding="utf-8")
+
+
 def graded(completions, **kwargs):
     return [1.0] * len(completions)
 
