@@ -1,5 +1,6 @@
 """The pages on extending the package: every block runs in order, as a reader would run it."""
 
+import random
 import re
 import shlex
 import sys
@@ -10,6 +11,8 @@ from doc_pages import ROOT, blocks, commands
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
+from grpo_guard.evals.attacks.registry import adversary
+from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.judge.backends.build import build_backend
 
 
@@ -44,6 +47,8 @@ def console(block):
         Path(name).write_text(text)
     for command in commands(block):
         program, *arguments = shlex.split(command)
+        if arguments[:2] == ["eval", "swarm"]:
+            continue  # tests/evals/test_own_guard.py plays an attack of one's own in a swarm
         if program == "pytest":
             assert pytest.main(["-q", "-p", "no:cacheprovider", *arguments]) == 0
         elif program == "grpo-guard":
@@ -78,5 +83,6 @@ def test_own_attack(run_page):
     Path("guard.yaml").write_text("verifier: {type: screens}\n")
     Path("completions.jsonl").write_text('{"prompt": "3 + 4?", "text": "It is 7."}\n')
     run_page("own-attack.md")
-    assert "my_attacks:Advert" in Path("out/results.json").read_text()
     assert "my_attacks:Advert" in Path("detected/results.json").read_text()
+    found = adversary("my_attacks:Advert")  # as a swarm makes it
+    assert found.success(found.attack.poison(generate("own-attack", 1)[0], random.Random(0)).text)
