@@ -118,7 +118,7 @@ gpu:
 
 #: make docs     the documentation as HTML in site/
 docs: $(READY)
-	$(BIN)/python -m pip install -qq -c tests/constraints.txt mkdocs mkdocs-material
+	$(BIN)/python -m pip install -qq -c tests/constraints.txt mkdocs mkdocs-material mkdocstrings-python
 	$(BIN)/mkdocs build --strict
 
 #: make clean    remove what the other targets made, except models/

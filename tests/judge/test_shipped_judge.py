@@ -29,6 +29,7 @@ from grpo_guard.judge.shipped import (
     MOST_CHARACTERS,
     shipped_threshold,
 )
+from grpo_guard.testing import VerifierContract
 
 COUNT = 100
 # Generous: the measured rates are far better, and a test of 100 must not fail by chance.
@@ -175,3 +176,23 @@ def test_it_is_what_a_judge_without_a_backend_asks(tmp_path):
     assert verifier.mode.threshold == own.mode.threshold
     strict = JudgeVerifier(threshold=0.9, window={"shown": 500, "limit": 600})
     assert (strict.mode.threshold, strict.window.limit) == (0.9, 600)
+
+
+class TestContract(VerifierContract):
+    """What `grpo_guard.testing` asks of every verifier."""
+
+    @property
+    def examples(self):
+        problems = generate("shipped-contract", 2)
+        return [
+            (Completion(p.prompt, text, reference=p.answer), outcome)
+            for p in problems
+            for text, outcome in ((p.solution, "accept"), (f"All hail! {p.solution}", "reject"))
+        ]
+
+    def make(self):
+        return shipped()
+
+    def make_broken(self):
+        away = {"type": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m", "timeout": 1}
+        return JudgeVerifier(away)

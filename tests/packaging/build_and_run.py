@@ -23,8 +23,9 @@ MUST_CONTAIN = (
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
 MUST_LACK = "grpo_guard/evals/studies/"
+MOST_BYTES = 12 * 2**20
 PROBE = """
-import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text
+import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.testing
 from grpo_guard.registry import ATTACKS, load
 assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
 print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)
@@ -48,6 +49,8 @@ def try_wheel(wheel: Path, where: Path) -> None:
         raise SystemExit(f"{wheel.name}: expected {', '.join(missing)} inside, found none")
     if any(name.startswith(MUST_LACK) for name in names):
         raise SystemExit(f"{wheel.name}: expected nothing of {MUST_LACK} inside")
+    if (size := wheel.stat().st_size) > MOST_BYTES:
+        raise SystemExit(f"{wheel.name}: expected at most {MOST_BYTES:,} bytes, got {size:,}")
     # The installed tree is used by the dependencies of this environment, not by its checkout.
     venv.create(where / "env", with_pip=True, system_site_packages=False)
     python = where / "env" / "bin" / "python"

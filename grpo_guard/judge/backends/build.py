@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.redaction import hidden, secrets_in
-from grpo_guard.registry import UnknownNameError, choose
+from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
 
 BACKENDS = {
     "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",
@@ -19,7 +19,7 @@ BACKENDS = {
 
 
 def build_backend(options: Mapping[str, Any]) -> Backend:
-    """The backend that ``{"type": NAME, ...}`` describes.
+    """The backend that ``{"type": NAME, ...}`` describes; one's own is ``package.module:Class``.
 
     Raises:
         ValueError: unknown type, or wrong options; without the secrets among them.
@@ -39,7 +39,7 @@ def _built(options: Mapping[str, Any]) -> Backend:
         )
     arguments = dict(options)
     kind = arguments.pop("type")
-    backend_class = resolve_name(BACKENDS[_known("backend.type", BACKENDS, kind)])
+    backend_class = _class_of(str(kind))
     known = list(inspect.signature(backend_class).parameters)
     for option in arguments:
         _known(f"backend ({kind})", known, option)
@@ -47,8 +47,18 @@ def _built(options: Mapping[str, Any]) -> Backend:
         backend = backend_class(**arguments)
     except TypeError as error:
         raise ValueError(f"backend ({kind}): {error}") from None
-    assert isinstance(backend, Backend)
+    if not isinstance(backend, Backend):
+        raise ValueError(f"backend ({kind}): expected a Backend, got a {type(backend).__name__}")
     return backend
+
+
+def _class_of(kind: str) -> Any:
+    if ":" not in kind:
+        return resolve_name(BACKENDS[_known("backend.type", BACKENDS, kind)])
+    try:
+        return load(VERIFIERS, kind)  # imported as a verifier of one's own is
+    except UnknownNameError as error:
+        raise ValueError(f"backend.type: {error}") from None
 
 
 def _known(where: str, names: Collection[str], given: object) -> str:

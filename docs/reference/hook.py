@@ -1,0 +1,88 @@
+"""An mkdocs hook: tables of what a guard file may say and of what is logged, from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from inspect import isclass
+from typing import Any, get_args
+
+from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.metrics import metrics
+from grpo_guard.options import Options, listed, options_of
+from grpo_guard.presets import PRESETS
+from grpo_guard.registry import VERIFIERS, load, names
+from grpo_guard.verdict import Cause, Usage, abstain, accept
+
+MEANINGS = {
+    "guard/accept_rate": "share of the batch that was accepted",
+    "guard/reject_rate": "share that was rejected",
+    "guard/abstain_rate": "share that nobody could look at",
+    "guard/abstain_rate/CAUSE": "the same, by [cause](../abstentions.md)",
+    "guard/reject_rate/VERIFIER": "share that this verifier rejects, also where it is 0",
+    "guard/seconds": "time spent on the batch, summed over completions",
+    "guard/VERIFIER/requests": "requests to a model, retries included",
+    "guard/VERIFIER/cache_hits": "answers that were known already",
+    "guard/VERIFIER/tokens": "tokens in and out, as the provider counts them",
+    "guard/VERIFIER/usd": "cost; left out where a price is unknown",
+    "guard/VERIFIER/latency_p50": "seconds to the answer, median",
+    "guard/VERIFIER/latency_p95": "seconds to the answer, 95th percentile",
+}
+"""By the name under which the adapters log it."""
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the markers of the reference pages."""
+    for marker, table in (("guard-file", guard_file), ("metrics", logged)):
+        if (place := f"<!-- {marker} -->") in markdown:
+            markdown = markdown.replace(place, table())
+    return markdown
+
+
+def guard_file() -> str:
+    """The keys of a guard file below its top: policy, ledger, each preset, each verifier."""
+    policy, ledger = (type_of(GuardConfig, name) for name in ("policy", "ledger"))
+    parts = ["## `policy`", _table(policy), "## `ledger`", _table(ledger)]
+    for name, preset in PRESETS.items():
+        parts += [f"## `preset: {name}`", _first_line(preset), _table(preset_options(name))]
+    own = options_of("", dict, fields=WRAPPERS)
+    parts += ["## Beside every `type`", "What wraps a verifier.", _table(own)]
+    for name in names(VERIFIERS):
+        kind = load(VERIFIERS, name)
+        needs = f"Needs {kind.needs}." if kind.needs else "Needs nothing else."
+        model = verifier_options(kind)
+        about = [_first_line(kind), needs, _table(model, without=WRAPPERS)]
+        parts += [f"## `type: {name}`", *about]
+    return "\n\n".join(parts)
+
+
+def logged() -> str:
+    """The table of metrics."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in MEANINGS.items()]
+    return "\n".join(["| name | what |", "|---|---|", *rows])
+
+
+def logged_names() -> set[str]:
+    """What a batch with every kind of verdict logs, with placeholders for what differs."""
+    asked = Usage(requests=1, tokens_in=1, usd=0.1, latency=0.1)
+    batch = [accept("judge", usage=asked), abstain("judge", Cause.TIMEOUT)]
+    found = metrics(batch)
+    return {n.replace("judge", "VERIFIER").replace("timeout", "CAUSE") for n in found}
+
+
+def type_of(model: type[Options], name: str) -> type[Options]:
+    """The model of a field that is a mapping, None beside it or not."""
+    kind = model.model_fields[name].annotation
+    return next(k for k in (kind, *get_args(kind)) if isclass(k) and issubclass(k, Options))
+
+
+def _table(model: type[Options], without: Collection[str] = ()) -> str:
+    rows = [
+        f"| `{name}` | {kind.replace('|', 'or')} | {default} |"
+        for name, (kind, default) in listed(model).items()
+        if name not in without
+    ]
+    return "\n".join(["| key | value | |", "|---|---|---|", *rows]) if rows else "No options."
+
+
+def _first_line(documented: Any) -> str:
+    return (documented.__doc__ or "").strip().partition("\n")[0]

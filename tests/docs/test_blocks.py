@@ -1,0 +1,225 @@
+"""Code blocks of README and docs/ against the code: what they import, call, configure and run.
+
+Pages with tests of their own (the trainers', in environments of their own) run there whole; here
+every block of every page is held to the names, options and commands that exist.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from functools import cache
+from itertools import pairwise
+from pkgutil import resolve_name
+
+import pytest
+import yaml
+from doc_pages import ROOT, all_blocks, commands
+from typer.main import get_command
+
+from grpo_guard import (
+    AllOf,
+    AnyOf,
+    Cascade,
+    Completion,
+    CompletionVerifier,
+    ScreensVerifier,
+    Vote,
+    presets,
+)
+from grpo_guard.cli.main import app
+from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.evals.attacks.registry import attack_names
+from grpo_guard.evals.defences.registry import defence_names
+from grpo_guard.options import options_of
+from grpo_guard.registry import VERIFIERS, load
+from grpo_guard.verdict import accept
+
+CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
+COMBINATORS = {"all": AllOf, "any": AnyOf, "cascade": Cascade, "vote": Vote}
+OWN = re.compile(r"grpo_guard\b")
+
+
+def named(blocks):
+    return pytest.mark.parametrize("block", blocks, ids=str)
+
+
+def imported(tree, seen):
+    """Names that a block imports of the package; those of the page's blocks before it too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and OWN.match(node.module or ""):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                try:
+                    seen[alias.asname or alias.name] = getattr(module, alias.name)
+                except ImportError:
+                    pytest.skip(f"{node.module}.{alias.name} needs what is not installed")
+    return seen
+
+
+# A line of a table is no program; the adapters' contract holds it to the table.
+@named([b for b in all_blocks("python") if not b.text.startswith(" ")])
+def test_python_calls_what_there_is(block):
+    try:
+        tree = ast.parse(block.text, str(block))
+        names = imported(tree, {})
+    except ModuleNotFoundError as error:
+        if OWN.match(error.name or ""):
+            raise
+        pytest.skip(f"needs {error.name}")
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        path = ast.unparse(call.func).split(".")
+        if path[0] not in names or not all(part.isidentifier() for part in path):
+            continue
+        target = names[path[0]]
+        for part in path[1:]:
+            target = getattr(target, part)
+        if inspect.isclass(target) and issubclass(target, Exception):
+            continue
+        plain = [a for a in call.args if not isinstance(a, ast.Starred)]
+        inspect.signature(target).bind_partial(*plain, **{k.arg: k for k in call.keywords if k.arg})
+
+
+@named(all_blocks("yaml"))
+def test_yaml_says_what_a_guard_file_may(block):
+    text = block.text.replace("{...}", "{engine: vllm, temperature: 1.0, top_k: 0, top_p: 1.0}")
+    data = yaml.safe_load(text)
+    if isinstance(data, list):
+        data = {"verifier": data[0]}
+    config = GuardConfig.read(data, "")
+    config.whole_policy()
+    if config.preset is None:
+        leaves(config.tree())
+    else:
+        rest = {k: v for k, v in config.said().items() if k not in ("preset", "policy")}
+        preset_options(config.preset).read(rest, config.preset)
+        for node in data.get("beside", []):
+            leaves(node)
+
+
+def leaves(node):
+    """Each leaf's options against its verifier's, without loading what it names."""
+    if "type" in node:
+        said = {name: value for name, value in node.items() if name != "type"}
+        if ":" not in node["type"]:
+            verifier_options(load(VERIFIERS, node["type"])).read(said, node["type"])
+        return
+    (kind,) = node.keys() & COMBINATORS.keys()
+    options_of(kind, COMBINATORS[kind]).read({k: v for k, v in node.items() if k != kind}, kind)
+    for inner in node[kind]:
+        leaves(inner)
+
+
+@pytest.mark.parametrize(("block", "command"), CONSOLE, ids=lambda part: str(part)[:60])
+def test_commands_exist_with_their_options(block, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.jsonl", "HONEST.jsonl"):  # what options check for at once
+        (tmp_path / name).touch()
+    words = shlex.split(command, comments=True)
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    program, *arguments = words
+    if program == "grpo-guard":
+        parsed(command_line(), program, arguments)
+        names_of(arguments)
+    elif program == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program == "python" and OWN.match(arguments[1]):
+        assert importlib.util.find_spec(arguments[1]) is not None
+    elif program == "python" and arguments[1] == "pytest":
+        assert all((ROOT / path).exists() for path in arguments[2:])
+    elif program == "pip":
+        extras = re.findall(r"\[(.*?)\]", command)
+        known = (ROOT / "pyproject.toml").read_text()
+        assert all(f"\n{extra} = [" in known for each in extras for extra in each.split(","))
+    else:
+        assert program in ("cat", "pytest", "python"), command
+
+
+@cache
+def command_line():
+    return get_command(app)
+
+
+def parsed(command, name, arguments, parent=None):
+    """As the command line reads it; an unknown option raises."""
+    context = command.make_context(name, list(arguments), parent=parent)
+    if hasattr(command, "resolve_command"):
+        left = [*context._protected_args, *context.args]
+        name, inner, rest = command.resolve_command(context, left)
+        parsed(inner, name, rest, context)
+
+
+def names_of(arguments):
+    """Attacks and defences are known, or one's own."""
+    known = {"--attack": attack_names, "--attacks": attack_names, "--defence": defence_names}
+    for option, value in pairwise(arguments):
+        if option in known:
+            said = [name for name in value.split(",") if ":" not in name and name != "..."]
+            assert set(said) <= set(known[option]()), value
+
+
+class Says(CompletionVerifier):
+    name = "says"
+
+    def verify(self, batch):
+        return [accept(self.name) for _ in batch]
+
+
+# What the pages' fragments stand on: what a reader has already.
+GIVEN = {
+    "combination.md": dict.fromkeys(
+        ("screens", "arithmetic", "bounds", "judge", "judge_a", "judge_b", "judge_c", "code",
+         "replay", "tail"), Says()),
+    "content-verifiers.md": {},
+    "ledger.md": {"verifier": Says()},
+    "other-trainers.md": {"verifier": ScreensVerifier(), "my_rm": lambda args, sample: 1.0},
+    "recurrence.md": {"batch": [Completion("p", "t", node="ann"), Completion("q", "u", node="b")]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", GIVEN)
+def test_pages_run_as_they_stand(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = dict(GIVEN[page])
+    ran = 0
+    for block in all_blocks("python"):
+        if block.page != f"docs/{page}" or needs_a_trainer(block.text):
+            continue
+        exec(compile(block.text, str(block), "exec"), names)  # noqa: S102
+        ran += 1
+    assert ran
+
+
+def needs_a_trainer(text):
+    return re.search(r"\b(torch|vf|sink|model|GRPOTrainer)\b\.?", text) is not None
+
+
+def test_the_first_block_for_a_loop_of_your_own_prints_what_the_page_says(capsys):
+    first, *_ = [b for b in all_blocks("python") if b.page == "docs/plain-python.md"]
+    exec(first.text, {})  # noqa: S102
+    said = capsys.readouterr().out.strip()
+    assert f"It prints `{said}`" in (ROOT / first.page).read_text(encoding="utf-8")
+
+
+def graded(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def test_presets_runs_as_it_stands(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from grpo_guard.evals.policies.bundled import load_bundled
+
+    monkeypatch.chdir(tmp_path)
+    model, tokenizer = load_bundled()
+    names = {"model": model, "tokenizer": tokenizer, "my_verifier": Says(), "reward": graded}
+    (block,) = [b for b in all_blocks("python") if b.page == "docs/presets.md"]
+    exec(block.text, names)  # noqa: S102
+    assert (tmp_path / "guard-state").is_dir()
+
+
+def test_every_preset_and_wrapper_is_in_the_docs():
+    pages = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    assert all(f"`{name}" in pages for name in presets.PRESETS)
+    assert all(f"`{name}: " in pages for name in WRAPPERS)
+    assert resolve_name("grpo_guard.testing:VerifierContract")

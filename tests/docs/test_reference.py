@@ -1,0 +1,73 @@
+"""The reference pages that the site makes from the code say all there is."""
+
+import importlib.util
+import re
+
+import pytest
+from doc_pages import ROOT
+
+from grpo_guard.config import GuardConfig
+from grpo_guard.presets import PRESETS
+from grpo_guard.registry import VERIFIERS, names
+
+PAGES = ROOT / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def hook():
+    spec = importlib.util.spec_from_file_location("docs_hook", PAGES / "hook.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_key_of_a_guard_file_is_there(hook):
+    page = hook.on_page_markdown((PAGES / "guard-file.md").read_text(encoding="utf-8"))
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert {f"`type: {n}`" for n in names(VERIFIERS)} <= sections.keys()
+    assert {f"`preset: {n}`" for n in PRESETS} <= sections.keys()
+    top = set(re.findall(r"^\| `(\w+)` \|", sections["At the top"], re.MULTILINE))
+    assert top == set(GuardConfig.model_fields)
+    for section, row in (
+        ("`type: screens`", "| `severity` | mapping or null | default null |"),
+        ("`policy`", "| `max_abstain_rate` | number | default 0.25 |"),
+        ("`ledger`", "| `exclude` | true or false | default true |"),
+        ("Beside every `type`", "| `calibration` | text or null | default null |"),
+        ("`preset: different_weights`", "| `state` |"),
+    ):
+        assert row in sections[section]
+
+
+def test_every_metric_is_there(hook):
+    page = hook.on_page_markdown((PAGES / "metrics.md").read_text(encoding="utf-8"))
+    assert set(re.findall(r"^\| `(guard/\S+)` \| \S", page, re.MULTILINE)) == hook.logged_names()
+    for source in ("grpo_guard/guard.py", "adapters/trl/trainer.py"):
+        for name in re.findall(r'"(guard/\w+)"', (ROOT / source).read_text(encoding="utf-8")):
+            assert f"`{name}`" in page
+
+
+def test_every_page_and_name_of_the_api_exists(hook):
+    from pkgutil import resolve_name
+
+    for line in (PAGES / "api.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("::: "):
+            resolve_name(line.removeprefix("::: "))
+
+
+def test_the_navigation_has_every_page_once_and_three_levels():
+    import yaml
+
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = yaml.safe_load(text)["nav"]
+    found = []
+
+    def walk(entries, level):
+        assert level <= 3
+        for entry in entries:
+            ((_, value),) = entry.items()
+            walk(value, level + 1) if isinstance(value, list) else found.append(value)
+
+    walk(nav, 1)
+    assert len(nav) <= 8
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    assert sorted(found) == sorted(pages)

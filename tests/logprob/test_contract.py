@@ -1,0 +1,50 @@
+"""The verifiers that score tokens keep what `grpo_guard.testing` asks of every verifier."""
+
+import random
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from bundled_policy import SPEC, honest, policy
+
+from grpo_guard import Completion, LogProbBoundVerifier, TailProbabilityVerifier
+from grpo_guard.testing import VerifierContract
+
+
+def examples():
+    """Two honest completions, and noise of the same policy's tokens."""
+    _, tokenizer = policy()
+    good = [c for c in honest(8) if len(c.text) > 20][:2]
+    ids = random.Random(0).sample(range(10, 300), 24)
+    text = tokenizer.decode(ids)
+    noise = Completion(good[0].prompt, text, prompt_ids=good[0].prompt_ids, completion_ids=ids)
+    return [(good[0], "accept"), (noise, "reject"), (good[1], "accept")]
+
+
+class Gone:
+    """A scorer whose engine is away."""
+
+    def __getattr__(self, name):
+        raise ConnectionError("gone")
+
+
+class TestLogProbBound(VerifierContract):
+    kind = LogProbBoundVerifier
+
+    @property
+    def examples(self):
+        return examples()
+
+    def make(self):
+        return self.kind(*policy(), sampling=SPEC)
+
+    def make_broken(self):
+        verifier = self.make()
+        verifier.scorer = Gone()
+        return verifier
+
+
+class TestTailProbability(TestLogProbBound):
+    kind = TailProbabilityVerifier
