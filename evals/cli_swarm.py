@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -58,12 +60,14 @@ def _list() -> None:
     from grpo_guard.evals.roles import ordered_attacks, ordered_defences, role
     from grpo_guard.evals.tasks.registry import TASKS
 
-    typer.echo("attacks (setting, task):")
+    width = get_terminal_size((80, 24)).columns
+    typer.echo("attacks (setting, task: what it does):")
     for name in ordered_attacks(attack_names()):
         found = adversary(name)
         if found is not None:
             what = (type(found).__doc__ or "").partition("\n")[0]
-            typer.echo(f"  {name:<22} {found.setting:<11} {found.task:<14} {what}")
+            row = f"  {name:<22} {found.setting}, {found.task}: {what}"
+            typer.echo(fill(row, width, subsequent_indent=" " * 25))
     typer.echo(f"  {'none':<22} all nodes are honest\ndefences:")
     for name in ordered_defences(defence_names()):
         typer.echo(f"  {name:<22} {role(name)}")

@@ -13,7 +13,7 @@ from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
-from grpo_guard.metrics import metrics
+from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.policy import Policy
@@ -98,6 +98,7 @@ class Guard:
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
         self._recent = AbstainWindow(self.policy)
+        self._node_figures = NodeFigures()
         self._lowest = _LowestSeen()
         self._under: dict[Policy, Guard] = {}
 
@@ -137,11 +138,15 @@ class Guard:
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
-            metrics(verdicts),
+            self.metrics(batch, verdicts),
             groups=[prompt_key(c.prompt) for c in batch],
             labels=[c.group for c in batch],
         )
         return self._with_factors(review, batch)
+
+    def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""
+        return metrics(verdicts) | self._node_figures.of([c.node for c in batch], verdicts)
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:

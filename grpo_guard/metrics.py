@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
-from grpo_guard.verdict import Usage, Verdict
+from grpo_guard.verdict import Outcome, Usage, Verdict
+
+MOST_NODES = 32
+"""That have figures of their own. Each name is a chart for good, and a sender may invent names
+without end; further ones share ``others``."""
+_OTHERS = "others"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -31,6 +39,55 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         name: count / len(verdicts) for name, count in counts.items()
     }
     return rates | {"guard/seconds": sum(v.seconds for v in verdicts)} | _costs(verdicts)
+
+
+class NodeFigures:
+    """How many completions of each node were accepted, rejected and abstained on.
+
+    Counts and no rates: trainers average what they are given over ranks and steps, and a mean of
+    counts divided by another is the rate over all of them.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """``guard/node/{name}/{outcome}`` for every node so far; empty where none has a name.
+
+        Args:
+            nodes: Who sent each completion; None = unknown, and not counted.
+            verdicts: One each, in order.
+        """
+        counts: dict[str, Counter[Outcome]] = {}
+        for node, verdict in zip(nodes, verdicts, strict=True):
+            if node is not None:
+                counts.setdefault(node, Counter())[verdict.outcome] += 1
+        # Who sends most is named first: invented names of a completion each must not take the
+        # places of those that work.
+        for node in sorted(counts, key=lambda name: -counts[name].total()):
+            if len(self._shown) < MOST_NODES:
+                self._shown.setdefault(node, _plain(node))
+        # Also who sent nothing, once he is known: a mean over the steps that name him would tell
+        # how much he sends when he does.
+        full = [_OTHERS] if len(self._shown) == MOST_NODES else []
+        shown = {name: Counter[Outcome]() for name in [*self._shown.values(), *full]}
+        for node, count in counts.items():
+            name = self._shown.get(node, _OTHERS)
+            shown[name] += count
+        return {
+            f"guard/node/{name}/{outcome.value}": float(count[outcome])
+            for name, count in shown.items()
+            for outcome in Outcome
+        }
+
+
+def _plain(node: str) -> str:
+    """A name as trackers take it. What had to be changed ends with a dot and a digest: names have
+    no dot, so that nobody can take one that reads as another's and be counted with it."""
+    if _PLAIN.fullmatch(node) and node != _OTHERS:
+        return node
+    digest = blake2b(node.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', node[:40])}.{digest}"
 
 
 def _costs(verdicts: Sequence[Verdict]) -> dict[str, float]:

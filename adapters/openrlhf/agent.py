@@ -41,7 +41,8 @@ class GuardedAgent:
 
     Every policy can be carried out. Of several turns each is judged behind all that came before it,
     and one that is rejected rejects the whole. ``extra_logs`` always has ``guard_accept``,
-    ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1.
+    ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
+    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 where it is that node's sample.
 
     Where the guard itself fails, or abstains more often than the policy allows, the whole group is
     left out with reward 0 and an error is logged; under ``on_abstain="raise"`` it is raised, and
@@ -55,6 +56,8 @@ class GuardedAgent:
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
         special: Ids of special tokens that a response with a ``node`` may hold within its turns.
             No others but the one that ends a turn: the text that is judged leaves them out.
+        nodes: Names that have figures of their own; all others share ``others``. They are not
+            learnt from what comes, since OpenRLHF ends the run where samples log different names.
 
     Raises:
         FrameworkError: when the class is made, where another ``execute`` would come before this
@@ -65,6 +68,7 @@ class GuardedAgent:
     guard: ClassVar[Guard]
     mask_spans: ClassVar[bool] = False
     special: ClassVar[Collection[int]] = ()
+    nodes: ClassVar[Sequence[str]] = ()
 
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
     _siblings: Siblings[tuple[Rollout, Any], dict[str, Any]]
@@ -89,6 +93,10 @@ class GuardedAgent:
             raise FrameworkError(
                 f"{cls.__name__}: expected a Guard as its attribute guard, "
                 f"got {getattr(cls, 'guard', None)!r:.80}"
+            )
+        if isinstance(cls.nodes, str):
+            raise FrameworkError(
+                f"{cls.__name__}.nodes: expected a list of names, got one text {cls.nodes!r:.80}"
             )
         if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
             raise FrameworkError(
@@ -164,9 +172,26 @@ class GuardedAgent:
         # All of the group's come first: the failed one may be its first.
         self._logged |= {name: 0.0 for own in logged for name in own}
         return [
-            {**answer, "extra_logs": {**self._logged, **own, **_guard_logs(verdict, out)}}
-            for (answer, out), own, verdict in zip(answers, logged, verdicts, strict=True)
+            {
+                **answer,
+                "extra_logs": {**self._logged, **own, **self._guard_logs(rollout, verdict, out)},
+            }
+            for rollout, (answer, out), own, verdict in zip(
+                rollouts, answers, logged, verdicts, strict=True
+            )
         ]
+
+    def _guard_logs(self, rollout: Rollout, verdict: Verdict | None, out: bool) -> dict[str, float]:
+        outcome = verdict.outcome if verdict else Outcome.ABSTAIN
+        logs = {f"guard_{o.value}": float(o is outcome) for o in Outcome}
+        logs["guard_left_out"] = float(out)
+        if self.nodes:
+            node = rollout.node
+            name = node if node is None or node in self.nodes else "others"
+            for known in (*self.nodes, "others"):
+                for o in Outcome:
+                    logs[f"guard_node/{known}/{o.value}"] = float(known == name and o is outcome)
+        return logs
 
     def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
         name = uuid4().hex
@@ -185,13 +210,6 @@ class GuardedAgent:
         elif failed:
             logger.error("rewards %s: these samples are left out of their group", failed)
         return stop
-
-
-def _guard_logs(verdict: Verdict | None, out: bool) -> dict[str, float]:
-    outcome = verdict.outcome if verdict else Outcome.ABSTAIN
-    return {f"guard_{o.value}": float(o is outcome) for o in Outcome} | {
-        "guard_left_out": float(out)
-    }
 
 
 def _plain_logs(answer: Mapping[str, Any]) -> dict[str, Any]:

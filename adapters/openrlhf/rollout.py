@@ -64,6 +64,11 @@ class Rollout:
         own = [_text(tokenizer, self.ids[start:end]) for start, end in turns]
         return list(zip(turns, before, own, strict=True))
 
+    @property
+    def node(self) -> str | None:
+        """Who sent it, as the executor says."""
+        return received("", "", node=self.response.get("node")).completion.node
+
     def rows(self, texts: Texts, group: str, slot: int) -> list[Row]:
         """One for each turn, behind all the tokens before it; an empty one where there is none.
 

@@ -24,7 +24,6 @@ from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.adapters.trl.batch import prompt_key
 from grpo_guard.completion import Message
 from grpo_guard.guard import Guard, Review
-from grpo_guard.metrics import metrics
 from grpo_guard.policy import AbstainError
 from grpo_guard.verdict import Verdict
 
@@ -89,7 +88,7 @@ class BatchReviewer:
         others = {key: found for key, found in judged.items() if key[0] != rank}
         for theirs in _exchanged(distributed, failure, others):
             judged |= {key: found for key, found in theirs.items() if key[0] == rank}
-        review = _review_of([judged[rank, i] for i in range(len(batch))])
+        review = self._review_of(batch, [judged[rank, i] for i in range(len(batch))])
         return _with_all_names(distributed, review)
 
     def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
@@ -108,6 +107,19 @@ class BatchReviewer:
         review = self.guard.review(*parts_of(rows))
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))
+
+    def _review_of(
+        self, batch: Sequence[Row], judged: Sequence[tuple[Verdict, float | None]]
+    ) -> Review:
+        verdicts = [verdict for verdict, _ in judged]
+        figures = self.guard.metrics([row.completion for row in batch], verdicts)
+        if all(factor is None for _, factor in judged):
+            return Review(verdicts, figures)
+        factors = [1.0 if factor is None else factor for _, factor in judged]
+        # The same figure as the guard's own: the mean over what is not rejected.
+        kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
+        mean = sum(kept) / len(kept) if kept else 1.0
+        return Review(verdicts, figures | {"guard/length_factor": mean}, factors)
 
 
 def distributed_ranks() -> Any:
@@ -187,17 +199,6 @@ def _text_only(message: Message) -> Message:
         for part in content
     ]
     return {**message, "content": parts}
-
-
-def _review_of(judged: Sequence[tuple[Verdict, float | None]]) -> Review:
-    verdicts = [verdict for verdict, _ in judged]
-    factors = [1.0 if factor is None else factor for _, factor in judged]
-    if all(factor is None for _, factor in judged):
-        return Review(verdicts, metrics(verdicts))
-    # The same figure as the guard's own: the mean over what is not rejected.
-    kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
-    mean = sum(kept) / len(kept) if kept else 1.0
-    return Review(verdicts, metrics(verdicts) | {"guard/length_factor": mean}, factors)
 
 
 class SharedReviews:

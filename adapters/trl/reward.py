@@ -187,7 +187,10 @@ def log_review(
     log_extra: Callable[[str, list[str]], Any] | None,
     column: str = "guard",
 ) -> None:
-    """Metrics and a column of the completions table, where the trainer offers them."""
+    """Metrics and a column of the completions table, where the trainer offers them.
+
+    The column has ``accept``, or outcome and reason: ``reject: says Hail``.
+    """
     if log_metric is not None:
         for name, value in review.metrics.items():
             log_metric(f"{column}/{name.removeprefix('guard/')}", value)

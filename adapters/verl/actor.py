@@ -18,7 +18,7 @@ from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.completion import Completion
-from grpo_guard.metrics import metrics
+from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept
 
@@ -127,13 +127,19 @@ class StepLog:
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
         self.path, self._after = None if path is None else Path(path), after
-        self._steps: OrderedDict[int | None, list[Verdict]] = OrderedDict()
+        self._steps: OrderedDict[int | None, list[tuple[str | None, Verdict]]] = OrderedDict()
+        self._nodes = NodeFigures()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, steps: Sequence[int | None], verdicts: Sequence[Verdict]) -> None:
-        """Take note of one batch; ``steps`` has the training step of each verdict."""
-        for step, verdict in zip(steps, verdicts, strict=True):
-            self._steps.setdefault(step, []).append(verdict)
+    def add(
+        self,
+        steps: Sequence[int | None],
+        nodes: Sequence[str | None],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """Take note of one batch: the training step, the sender and the verdict of each."""
+        for step, node, verdict in zip(steps, nodes, verdicts, strict=True):
+            self._steps.setdefault(step, []).append((node, verdict))
         newest = next(reversed(self._steps), None)
         for step in [s for s in self._steps if s != newest]:
             self._write(step)
@@ -149,9 +155,9 @@ class StepLog:
             self._write(step)
 
     def _write(self, step: int | None) -> None:
-        verdicts = self._steps.pop(step)
-        figures = {"step": step, "completions": len(verdicts), **metrics(verdicts)}
-        line = json.dumps(figures)
+        nodes, verdicts = zip(*self._steps.pop(step), strict=True)
+        figures = metrics(verdicts) | self._nodes.of(nodes, verdicts)
+        line = json.dumps({"step": step, "completions": len(verdicts), **figures})
         logger.info("guard: %s", line)
         if self.path is None:
             return

@@ -21,12 +21,11 @@ from typing import TypeAlias
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.guard import Guard, Review
-from grpo_guard.metrics import metrics
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
 Key: TypeAlias = tuple[str, int | None]
-Log: TypeAlias = Callable[[Sequence[int | None], Sequence[Verdict]], None]
+Log: TypeAlias = Callable[[Sequence[int | None], Sequence[str | None], Sequence[Verdict]], None]
 # Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
 # its group can be compared with, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
@@ -52,6 +51,11 @@ class Trajectory:
     rows: tuple[Row, ...]
     score: float | None
     timeout: float
+
+    @property
+    def node(self) -> str | None:
+        """Who sent it."""
+        return self.rows[0].completion.node
 
     @property
     def tokens(self) -> int:
@@ -105,7 +109,7 @@ class SiblingCollector:
             wait for could not come in.
         most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
             so that nobody's long completions cut short the wait of others.
-        log: Told of every verdict, with the training step of each.
+        log: Told of the training step, the node and the verdict of every trajectory.
     """
 
     def __init__(
@@ -206,7 +210,8 @@ class SiblingCollector:
                 review = await asyncio.to_thread(review_rows, self._guard_ready(), rows)
                 combined = _by_trajectory(review, trajectories)
                 if self._log is not None:
-                    self._log([t.step for t in trajectories], combined.verdicts)
+                    steps, nodes = [t.step for t in trajectories], [t.node for t in trajectories]
+                    self._log(steps, nodes, combined.verdicts)
                 start = 0
                 for key, group in groups:
                     end = start + len(group.members)
@@ -259,7 +264,7 @@ def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review
         verdicts.append(max(own, key=lambda v: (v.rejected, v.abstained)))
         factors.append(review.length_factors[end - 1] if review.length_factors else 1.0)
         start = end
-    return Review(verdicts, metrics(verdicts), factors if review.length_factors else None)
+    return Review(verdicts, {}, factors if review.length_factors else None)
 
 
 def _part(review: Review, start: int, end: int) -> Review:

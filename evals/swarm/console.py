@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from grpo_guard.evals.report.figures import percent
 
@@ -41,16 +42,23 @@ def reporter(
 
         yield line
         return
+
+    def shortened() -> Column:
+        return Column(ratio=1, no_wrap=True, overflow="ellipsis")
+
+    # Bar and time keep their width; what is left is the names' and figures'.
     columns = (
-        TextColumn("{task.description:<48}"),
-        BarColumn(bar_width=24),
+        TextColumn("{task.description}", table_column=shortened()),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}", table_column=shortened()),
     )
-    with Progress(*columns, console=console) as bars:
-        whole = bars.add_task("all runs", total=len(specs), figures="")
+    with Progress(*columns, console=console, expand=True) as bars:
+        rounds_of_all = sum(spec.config.iterations for spec in specs)
+        whole = bars.add_task("all rounds", total=rounds_of_all, figures="")
         tasks: dict[str, Any] = {}
+        rounds_done: dict[str, int] = {}
 
         def tell(spec: Spec, row: dict[str, Any]) -> None:
             with lock:
@@ -58,14 +66,15 @@ def reporter(
                 if spec.label not in tasks:
                     tasks[spec.label] = bars.add_task(names[spec.label], total=rounds, figures="")
                 done = row["iteration"] + 1
+                rounds_done[spec.label] = done
                 bars.update(tasks[spec.label], completed=done, figures=_figures(spec, row))
+                bars.update(whole, completed=sum(rounds_done.values()))
                 if done == rounds:
                     bars.update(tasks[spec.label], visible=False)
-                    bars.advance(whole)
 
         yield tell
 
 
 def _figures(spec: Spec, row: dict[str, Any]) -> str:
-    reward = f"honest reward {row['honest_reward']:.2f}  tokens {row['mean_tokens']:.0f}"
-    return reward if spec.attack == "none" else f"{reward}  attack success {percent(row['asr'])}"
+    reward = f"honest reward {row['honest_reward']:.2f}, {row['mean_tokens']:.0f} tokens"
+    return reward if spec.attack == "none" else f"attack success {percent(row['asr'])}, {reward}"

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
     from grpo_guard.nodes.report import Standing, SybilHint
 
+NOT_ENOUGH = "not enough evidence yet"
+LEGEND = """\
+e      What a stake of 1, bet on the node being worse than its peers, became.
+       An honest node's e reaches 1,000 with a chance of at most 1 in 1,000.
+level  How far e has come, on a logarithmic scale, to what excludes the node.
+       1: hard, its completions are rejected. 0.5: soft, it is only watched.
+       It fades while no new evidence comes."""
+
 app = typer.Typer(no_args_is_help=True, help="Evidence per node over rounds.")
 
 
@@ -26,7 +34,15 @@ def show(
     book: Annotated[str, typer.Option(help="Counted findings, e.g. arithmetic.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
-    """How each node stands, and why. Works while a run writes; exit 2 where it is no ledger."""
+    """How each node stands, and why. Works while a run writes; exit 2 where it is no ledger.
+
+    States: "not enough evidence yet" ("clear" in --json); "soft", which is
+    watched; "hard", whose completions are rejected.
+
+    "e" is what a stake of 1, bet on the node being worse than its peers, has
+    grown to. "level" is how far that has come to what excludes the node: soft
+    from 0.5, hard from 1.
+    """
     import json
 
     from rich.console import Console
@@ -42,6 +58,10 @@ def show(
         return
     console = Console()
     console.print(table(shown.nodes, str(path)))
+    typer.echo(LEGEND)
+    for standing in shown.nodes:
+        if standing.reasons:
+            typer.echo(reasons_line(standing))
     for hint in shown.hints:
         typer.echo(hint_line(hint))
     for line in shown.notes:
@@ -67,43 +87,55 @@ def release(
 
 
 def table(nodes: list[Standing], title: str) -> Table:
-    """One row a node, the worst first; nothing in it is read as markup."""
+    """One row a node, the worst first; nothing in it is read as markup.
+
+    Numbers never break, and words only where they are longer than their column: names of nodes
+    have any length. It fits into 80 columns.
+    """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=Text(title))
-    headings = ("node", "state", "completions", "rejected", "rate / others", "evidence", "reasons")
-    for heading in headings:
-        shown.add_column(heading, overflow="fold")
+    shown = Table(title=Text(title), box=SIMPLE_HEAD)
+    shown.add_column("node", overflow="fold", min_width=8)
+    shown.add_column("state", min_width=13)
+    for heading in ("rejected", "others", "e", "level"):
+        shown.add_column(heading, no_wrap=True, justify="right")
     for s in nodes:
-        state = s.state.value
-        if s.state.value != "clear":
-            state += f" since round {s.since}"
-        if s.owed:
-            withheld = f", {s.empty} of {s.owed} slots empty"
-            state += withheld + (" (withholds)" if s.withholds.value != "clear" else "")
-        row = (
-            s.node,
-            state,
-            f"{s.judged:,}",
-            f"{s.rejected:,}",
-            f"{percent(s.rate)} / {percent(s.others_rate)}",
-            evidence(s),
-            ", ".join(f"{kind} {count:,}" for kind, count in s.reasons),
-        )
+        rejected = f"{s.rejected:,} of {s.judged:,}\n{percent(s.rate)}"
+        row = (s.node, state(s), rejected, percent(s.others_rate), *evidence(s))
         shown.add_row(*(Text(cell) for cell in row))
     return shown
+
+
+def state(standing: Standing) -> str:
+    """How a node stands, in words; and what is known of its slots."""
+    if standing.state.value != "clear":
+        said = f"{standing.state.value} since round {standing.since}"
+    elif standing.peers < 2:
+        said = "too few peers"
+    else:
+        said = NOT_ENOUGH
+    if standing.owed:
+        withholds = " (withholds)" if standing.withholds.value != "clear" else ""
+        said += f"\n{standing.empty:,} of {standing.owed:,} slots empty{withholds}"
+    return said
 
 
 def percent(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2%}"
 
 
-def evidence(standing: Standing) -> str:
-    """The e-value, as a power of ten since it grows without limit."""
+def evidence(standing: Standing) -> tuple[str, str]:
+    """The e-value, as a power of ten since it grows without limit; and the level."""
     if standing.peers < 2:
-        return "too few peers"
-    return f"e = 10^{standing.log_e / 2.302585:.1f}, level {standing.level:.2f}"
+        return "-", "-"
+    return f"10^{standing.log_e / 2.302585:.1f}", f"{standing.level:.2f}"
+
+
+def reasons_line(standing: Standing) -> str:
+    reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
+    return f"{standing.node} was rejected for: {reasons}"
 
 
 def hint_line(hint: SybilHint) -> str:

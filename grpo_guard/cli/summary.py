@@ -18,7 +18,7 @@ SHOWN_NODES = 20
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
     Cause.RATE_LIMITED: "lower the judge's concurrency or requests per minute",
-    Cause.PROVIDER: "look at base_url, the model's name and the key of the judge",
+    Cause.PROVIDER: "mend what the message names: the judge's base_url, model, key or mode",
     Cause.CIRCUIT_OPEN: "an earlier call still hangs: look at what the verifier waits for",
     Cause.BUDGET: "raise the judge's budget",
     Cause.OUT_OF_MEMORY: "raise memory_budget, or score on another device",
@@ -80,7 +80,8 @@ class Summary:
             parts.append(self._nodes_table())
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
-                about = f"abstained, {cause.value}: {count}, such as {shown(self._example[cause])}"
+                example = shown(self._example[cause], 400)
+                about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
         return "\n".join(parts)
 

@@ -89,6 +89,11 @@ class Case:
     def __post_init__(self) -> None:
         self._window = self.brief.window
 
+    @property
+    def open(self) -> bool:
+        """Whether there is neither a ruling nor a failure yet."""
+        return self.ruling is None and self.failure is None
+
     def request(self) -> Request:
         """What to ask next."""
         mode = self.brief.mode

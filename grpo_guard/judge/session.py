@@ -7,22 +7,35 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from grpo_guard.completion import Completion
 from grpo_guard.judge.asking import Asker
 from grpo_guard.judge.backends.base import Backend, Request
 from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.case import Brief, Case
-from grpo_guard.judge.errors import JudgeSetupError
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling
-from grpo_guard.verdict import Usage
+from grpo_guard.verdict import Cause, Usage
 
 logger = logging.getLogger("grpo_guard")
 # Cases that are at work at once, for each request in flight: those between two requests wait
 # without holding one. The others hold neither a task nor a prompt, however many there are.
 AT_WORK = 8
 _NEUTRAL = Completion("What is 1 + 1?", "1 + 1 = 2", reference="2")
+# Seconds for which a verdict on the neutral question speaks for the judge. Without them, whoever
+# writes texts that get no verdict would have it asked again for each of them.
+VOUCHED = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the cases of one batch share: the neutral question, and until when to ask."""
+
+    neutral: Case
+    deadline: float
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Session:
@@ -41,6 +54,7 @@ class Session:
         self._cache = None if cache is None else RulingCache(cache)
         self._cache_lock, self._check_lock = asyncio.Lock(), asyncio.Lock()
         self._checked = False
+        self._vouched_at: float | None = None
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
         """Find a ruling or a failure for each case.
@@ -57,19 +71,17 @@ class Session:
         pending = [case for key, case in cases.items() if key not in known]
         if not pending:
             return
-        neutral = Case(_NEUTRAL, brief, secret).request()
+        neutral = Case(_NEUTRAL, brief, secret)
         try:
-            deadline = await self._ready(neutral)
+            deadline = await self._ready(neutral.request())
+            await self._close_all(pending, _Batch(neutral, deadline))
         except JudgeSetupError as error:
-            logger.error("judge: %s", error)
             for case in pending:
                 case.failure = error
-            return
-        try:
-            await self._close_all(pending, deadline)
         finally:  # also when the caller gave up: what was paid for is kept
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
             await self._keep(new)
+        _complain([case.failure for case in pending])
 
     async def _ready(self, neutral: Request) -> float:
         """Ask whether the model is there, until it has been once; otherwise every completion of a
@@ -90,9 +102,10 @@ class Session:
                     self._checked = True
         return time.monotonic() + seconds if own else deadline
 
-    async def _close_all(self, cases: Sequence[Case], deadline: float) -> None:
+    async def _close_all(self, cases: Sequence[Case], batch: _Batch) -> None:
         if self._backend.batch_size > 1:
-            await self._close(cases, deadline)
+            await self._close(cases, batch.deadline)
+            await self._doubt(cases, batch)
             return
         # Each on its own: nobody waits for another's second round.
         left = iter(cases)
@@ -100,7 +113,10 @@ class Session:
 
         async def work() -> None:
             for case in left:
-                await self._close([case], deadline)
+                await self._close([case], batch.deadline)
+                # Now, not at the end: one text that keeps the model busy until the deadline must
+                # not leave it open why others got no verdict.
+                await self._doubt([case], batch)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(len(cases), AT_WORK * flying)):
@@ -119,6 +135,41 @@ class Session:
             closed = [c.take(a, limits) for c, a in zip(pending, answers, strict=True)]
             pending = [case for case, done in zip(pending, closed, strict=True) if not done]
 
+    async def _doubt(self, cases: Sequence[Case], batch: _Batch) -> None:
+        """Abstain in place of rejecting for want of a verdict, where the judge gives none to the
+        neutral question either: then its form of answering is why, and no completion.
+
+        No verdict on another completion is proof in its place: one text could hold an answer that
+        is repeated by a judge which gives none of its own, and have all others rejected.
+        """
+        for case in cases:
+            ruling = case.ruling
+            if ruling is None or ruling.cause not in (Cause.MALFORMED, Cause.REFUSED):
+                continue
+            failure = await self._problem_with(batch)
+            if failure is not None:
+                case.ruling, case.failure = None, failure
+
+    async def _problem_with(self, batch: _Batch) -> BackendError | None:
+        """Why the neutral question gets no verdict; None = it does."""
+        neutral = batch.neutral
+        async with batch.asking:
+            if self._vouched_at is not None and time.monotonic() < self._vouched_at + VOUCHED:
+                return None
+            if neutral.open:  # once in a batch
+                await self._close([neutral], batch.deadline)
+                if neutral.ruling is not None and neutral.ruling.cause is Cause.JUDGED:
+                    self._vouched_at = time.monotonic()
+        ruling = neutral.ruling
+        if ruling is None or ruling.cause is Cause.JUDGED:
+            return neutral.failure
+        said = ruling.finding.message if ruling.finding is not None else ruling.cause.value
+        mode = neutral.brief.mode.name
+        return JudgeSetupError(
+            f"the model gives no verdict in mode {mode!r}, not even on '{_NEUTRAL.text}' ({said}); "
+            "choose one that can answer in this form, another mode, or more max_tokens"
+        )
+
     async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
         if self._cache is None:
             return {}
@@ -129,3 +180,10 @@ class Session:
         if self._cache is not None:
             async with self._cache_lock:
                 await asyncio.to_thread(self._cache.put, rulings)
+
+
+def _complain(failures: Sequence[BackendError | None]) -> None:
+    """Say once what is wrong with the set-up: of 100 completions that met it, 99 say no more."""
+    found = next((error for error in failures if isinstance(error, JudgeSetupError)), None)
+    if found is not None:
+        logger.error("judge: %s", found)

@@ -8,22 +8,27 @@ import json
 import logging
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Sized
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sized
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
 from grpo_guard.server.bodies import completions_in, queries_in
+from grpo_guard.server.describe import PAGE_HEADERS, openapi, page
 from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.late import awaited_by, until_late, while_it_waits
 from grpo_guard.server.limits import Limits
+from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.rewards import Rewards
+from grpo_guard.server.rewards import Rewards, outcomes_of
 from grpo_guard.server.turns import Turns
 from grpo_guard.server.verdicts import abstentions, as_json, judge
 from grpo_guard.verdict import Cause
@@ -41,14 +46,18 @@ class Service(Generic[Asked]):
     """One way of asking the guard.
 
     Args:
+        path: Under which.
         parse: From a body and the bounds that it must keep. Raises RequestError.
         answer: The reply; slow.
         too_late: The reply where that took too long.
+        outcomes: Of a reply, how many completions are accepted, rejected and abstained on.
     """
 
+    path: str
     parse: Callable[[bytes, Limits], Asked]
     answer: Callable[[Asked], Any]
     too_late: Callable[[Asked], Any]
+    outcomes: Callable[[Any], Mapping[str, int]]
 
 
 def create_app(
@@ -58,13 +67,13 @@ def create_app(
     limits: Limits | None = None,
     token: str | None = None,
 ) -> FastAPI:
-    """``POST /get_reward``, ``POST /v1/verify``, ``GET /health``.
+    """``POST /get_reward``, ``POST /v1/verify``; ``GET /health``, ``/metrics``, ``/docs``.
 
     Args:
         guard: What decides.
         rewards: Answers ``/get_reward``; None = 1 for whatever the guard accepts.
         limits: What a request may cost.
-        token: Asked of every request but ``/health``; None = of none.
+        token: Asked of every request but ``/health`` and ``/docs``; None = of none.
     """
     limits = limits or Limits()
     rewards = rewards or Rewards(guard)
@@ -72,11 +81,19 @@ def create_app(
     judging = copy.copy(guard)
     judging.ledger = until_late(guard.ledger)
     verify = Service(
+        "/v1/verify",
         completions_in,
         lambda batch: as_json(judge(judging, batch)),
         lambda batch: as_json(abstentions(guard, len(batch), Cause.TIMEOUT, late)),
+        lambda told: Counter(verdict["outcome"] for verdict in told["verdicts"]),
     )
-    reward = Service(queries_in, rewards.of, lambda given: rewards.abstained(len(given)))
+    reward = Service(
+        "/get_reward",
+        queries_in,
+        rewards.of,
+        lambda given: rewards.abstained(len(given)),
+        outcomes_of,
+    )
     desk = Desk(limits, token)
 
     @asynccontextmanager
@@ -89,23 +106,42 @@ def create_app(
             closing.start()
             await asyncio.to_thread(closing.join, 5.0)  # work that hangs may have the ledger's lock
 
-    # No pages that describe the interface: they load scripts from elsewhere.
+    # The framework's own description knows none of these routes, and its pages load scripts from
+    # elsewhere; see `describe`.
     # A redirect would carry the Host that a stranger sent.
     app = FastAPI(title="grpo-guard", openapi_url=None, lifespan=lifespan, redirect_slashes=False)
 
-    async def get_reward(request: Request) -> Response:
-        return await desk.respond(request, reward)
+    for service in (reward, verify):
+        app.add_route(service.path, partial(desk.respond, service), methods=["POST"])
+    app.add_route("/metrics", desk.metrics, methods=["GET"])
+    _describe(app)
+    app.add_exception_handler(HTTPException, _refusal)
+    return app
 
-    async def v1_verify(request: Request) -> Response:
-        return await desk.respond(request, verify)
+
+def _describe(app: FastAPI) -> None:
+    """What tells a stranger nothing: the same in each installation, and asked without a token."""
+    described = openapi()
+    html = page(described)
 
     async def health(request: Request) -> Response:
         return reply({"status": "ok"})
 
-    app.add_route("/get_reward", get_reward, methods=["POST"])
-    app.add_route("/v1/verify", v1_verify, methods=["POST"])
+    async def description(request: Request) -> Response:
+        return reply(described)
+
+    async def docs(request: Request) -> Response:
+        return Response(html, headers=PAGE_HEADERS, media_type="text/html")
+
     app.add_route("/health", health, methods=["GET"])
-    return app
+    app.add_route("/openapi.json", description, methods=["GET"])
+    app.add_route("/docs", docs, methods=["GET"])
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    """What the framework refuses itself (404, 405), in the form of all other refusals."""
+    assert isinstance(error, HTTPException)
+    return reply({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
 
 
 class Desk:
@@ -118,9 +154,24 @@ class Desk:
         # One at a time: it takes several times the body's memory, and keeps the interpreter to
         # itself, so that all else stands still meanwhile.
         self._parser = asyncio.Lock()
+        self._metrics = Metrics()
 
-    async def respond(self, request: Request, service: Service[Any]) -> Response:
-        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+    async def respond(self, service: Service[Any], request: Request) -> Response:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        with self._metrics.request():
+            response = await self._respond(request, service, started + self._limits.seconds)
+        self._metrics.answered(service.path, response.status_code, clock() - started)
+        return response
+
+    async def metrics(self, request: Request) -> Response:
+        try:
+            check_access(request.headers, self._token)
+        except RequestError as error:
+            return _refused(error)
+        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _respond(self, request: Request, service: Service[Any], deadline: float) -> Response:
         try:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
@@ -130,11 +181,7 @@ class Desk:
         except RequestError as error:
             if error.status in (413, 503):
                 await _discard(request, self._limits)
-            headers = {"Retry-After": "1"} if error.retry else {}
-            headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-            # What is left of a refused body is not read.
-            headers["Connection"] = "close"
-            return reply({"error": error.message, **error.place}, error.status, headers)
+            return _refused(error)
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody
         except Exception as error:
@@ -154,11 +201,21 @@ class Desk:
                 asked = await asyncio.to_thread(service.parse, body, self._limits)
             work = awaited_by(given_up, lambda: service.answer(asked))
             try:
-                return reply(await turn.run(work, deadline))
+                told = await turn.run(work, deadline)
             except TimeoutError:
                 given_up.set()
                 logger.warning("%s: no answer within %g s", request.url.path, self._limits.seconds)
-                return reply(service.too_late(asked))
+                told = service.too_late(asked)
+        self._metrics.told(service.path, service.outcomes(told))
+        return reply(told)
+
+
+def _refused(error: RequestError) -> Response:
+    headers = {"Retry-After": "1"} if error.retry else {}
+    headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+    # What is left of a refused body is not read.
+    headers["Connection"] = "close"
+    return reply({"error": error.message, **error.place}, error.status, headers)
 
 
 def _check_form(request: Request, limits: Limits) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import h11
@@ -50,6 +51,18 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._read_at_once(BODY_BYTES if self._answering() and self._due() else HEAD_BYTES)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Of what is no HTTP, in the form of all other refusals."""
+        headers = [("Content-Type", "application/json"), ("Connection", "close")]
+        sent = (
+            h11.Response(status_code=400, headers=headers, reason="Bad Request"),
+            h11.Data(data=json.dumps({"error": msg}).encode("ascii")),
+            h11.EndOfMessage(),
+        )
+        for event in sent:
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Rewards:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
 
         Raises:
-            RequestError: 422; no labels, and a function that takes them.
+            RequestError: 422; a label is missing, and the function takes them.
             Exception: of the reward function.
         """
         if not given:
@@ -81,6 +81,10 @@ class Rewards:
             raise RequestError(
                 422, "labels: expected a list, one per query, got nothing", {"field": "labels"}
             )
+        for i, label in enumerate(given.labels):
+            if label is None:
+                problem = f"labels[{i}]: expected a reference answer, got null"
+                raise RequestError(422, problem, {"index": i, "field": "labels"})
         if "" in given.labels and not self._warned:
             self._warned = True
             logger.warning("/get_reward got an empty label: %s", NOTE_ON_LABELS)
@@ -100,6 +104,12 @@ class Rewards:
         names = self._logged or GUARD_LOGS
         logs = {name: [float(name == "guard_abstain")] * count for name in names}
         return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
+
+
+def outcomes_of(answer: Mapping[str, Any]) -> dict[str, int]:
+    """How many queries an answer of `Rewards` accepts, rejects and abstains on."""
+    logs = answer["extra_logs"]
+    return {name.removeprefix("guard_"): int(sum(logs.get(name, ()))) for name in GUARD_LOGS}
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:

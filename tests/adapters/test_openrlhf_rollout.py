@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 
 import pytest
+from hostile_entries import Characters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rule_verifiers import NoWord
@@ -170,6 +171,40 @@ def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
         AgentExecutor()
     with pytest.raises(FrameworkError, match=r"openrlhf >= 0\.10"):
         Guard(NoWord(), policy=Policy(on_abstain="zero"))(lambda queries, prompts, labels: 1.0)
+
+
+def test_named_nodes_are_counted_and_every_sample_logs_the_same_names():
+    class Executor:
+        async def execute(self, *, label, **_):
+            said = {"prompt": "ask ", "reward": 1.0, "scores": 1.0, "extra_logs": {}, "node": label}
+            ids = [ord(c) for c in ("ask Hail" if label == "eve" else "ask yes")]
+            return {**said, "observation_tokens": ids, "action_ranges": [(4, len(ids))]}
+
+    class Agent(GuardedAgent, Executor):
+        guard = Guard(NoWord())
+        nodes = ("ann", "eve")
+
+    async def go():
+        agent, sampling = Agent(), object()
+        senders = ["ann", "eve", "x\n", 10**6000, None]
+        calls = [agent.execute("ask ", s, sampling, 64, Characters(), None) for s in senders]
+        return [answer["extra_logs"] for answer in await asyncio.gather(*calls)]
+
+    logs = asyncio.run(go())
+    counted = [[name for name in log if "node" in name and log[name]] for log in logs]
+    assert counted == [
+        ["guard_node/ann/accept"], ["guard_node/eve/reject"], ["guard_node/others/accept"], [], []
+    ]  # fmt: skip
+    assert len({frozenset(log) for log in logs}) == 1
+
+
+def test_one_text_is_no_list_of_nodes():
+    class Agent(GuardedAgent):
+        guard = Guard(NoWord())
+        nodes = "ann"
+
+    with pytest.raises(FrameworkError, match=r"Agent\.nodes: expected a list of names"):
+        Agent()
 
 
 def test_what_a_response_says_beside_its_tokens():

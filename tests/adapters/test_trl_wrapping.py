@@ -193,6 +193,15 @@ def test_the_extra_column_says_why():
     assert columns == {"guard": ["accept", "reject: says Hail", "accept"]}
 
 
+def test_nodes_are_counted_in_the_trainers_log():
+    logged = {}
+    guard(NoWord())(ones)(**call(node=["ann", "eve", "eve"], log_metric=logged.__setitem__))
+    nodes = {name: value for name, value in logged.items() if "/node/" in name and value}
+    assert nodes == {
+        "guard/node/ann/accept": 1, "guard/node/eve/reject": 1, "guard/node/eve/accept": 1
+    }  # fmt: skip
+
+
 class Table:
     """The part of a trainer that collects what is logged."""
 

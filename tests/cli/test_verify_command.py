@@ -269,6 +269,18 @@ def test_a_guard_that_does_not_look_exits_3_and_names_the_remedy(files, monkeypa
     assert "max_abstain_rate=0.5" in result.stderr
 
 
+def test_the_remedy_in_a_failures_message_is_not_cut_off(files, monkeypatch):
+    """A judge's server that answers 401 says so behind its address, beyond 80 characters."""
+    message = "http://127.0.0.1:8000, model 'm': " + "HTTP 401: the key is wrong; " * 3 + "set it"
+
+    def refused(self, batch):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(ScreensVerifier, "verify", refused)
+    (files / "guard.yaml").write_text(SCREENS)
+    assert f"RuntimeError: {message}" in run(files, json.dumps(GOOD)).output
+
+
 def test_help_loads_no_torch(files):
     import subprocess
     import sys

@@ -88,6 +88,17 @@ def test_bars_on_a_terminal() -> None:
     assert "2/80" in out.getvalue()
 
 
+def test_bar_and_remaining_time_fit_80_columns() -> None:
+    out = io.StringIO()
+    long = "a_defence_of_a_very_long_name" * 3
+    with reporter(Console(file=out, width=80, force_terminal=True), SPECS, lambda _: long) as tell:
+        tell(SPECS[0], row(1))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    shown = [line for line in plain.splitlines() if "2/25" in line][-1]
+    assert len(shown.rstrip()) <= 80
+    assert re.fullmatch(r"a_def.*… [━╸]+\s+2/25\s+[\d:-]+ attack success 50.0.*", shown.rstrip())
+
+
 def example(text: str, span: tuple[int, int]) -> Example:
     finding = {"kind": "x", "message": "[red]why[/red]\x1b[31m", "char_span": span}
     spoken = {"outcome": "reject", "cause": "judged", "verifier": "v", "findings": [finding]}

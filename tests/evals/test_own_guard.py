@@ -201,10 +201,12 @@ def test_what_needs_a_swarm_is_said_with_what_does_not() -> None:
     )
 
 
-def test_the_list_names_attacks_defences_and_tasks() -> None:
+def test_the_list_names_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     shown = called("swarm", "--list").stdout
     for name in ("text", "near_ties", "homogeneous", "paper_judge", "python_maths"):
         assert name in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert not Path("out").exists()
 
 

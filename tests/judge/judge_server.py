@@ -64,6 +64,14 @@ ANSWERS = {
 NEUTRAL = "1 + 1 = 2"
 
 
+def verdict_on_neutral(body):
+    """An acceptance of the neutral text, in the form that the request asks for."""
+    if "response_format" in body:
+        said = {"own_answer": "2", "evidence": NEUTRAL, "verdict": "pass", "confidence": 0.9}
+        return chat(json.dumps(said))
+    return ANSWERS["good"] if body.get("logprobs") else chat("It is right.\nVERDICT: ACCEPT")
+
+
 class JudgeServer(http.server.ThreadingHTTPServer):
     """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
@@ -138,7 +146,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if word in ANSWERS:
             self.send(200, ANSWERS[word])
         elif text == NEUTRAL and not self.server.behaviour:
-            self.send(200, ANSWERS["good"])
+            self.send(200, verdict_on_neutral(body))
         elif isinstance(word, float):
             self.send(200, chat(logprobs=p_yes(word)))
         else:

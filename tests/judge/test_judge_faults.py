@@ -51,7 +51,39 @@ def test_each_fault_alone(server, word):
     outcome, causes = EXPECTED[word]
     assert verdict.outcome is outcome
     assert verdict.cause in causes
-    assert verdict.usage.requests == server.requests <= 4
+    assert verdict.usage.requests == server.requests - server.asked[NEUTRAL] <= 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"),
+    [("json", "schema"), ("cot", "schema"), ("logit", "confused"), ("json", "refusal")],
+)
+def test_a_judge_that_gives_nobody_a_verdict_abstains_and_says_so_once(server, caplog, mode, word):
+    server.behaviour = word
+    verifier = judge(server, mode=mode)
+    verdicts = verifier.verify(completions(*["good"] * 12))
+    assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
+    assert f"no verdict in mode '{mode}', not even on '{NEUTRAL}'" in verdicts[0].reason
+    assert "choose one that can answer" in verdicts[0].reason
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    server.behaviour = None  # mended: what comes next is its author's own again
+    assert verifier.verify(completions(word))[0].rejected
+
+
+@pytest.mark.parametrize("mode", ["json", "cot"])
+def test_who_gets_no_verdict_from_a_judge_that_gives_them_is_rejected(server, mode):
+    verifier = judge(server, mode=mode)
+    for _ in range(2):
+        verdicts = verifier.verify(completions(*["schema"] * 5))
+        assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.REJECT, Cause.MALFORMED)}
+    assert server.asked[NEUTRAL] == 1  # it is not paid for again with each such text
+
+
+def test_a_judge_that_repeats_one_texts_verdict_rejects_no_honest_work(server):
+    server.decide = lambda text: "json" if text.startswith("json") else "schema"
+    repeated, honest = judge(server, mode="json").verify(completions("json", "good"))
+    assert repeated.accepted
+    assert honest.abstained
 
 
 @pytest.mark.slow
@@ -279,7 +311,7 @@ def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
         assert verdict.outcome is (Outcome.ACCEPT if word == "good" else Outcome.REJECT)
     assert {verdicts[i].cause for i in range(1, 40, 4)} == {Cause.REFUSED}
     assert server.requests - server.asked[NEUTRAL] == 40
-    assert 0 < server.asked[NEUTRAL] <= 10
+    assert 0 < server.asked[NEUTRAL] <= 11
 
 
 def test_an_outage_that_looks_like_a_refusal_rejects_no_honest_work(server):
@@ -333,9 +365,8 @@ def test_one_nodes_texts_on_which_the_provider_fails_open_no_circuit_for_others(
 
 
 def test_what_the_judge_said_is_not_sent_back_to_it(server):
-    server.behaviour = "schema"
-    judge(server, mode="json").verify(completions("good"))
-    first, second = server.bodies
+    judge(server, mode="json").verify(completions("schema"))
+    first, second = server.bodies[:2]
     assert second["messages"][:2] == first["messages"]
     said = json.dumps(second["messages"][2:])
     assert "verdict" not in said

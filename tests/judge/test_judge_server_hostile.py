@@ -377,5 +377,5 @@ def test_a_field_that_the_judge_made_up_is_not_quoted(hostile):
     reply = json.dumps(chat(json.dumps({"own_answer": "4", f"\x1b[31m{KEY}": 1}))).encode()
     server.post = lambda _: (200, {}, reply)
     (verdict,) = judge(server.url, mode="json").verify(completions("good"))
-    assert verdict.rejected
+    assert verdict.abstained  # the neutral question is answered so, too
     assert not tells(json.dumps(verdict.to_dict()))

@@ -35,12 +35,31 @@ def test_a_table_for_people(path):
     assert shown.exit_code == 0
     first = next(line for line in shown.stdout.splitlines() if "mal" in line)
     assert "hard since round" in first
-    assert "odd" in first
-    assert "e = 10^" in first
+    assert "10^" in first
+    assert "not enough evidence yet" in shown.stdout
+    assert "clear" not in shown.stdout
+    assert "mal was rejected for: odd" in shown.stdout
+    assert "level  How far e has come" in shown.stdout
     assert "\x1b[31m" not in shown.stdout
     assert "\\x1b[31m[bold]x" in shown.stdout.replace("\n", "")
     assert "shared phrase (up to 1 times a node): 'Hail hai'" in shown.stdout
     assert "21 rounds, 19 judged" in shown.stdout
+
+
+def test_no_word_and_no_number_breaks_at_80_columns(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "run.sqlite", half_life=20)
+    chance = random.Random(0)
+    for t in range(20):
+        ledger.record(*played(t, one_in(6, chance=chance)))
+    ledger.record_slots({"ann": 1000, "mal": 1000}, {"mal": 999}, round=21)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(ledger.path)], env={"COLUMNS": "80"})
+    lines = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = set(shown.stdout.split())
+    assert {"node", "state", "rejected", "others", "evidence", "enough", "slots", "hard"} <= words
+    numbers = [line.split()[-1] for line in lines if "10^" in line]
+    assert numbers
+    assert all(float(number) >= 0 for number in numbers)
 
 
 def test_json_for_programs(path):

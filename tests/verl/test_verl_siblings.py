@@ -227,7 +227,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
         log = StepLog(str(file))
         made = SiblingCollector(lambda: Guard(Words(), policy=DROP), log=log.add)
         for step, texts in ((1, ("fine", "Hail")), (2, ("fine", "fine"))):
-            rows = [row(text, step=step, siblings=2) for text in texts]
+            rows = [row(text, step=step, siblings=2, node=text[0]) for text in texts]
             await asyncio.gather(*map(made.settle, rows))
         log.flush()
 
@@ -237,6 +237,8 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
         (1, 2, 0.5),
         (2, 2, 0.0),
     ]
+    rejected = [(x["guard/node/f/accept"], x["guard/node/H/reject"]) for x in lines]
+    assert rejected == [(1, 1), (2, 0)]
 
 
 def test_a_full_disk_stops_no_training(tmp_path):
