@@ -178,9 +178,9 @@ def report(
 ) -> None:
     """Write one self-contained page, or a Markdown table, from one or more results."""
     require("eval report", "scipy")
+    from grpo_guard.evals.report.console import markdown_table
     from grpo_guard.evals.report.html import page_of
     from grpo_guard.evals.report.merge import load_all, merged
-    from grpo_guard.evals.report.tables import markdown_table
     from grpo_guard.evals.results import ResultsError, write_text
 
     if out is None and (len(places) > 1 or places[0].suffix == ".json"):
@@ -325,9 +325,11 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
     from rich.console import Console
 
     from grpo_guard.evals.detect.config import NotEnoughError
-    from grpo_guard.evals.detect.console import print_table, reporter
-    from grpo_guard.evals.detect.matrix import CONTROL, HONEST, rates
+    from grpo_guard.evals.detect.console import matrix_table, reporter
+    from grpo_guard.evals.detect.matrix import rates
     from grpo_guard.evals.detect.run import results_of, run, write
+    from grpo_guard.evals.report.tables import print_table
+    from grpo_guard.evals.results import CONTROL, HONEST
 
     started = time.monotonic()
     try:
@@ -343,12 +345,12 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
         fail(str(error))
     except (NotEnoughError, OSError) as error:
         fail(str(error), code=1)
-    print_table(Console(), rows)
+    print_table(Console(), matrix_table(rows))
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
     counts = [
-        Counted(rate.defence, rate.kind, rate.rejected, rate.total, rate.kind != HONEST)
-        for rate in rates(rows)
-        if not rate.kind.startswith(CONTROL)
+        Counted(row.defence, row.attack, row.rejected or 0, row.n, row.attack != HONEST)
+        for row in rates(rows)
+        if not row.attack.startswith(CONTROL)
     ]
     judged, played = dict.fromkeys(c.defence for c in counts), {c.kind for c in counts}
     for name in [name for name in config.attacks if name not in played]:

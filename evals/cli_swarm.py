@@ -110,8 +110,8 @@ def _counts(results: dict[str, Any], specs: list[Spec]) -> list[Counted]:
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
 
+    from grpo_guard.evals.report.console import markdown_table
     from grpo_guard.evals.report.html import write_report
-    from grpo_guard.evals.report.tables import markdown_table
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.console import reporter
     from grpo_guard.evals.swarm.ray_session import RayMissingError

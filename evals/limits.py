@@ -41,7 +41,7 @@ def broken(
 
     Where nothing was counted a limit is broken: nothing shows that it holds.
     """
-    from grpo_guard.evals.report.figures import Rate, percent
+    from grpo_guard.evals.stats import Rate, percent
 
     found = []
     for count in counts:

@@ -6,31 +6,28 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
+from grpo_guard.evals.report.cells import curve_table
 from grpo_guard.evals.report.charts import Line, Mark, line_chart, smooth
 from grpo_guard.evals.report.excerpt import visible
-from grpo_guard.evals.report.figures import OverSeeds, percent
-from grpo_guard.evals.report.page import figure, html_table, note, prose
+from grpo_guard.evals.report.page import figure, note, prose
 from grpo_guard.evals.report.paper_claims import Claim, claim
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.tables import curve_table
 from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_test
+from grpo_guard.evals.stats import OverSeeds, percent
 
 _MOST_LINES: Final = 6
 _MOST_FAINT: Final = 3  # single values of more series hide each other
 _GUARD_STYLES: Final = 4
-BAND_NOTE: Final = (
-    "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from three "
-    "seeds on."
-)
 
 
-def curves_section(scenario: Scenario, name: str, *, alone: bool) -> str:
+def curves_section(scenario: Scenario, *, alone: bool) -> str:
     """Heading, charts, the paper's words, and every tenth iteration as a table."""
     parts = []
     if not alone:
-        parts.append(f"<h3>{prose(name)}</h3>")
+        where = f"{scenario.name}: {scenario.setting}, {scenario.models}"
+        parts.append(f"<h3>{prose(where)}</h3>")
         if not attack_free(scenario.attack):
             parts.append(f"<p>{prose(verdict_sentence(scenario))}</p>")
     attack = _attack_chart(scenario) if not attack_free(scenario.attack) else ""
@@ -40,7 +37,7 @@ def curves_section(scenario: Scenario, name: str, *, alone: bool) -> str:
     left_out = len(shown) - len(_drawn(scenario))
     if left_out:
         parts.append(note(f"{left_out} more defences are in the tables, not in the charts."))
-    table = html_table(curve_table(scenario), kind="many")
+    table = curve_table(scenario).html("many")
     parts.append(f"<details><summary>Every tenth iteration as a table</summary>{table}</details>")
     return f'<section class="attack">{"".join(parts)}</section>'
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.evals.report.figures import OverSeeds, Rate
 from grpo_guard.evals.report.series import Conditions, Series, conditions
 from grpo_guard.evals.results import Counts, Results, Run
 from grpo_guard.evals.roles import (
@@ -21,13 +20,15 @@ from grpo_guard.evals.roles import (
     plain,
     under_coin,
 )
+from grpo_guard.evals.stats import OverSeeds, Rate
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One attack under one set of conditions: attack-free, undefended and guarded side by side.
 
-    ``free_under_coin`` is the attack-free series of those that sample under a public coin.
+    ``free_under_coin`` is the attack-free series of those that sample under a public coin. The
+    ``name`` is the attack's, and what tells these conditions from the attack's other ones.
     """
 
     attack: str
@@ -36,6 +37,7 @@ class Scenario:
     undefended: Series | None
     guarded: tuple[Series, ...]
     free_under_coin: Series | None = None
+    name: str = ""
 
     def beside(self, series: Series) -> Series | None:
         """The attack-free series that another is compared with; none for itself."""
@@ -97,7 +99,7 @@ def scenarios(results: Results) -> list[Scenario]:
         undefended = None if attack_free(attack) else series.get(NONE)
         rest = tuple(series[name] for name in guarded)
         found.append(Scenario(attack, where, free, undefended, rest, coin))
-    return found
+    return _named(found)
 
 
 def _free(
@@ -118,18 +120,17 @@ def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(found[seed] for seed in sorted(found))
 
 
-def scenario_names(found: Sequence[Scenario]) -> list[str]:
-    """A short name for each: the attack, and what tells its conditions from its other ones."""
-    names = []
+def _named(found: Sequence[Scenario]) -> list[Scenario]:
+    named = []
     for one in found:
         others = [other.where for other in found if other.attack == one.attack]
-        parts = []
+        parts = ["no attack" if one.attack == NONE else one.attack]
         for at, field in enumerate(Conditions._fields):
             if len({where[at] for where in others}) > 1:
                 value = str(one.where[at]) or "?"
                 parts.append(f"{value} iterations" if field == "iterations" else value)
-        names.append(", ".join(["no attack" if one.attack == NONE else one.attack, *parts]))
-    return names
+        named.append(replace(one, name=", ".join(parts)))
+    return named
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
@@ -144,27 +145,16 @@ def summarise(results: Results) -> list[dict[str, Any]]:
             for metric, figure in _headline(series, scenario.beside(series)).items():
                 if figure is None:
                     continue
-                rows.append(
-                    {"attack": series.attack, "defence": series.defence, "metric": metric}
-                    | _as_row(figure)
-                )
+                over = "seeds" if isinstance(figure, OverSeeds) else "completions"
+                head = {"attack": series.attack, "defence": series.defence, "metric": metric}
+                rows.append(head | figure.row() | {"over": over})
     return rows
-
-
-def _as_row(figure: Rate | OverSeeds) -> dict[str, Any]:
-    """``n`` counts what the interval is over, which ``over`` names."""
-    if isinstance(figure, OverSeeds):
-        low, high, count, over = figure.low, figure.high, figure.seeds, "seeds"
-    else:
-        (low, high), count = figure.interval or (None, None), figure.total
-        over = "completions"
-    return {"mean": figure.value, "low": low, "high": high, "n": count, "over": over}
 
 
 def _headline(series: Series, free: Series | None) -> dict[str, Rate | OverSeeds | None]:
     figures: dict[str, Rate | OverSeeds | None] = {"honest_reward_end": series.reward_end}
-    gaps = series.reward_gaps(free) if free is not None else []
-    if free is not None and gaps:
+    gaps = series.reward_gaps(free)
+    if gaps:
         figures["honest_reward_end_minus_attack_free"] = OverSeeds.of(gaps)
         figures["honest_reward_cost"] = series.reward_cost(free)
     if not attack_free(series.attack):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from grpo_guard.evals.report.figures import percent
+from grpo_guard.evals.stats import percent
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec

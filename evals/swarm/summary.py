@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from grpo_guard.evals.report.figures import OverSeeds
 from grpo_guard.evals.report.series import WINDOW
 from grpo_guard.evals.roles import COIN, NONE, SILENT, attack_free, plain, under_coin
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import OverSeeds, wilson
 
 Run = dict[str, Any]
 _WHERE: Final = ("attack", "defence", "setting", "models", "task")

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import report
 from grpo_guard.evals.report.charts import HEIGHT, Line, line_chart, smooth, spread
+from grpo_guard.evals.report.console import markdown_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
-from grpo_guard.evals.report.figures import percent
 from grpo_guard.evals.report.html import render, write_report
 from grpo_guard.evals.report.scenarios import scenarios, summarise
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
-from grpo_guard.evals.report.tables import markdown_table
 from grpo_guard.evals.report.verdicts import State, judge
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
+from grpo_guard.evals.stats import percent
 
 
 def test_page_is_balanced_and_says_what_happened() -> None:
@@ -137,7 +137,7 @@ def test_many_defences_and_seeds_share_a_page() -> None:
 def test_a_guard_that_fails_is_called_that() -> None:
     scenario = scenarios(parse_results(results(asr=[0.4] * 20)))[0]
     assert "up to 40.0 % did: the guard did not hold" in verdict_sentence(scenario)
-    assert judge("text", scenario, scenario.guarded[0]).state is State.FAILED
+    assert judge(scenario, scenario.guarded[0]).state is State.FAILED
 
 
 def test_runs_without_counts_are_shown_without_rates() -> None:
