@@ -6,15 +6,17 @@ import time
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from grpo_guard.evals.limits import Counted, FailUnder, MaxHonest, end_where_broken
+from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
     from grpo_guard.evals.defences.own import GuardFile
     from grpo_guard.evals.detect.config import DetectConfig
+    from grpo_guard.evals.results import Summary
     from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
@@ -178,17 +180,15 @@ def report(
 ) -> None:
     """Write one self-contained page, or a Markdown table, from one or more results."""
     require("eval report", "scipy")
-    from grpo_guard.evals.report.console import markdown_table
+    from grpo_guard.evals.report.console import markdown_of
     from grpo_guard.evals.report.html import page_of
-    from grpo_guard.evals.report.merge import load_all, merged
     from grpo_guard.evals.results import ResultsError, write_text
 
     if out is None and (len(places) > 1 or places[0].suffix == ".json"):
         fail("-o: expected a file to write, got none")
     target = out or places[0] / _NAMES[form]
     try:
-        html = form is Format.HTML
-        write_text(target, page_of(places) if html else markdown_table(merged(load_all(places))))
+        write_text(target, (page_of if form is Format.HTML else markdown_of)(places))
     except ResultsError as error:
         fail(str(error))
     except OSError as error:
@@ -215,16 +215,10 @@ def rules(
     ] = None,
 ) -> None:
     """What each kind of finding of the text rules saves and costs. Needs a checkout."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    studies = f"{__package__}.studies"
-    if find_spec(studies) is None:
-        fail("eval rules: needs a checkout of the repository; the package has no studies", code=1)
     require("eval rules", *TRAINING)
     files = [("--table", table), ("--out", out)]
     named = [word for flag, file in files if file is not None for word in (flag, str(file))]
-    import_module(f"{studies}.rules").main(["--split", split.value, *named])
+    study("eval rules", "rules").main(["--split", split.value, *named])
 
 
 def demo(
@@ -318,7 +312,7 @@ def _model(given: str | None, task: TaskName) -> str:
     return given or (SMOLLM2 if task is TaskName.GSM8K else str(BUNDLED[task.value]))
 
 
-def _run(config: DetectConfig, out: Path) -> list[Counted]:
+def _run(config: DetectConfig, out: Path) -> list[Summary]:
     import shlex
     import sys
 
@@ -326,10 +320,10 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
 
     from grpo_guard.evals.detect.config import NotEnoughError
     from grpo_guard.evals.detect.console import matrix_table, reporter
-    from grpo_guard.evals.detect.matrix import rates
     from grpo_guard.evals.detect.run import results_of, run, write
     from grpo_guard.evals.report.tables import print_table
-    from grpo_guard.evals.results import CONTROL, HONEST
+    from grpo_guard.evals.results import REJECTED, Results, Summary
+    from grpo_guard.evals.stats import Rate
 
     started = time.monotonic()
     try:
@@ -347,16 +341,24 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
         fail(str(error), code=1)
     print_table(Console(), matrix_table(rows))
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
-    counts = [
-        Counted(row.defence, row.attack, row.rejected or 0, row.n, row.attack != HONEST)
-        for row in rates(rows)
-        if not row.attack.startswith(CONTROL)
-    ]
-    judged, played = dict.fromkeys(c.defence for c in counts), {c.kind for c in counts}
+    found = Results.model_validate(results).summary
+    judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:
         typer.echo(f"warning: {name}: no completion offers it anything to poison", err=True)
-        counts += [Counted(defence, name, 0, 0, True) for defence in judged]
-    return counts
+        nothing = Rate(0, 0).row()
+        found += [Summary(attack=name, defence=d, metric=REJECTED, **nothing) for d in judged]
+    return found
+
+
+def study(command: str, name: str) -> ModuleType:
+    """A module of `studies`, which the wheel leaves out; without it the command ends."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    studies = f"{__package__}.studies"
+    if find_spec(studies) is None:
+        fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
+    return import_module(f"{studies}.{name}")
 
 
 def require(command: str, *modules: str) -> None:

@@ -161,6 +161,9 @@ class Summary(_Model):
 
     attack: str
     defence: str
+    setting: str = ""
+    models: str = ""
+    task: str = ""
     metric: str
     mean: float | None
     low: float | None

@@ -115,9 +115,11 @@ class Rate:
         return interval.low, interval.high
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval and n, as they stand in results.json."""
+        """Mean, interval, n and what it counts, as they stand in results.json."""
         low, high = self.interval or (None, None)
-        return {"mean": self.value, "low": low, "high": high, "n": self.total}
+        return {
+            "mean": self.value, "low": low, "high": high, "n": self.total, "over": "completions",
+        }  # fmt: skip
 
     @property
     def value_text(self) -> str:
@@ -169,8 +171,11 @@ class OverSeeds:
         return cls(mean, min(low, mean), max(high, mean), count)
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval and n, as they stand in results.json."""
-        return {"mean": self.value, "low": self.low, "high": self.high, "n": self.seeds}
+        """Mean, interval, n and what it counts, as they stand in results.json."""
+        return {
+            "mean": self.value, "low": self.low, "high": self.high, "n": self.seeds,
+            "over": "seeds",
+        }  # fmt: skip
 
     def details(self, show: Callable[[float], str]) -> tuple[str, ...]:
         """Interval and number of seeds; equal seeds say so, since they have no spread to show."""

@@ -146,19 +146,20 @@ def _alone(
         yield part, supervised(verifier, [case.completion for case in part])
 
 
-def rates(rows: Iterable[Row]) -> list[Summary]:
-    """Rejections by kind and verifier, in order of appearance."""
+def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
+    """Rejections by kind and verifier, in order of appearance; ``task`` is what was asked."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
-    return [_rate(kind, defence, group) for (kind, defence), group in groups.items()]
+    return [_rate(kind, defence, task, group) for (kind, defence), group in groups.items()]
 
 
-def _rate(kind: str, defence: str, group: Sequence[Row]) -> Summary:
+def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
     rejected = sum(row.verdict.rejected for row in group)
     return Summary(
         attack=kind,
         defence=defence,
+        task=task,
         metric=REJECTED,
         **Rate(rejected, len(group)).row(),
         rejected=rejected,

@@ -115,7 +115,7 @@ def results_of(
         "config": config.to_dict() | {"command": command},
         "versions": versions(),
         "runs": [],
-        "summary": [rate.model_dump(exclude_unset=True) for rate in rates(rows)],
+        "summary": [rate.model_dump(exclude_unset=True) for rate in rates(rows, config.task)],
         "honest_tokens": {"total": sum(tokens), "least": min(tokens, default=0)},
         "honest_p_values": {
             defence: sorted(_rounded(row.verdict.p_value) for row in group)

@@ -17,13 +17,27 @@ from grpo_guard.evals.report.cells import (
     leaving_table,
     listing,
 )
+from grpo_guard.evals.report.detection import rejected_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
+from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
 from grpo_guard.evals.results import Example, Results
 
 _IN_NUMBERS = "In numbers (the end is the last 10 iterations; intervals 95 %)"
 _REJECTED = "What the guard rejected (counts with Wilson’s intervals)"
+
+
+def markdown_of(places: Sequence[Path]) -> str:
+    """The Markdown tables of one or several folders or results files.
+
+    Raises:
+        ResultsError: as `load_all`, `merged` and `pooled`.
+    """
+    found = load_all(places)
+    runs, detections = merged(found), pooled(found)
+    tables = [table.markdown() for one in detections if (table := rejected_table(one))]
+    return "\n".join([markdown_table(runs), *tables] if runs.runs or not tables else tables)
 
 
 def markdown_table(results: Results) -> str:

@@ -56,7 +56,7 @@ def detection_sentence(results: Results) -> str:
 
 def detection_section(results: Results) -> str:
     """Rates by kind and verifier, the ROC, and some of the rejected completions."""
-    rejected = [row for row in results.summary if row.metric == REJECTED]
+    rejected = rejected_table(results)
     others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
     if rejected:
@@ -67,7 +67,7 @@ def detection_section(results: Results) -> str:
                 "detected. Wilson 95 % intervals. Blue is as it should be, the redder the worse; "
                 "negative controls are not shaded, since some of them may pass."
             ),
-            _rejected_matrix(rejected).html("stack matrix"),
+            rejected.html("stack matrix"),
         ]
     if others:
         parts.append(_figure_table(others).html())
@@ -80,8 +80,11 @@ def detection_section(results: Results) -> str:
     return "".join(parts)
 
 
-def _rejected_matrix(rows: Sequence[Summary]) -> Table:
-    """One row per kind of completion, one column per verifier."""
+def rejected_table(results: Results) -> Table | None:
+    """One row per kind of completion, one column per verifier; honest work first."""
+    rows = [row for row in results.summary if row.metric == REJECTED]
+    if not rows:
+        return None
     cells = {(row.attack, row.defence): _rejected_cell(row) for row in rows}
     verifiers = list(dict.fromkeys(row.defence for row in rows))
     kinds = sorted(

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from grpo_guard.evals.report.detection import detection_section, detection_sentence
-from grpo_guard.evals.report.merge import RESULTS, load_all, merged
+from grpo_guard.evals.report.merge import RESULTS, load_all, merged, pooled
 from grpo_guard.evals.report.page import definitions, esc, note, prose
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.sentences import headline, time_sentence, verdict_sentence
@@ -43,20 +43,22 @@ def page_of(places: Sequence[Path]) -> str:
     found = load_all(places)
     if len(found) == 1:
         return render(found[0][1])
-    return render(merged(found), [results for _, results in found])
+    return render(merged(found), [results for _, results in found], pooled(found))
 
 
-def render(results: Results, files: Sequence[Results] = ()) -> str:
+def render(
+    results: Results, files: Sequence[Results] = (), detections: Sequence[Results] = ()
+) -> str:
     """Return the whole page.
 
     Args:
         results: All runs.
-        files: Where the runs come from several files: these, for how they were made and for
-            what they hold beside runs.
+        files: Where they come from several files: these, for how they were made.
+        detections: What the files hold beside runs.
     """
     files = files or [results]
     found = scenarios(results)
-    detections = [one for one in files if not one.runs]
+    detections = detections or [one for one in files if not one.runs]
     title = _title(found, detections)
     body = [
         f'<p class="eyebrow">grpo-guard report{_subject(found)}</p>',

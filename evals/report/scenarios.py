@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo_guard.evals.report.series import Conditions, Series, conditions
-from grpo_guard.evals.results import Counts, Results, Run
+from grpo_guard.evals.results import Results, Run
 from grpo_guard.evals.roles import (
     COIN,
     NONE,
@@ -20,7 +19,6 @@ from grpo_guard.evals.roles import (
     plain,
     under_coin,
 )
-from grpo_guard.evals.stats import OverSeeds, Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,39 +129,3 @@ def _named(found: Sequence[Scenario]) -> list[Scenario]:
                 parts.append(f"{value} iterations" if field == "iterations" else value)
         named.append(replace(one, name=", ".join(parts)))
     return named
-
-
-def summarise(results: Results) -> list[dict[str, Any]]:
-    """The ``summary`` list: each headline figure with its interval and count."""
-    rows: list[dict[str, Any]] = []
-    seen: set[tuple[str, str, int]] = set()
-    for scenario in scenarios(results):
-        for series in scenario.series:
-            if (series.attack, series.defence, id(series.runs[0])) in seen:
-                continue  # the attack-free series stands beside every attack
-            seen.add((series.attack, series.defence, id(series.runs[0])))
-            for metric, figure in _headline(series, scenario.beside(series)).items():
-                if figure is None:
-                    continue
-                over = "seeds" if isinstance(figure, OverSeeds) else "completions"
-                head = {"attack": series.attack, "defence": series.defence, "metric": metric}
-                rows.append(head | figure.row() | {"over": over})
-    return rows
-
-
-def _headline(series: Series, free: Series | None) -> dict[str, Rate | OverSeeds | None]:
-    figures: dict[str, Rate | OverSeeds | None] = {"honest_reward_end": series.reward_end}
-    gaps = series.reward_gaps(free)
-    if gaps:
-        figures["honest_reward_end_minus_attack_free"] = OverSeeds.of(gaps)
-        figures["honest_reward_cost"] = series.reward_cost(free)
-    if not attack_free(series.attack):
-        figures["asr_end"] = series.asr_in()
-        figures["asr_end_of_completions"] = series.asr_counted()
-    if series.guarded:
-        for kind in Counts.model_fields:
-            figures[f"rejected_{kind}"] = series.rejected(kind)
-        if not any(run.submitted and run.submitted.cover for run in series.runs):
-            del figures["rejected_cover"]  # no such completions, or from before they were counted
-        figures["abstained"] = series.abstained
-    return figures

@@ -84,7 +84,7 @@ def print_table(console: Console, table: Table, title: str | None = None) -> Non
         console.print(table.rich(title))
         return
     for line in (title, *table.tabs()) if title else table.tabs():
-        console.out(line, highlight=False)
+        print(line, file=console.file)  # rich would make spaces of the tabs
 
 
 def level(value: float, limits: Sequence[float]) -> int:

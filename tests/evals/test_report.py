@@ -17,8 +17,9 @@ from grpo_guard.evals.report.charts import HEIGHT, Line, line_chart, smooth, spr
 from grpo_guard.evals.report.console import markdown_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.html import render, write_report
-from grpo_guard.evals.report.scenarios import scenarios, summarise
+from grpo_guard.evals.report.scenarios import scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
+from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.report.verdicts import State, judge
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
 from grpo_guard.evals.stats import percent
