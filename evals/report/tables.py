@@ -68,14 +68,14 @@ class Table:
 
     def markdown(self) -> str:
         """For a document."""
-        rows = (" | ".join(_one_line(cell) for cell in row) for row in (self.header, *self.rows))
+        rows = (" | ".join(map(_markdown_cell, row)) for row in (self.header, *self.rows))
         head, *body = (f"| {row} |" for row in rows)
         return "\n".join([head, "|" + "---|" * len(self.header), *body]) + "\n"
 
     def tabs(self) -> Iterator[str]:
         """For a program: a line each, its cells with tabs between them."""
         for row in (self.header, *self.rows):
-            yield "\t".join(visible(_plain(cell)).replace("\t", " ") for cell in row)
+            yield "\t".join(_one_line(cell) for cell in row)
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
@@ -134,12 +134,11 @@ def _rich_cell(cell: Cell) -> Text:
     return text
 
 
-def _plain(cell: Cell) -> str:
-    if isinstance(cell, Shade):
-        return f"{cell.text} ({'; '.join(cell.detail)})" if cell.detail else cell.text
-    return str(cell)
-
-
 def _one_line(cell: Cell) -> str:
-    text = visible(_plain(cell)).replace("\n", " ").replace("\\", "\\\\").replace("|", "\\|")
-    return text.replace("<", "&lt;")
+    if isinstance(cell, Shade):
+        cell = f"{cell.text} ({'; '.join(cell.detail)})" if cell.detail else cell.text
+    return visible(cell).replace("\n", " ").replace("\t", " ")
+
+
+def _markdown_cell(cell: Cell) -> str:
+    return _one_line(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
