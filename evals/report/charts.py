@@ -25,7 +25,7 @@ class Line:
     """One curve.
 
     Attributes:
-        label: Name, written at the line's end; the caller has made it safe to show.
+        label: Name, written at the line's end.
         values: One value per iteration, or per place of ``at``.
         style: Which of the `STYLES` classes draws it.
         raw: The unsmoothed values, drawn faintly behind.
@@ -184,7 +184,8 @@ def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) 
     parts = []
     for line, end, at in zip(lines, wanted, placed, strict=True):
         style = f"s{line.style % STYLES}"
-        label = line.label if len(line.label) <= 13 else f"{line.label[:6]}…{line.label[-6:]}"
+        label = visible(line.label, limit=40)
+        label = label if len(label) <= 13 else f"{label[:6]}…{label[-6:]}"
         if line.at is None:
             x = scale.x(len(line.values))
             parts.append(f'<circle class="dot {style}" cx="{x:.1f}" cy="{end:.1f}" r="3"/>')

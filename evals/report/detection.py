@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo_guard.evals.report.charts import STYLES, Axis, Line, line_chart
-from grpo_guard.evals.report.excerpt import visible
 from grpo_guard.evals.report.page import esc, figure, note, shown_example
 from grpo_guard.evals.report.tables import DASH, Cell, Table, rate_cell
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Results, Summary
@@ -191,6 +190,6 @@ def _line(one: Roc, style: int) -> Line:
     first = max(caught for rate, caught in one.points if rate <= start)
     points = [(start, first), *(point for point in one.points if point[0] > start)]
     return Line(
-        visible(one.kind, limit=40), [caught for _, caught in points], style,
+        one.kind, [caught for _, caught in points], style,
         at=[rate for rate, _ in points], note=f"{one.auc:.3f}",
     )  # fmt: skip
