@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
@@ -264,9 +263,13 @@ def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
-    from grpo_guard.registry import VERIFIERS, names
+    from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
 
-    chosen = _known("--verifiers", names(VERIFIERS), value or "logprob_bound")
+    said = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
+    try:
+        chosen = tuple(choose(names(VERIFIERS), name) for name in said)
+    except UnknownNameError as error:
+        fail(f"--verifiers: {error}")
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
@@ -368,16 +371,6 @@ def require(command: str, *modules: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         fail(f"{command}: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
-
-
-def _known(option: str, known: Collection[str], value: str) -> tuple[str, ...]:
-    """The names of an option, each of them one that is known."""
-    from grpo_guard.registry import UnknownNameError, choose
-
-    try:
-        return tuple(choose(known, n.strip()) for n in value.split(",") if n.strip())
-    except UnknownNameError as error:
-        fail(f"{option}: {error}")
 
 
 def fail(message: str, *, code: int = 2) -> NoReturn:

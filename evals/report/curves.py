@@ -25,7 +25,7 @@ def curves_section(scenario: Scenario, *, alone: bool) -> str:
     """Heading, charts, the paper's words, and every tenth iteration as a table."""
     parts = []
     if not alone:
-        where = f"{scenario.name}: {scenario.setting}, {scenario.models}"
+        where = f"{scenario.name}: {scenario.where.setting}, {scenario.where.models}"
         parts.append(f"<h3>{prose(where)}</h3>")
         if not attack_free(scenario.attack):
             parts.append(f"<p>{prose(verdict_sentence(scenario))}</p>")

@@ -99,7 +99,7 @@ def _subject(found: Sequence[Scenario]) -> str:
     parts = [f"{seeds} seed{'' if seeds == 1 else 's'}"]
     if len(found) == 1:
         attack = [f"attack {found[0].attack}"] if found[0].undefended else []
-        parts = [*attack, found[0].setting, found[0].models, *parts]
+        parts = [*attack, found[0].where.setting, found[0].where.models, *parts]
     else:
         parts = [f"{len(found)} attacks", *parts]
     return " · " + prose(", ".join(parts))

@@ -17,18 +17,13 @@ RESULTS = "results.json"
 _ROOM = "max_new_tokens"
 
 
-def results_file(place: Path) -> Path:
-    """The results file that a folder or a file's own path means."""
-    return place if place.suffix == ".json" else place / RESULTS
-
-
 def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
-    """Each file's name and content.
+    """Each file's name and content; a folder means the results file in it.
 
     Raises:
         ResultsError: a file is missing or not of the shape.
     """
-    files = list(dict.fromkeys(results_file(place) for place in places))
+    files = dict.fromkeys(p if p.suffix == ".json" else p / RESULTS for p in places)
     return [(str(file), load_results(file)) for file in files]
 
 

@@ -44,16 +44,6 @@ class Scenario:
         return None if series is found else found
 
     @property
-    def setting(self) -> str:
-        """Who chooses the problems."""
-        return self.where.setting
-
-    @property
-    def models(self) -> str:
-        """Whether honest nodes hold the same weights."""
-        return self.where.models
-
-    @property
     def attacked(self) -> list[Series]:
         """The runs under attack: undefended first, then guarded."""
         return [*([self.undefended] if self.undefended else []), *self.guarded]
