@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from grpo_guard.evals.limits import Counted, FailUnder, MaxHonest, end_where_broken
+from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
     from grpo_guard.evals.defences.own import GuardFile
     from grpo_guard.evals.detect.config import DetectConfig
+    from grpo_guard.evals.results import Summary
     from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
@@ -178,17 +179,15 @@ def report(
 ) -> None:
     """Write one self-contained page, or a Markdown table, from one or more results."""
     require("eval report", "scipy")
+    from grpo_guard.evals.report.console import markdown_of
     from grpo_guard.evals.report.html import page_of
-    from grpo_guard.evals.report.merge import load_all, merged
-    from grpo_guard.evals.report.tables import markdown_table
     from grpo_guard.evals.results import ResultsError, write_text
 
     if out is None and (len(places) > 1 or places[0].suffix == ".json"):
         fail("-o: expected a file to write, got none")
     target = out or places[0] / _NAMES[form]
     try:
-        html = form is Format.HTML
-        write_text(target, page_of(places) if html else markdown_table(merged(load_all(places))))
+        write_text(target, (page_of if form is Format.HTML else markdown_of)(places))
     except ResultsError as error:
         fail(str(error))
     except OSError as error:
@@ -215,16 +214,10 @@ def rules(
     ] = None,
 ) -> None:
     """What each kind of finding of the text rules saves and costs. Needs a checkout."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    studies = f"{__package__}.studies"
-    if find_spec(studies) is None:
-        fail("eval rules: needs a checkout of the repository; the package has no studies", code=1)
     require("eval rules", *TRAINING)
     files = [("--table", table), ("--out", out)]
     named = [word for flag, file in files if file is not None for word in (flag, str(file))]
-    import_module(f"{studies}.rules").main(["--split", split.value, *named])
+    study("eval rules", "rules").main(["--split", split.value, *named])
 
 
 def demo(
@@ -270,9 +263,13 @@ def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
-    from grpo_guard.registry import VERIFIERS, names
+    from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
 
-    chosen = _known("--verifiers", names(VERIFIERS), value or "logprob_bound")
+    said = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
+    try:
+        chosen = tuple(choose(names(VERIFIERS), name) for name in said)
+    except UnknownNameError as error:
+        fail(f"--verifiers: {error}")
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
@@ -318,16 +315,18 @@ def _model(given: str | None, task: TaskName) -> str:
     return given or (SMOLLM2 if task is TaskName.GSM8K else str(BUNDLED[task.value]))
 
 
-def _run(config: DetectConfig, out: Path) -> list[Counted]:
+def _run(config: DetectConfig, out: Path) -> list[Summary]:
     import shlex
     import sys
 
     from rich.console import Console
 
     from grpo_guard.evals.detect.config import NotEnoughError
-    from grpo_guard.evals.detect.console import print_table, reporter
-    from grpo_guard.evals.detect.matrix import CONTROL, HONEST, rates
+    from grpo_guard.evals.detect.console import matrix_table, reporter
     from grpo_guard.evals.detect.run import results_of, run, write
+    from grpo_guard.evals.report.tables import print_table
+    from grpo_guard.evals.results import REJECTED, Results, Summary
+    from grpo_guard.evals.stats import Rate
 
     started = time.monotonic()
     try:
@@ -343,18 +342,26 @@ def _run(config: DetectConfig, out: Path) -> list[Counted]:
         fail(str(error))
     except (NotEnoughError, OSError) as error:
         fail(str(error), code=1)
-    print_table(Console(), rows)
+    print_table(Console(), matrix_table(rows))
     typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
-    counts = [
-        Counted(rate.defence, rate.kind, rate.rejected, rate.total, rate.kind != HONEST)
-        for rate in rates(rows)
-        if not rate.kind.startswith(CONTROL)
-    ]
-    judged, played = dict.fromkeys(c.defence for c in counts), {c.kind for c in counts}
+    found = Results.model_validate(results).summary
+    judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:
         typer.echo(f"warning: {name}: no completion offers it anything to poison", err=True)
-        counts += [Counted(defence, name, 0, 0, True) for defence in judged]
-    return counts
+        nothing = Rate(0, 0).row()
+        found += [Summary(attack=name, defence=d, metric=REJECTED, **nothing) for d in judged]
+    return found
+
+
+def study(command: str, name: str) -> ModuleType:
+    """A module of `studies`, which the wheel leaves out; without it the command ends."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    studies = f"{__package__}.studies"
+    if find_spec(studies) is None:
+        fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
+    return import_module(f"{studies}.{name}")
 
 
 def require(command: str, *modules: str) -> None:
@@ -364,16 +371,6 @@ def require(command: str, *modules: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         fail(f"{command}: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
-
-
-def _known(option: str, known: Collection[str], value: str) -> tuple[str, ...]:
-    """The names of an option, each of them one that is known."""
-    from grpo_guard.registry import UnknownNameError, choose
-
-    try:
-        return tuple(choose(known, n.strip()) for n in value.split(",") if n.strip())
-    except UnknownNameError as error:
-        fail(f"{option}: {error}")
 
 
 def fail(message: str, *, code: int = 2) -> NoReturn:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from grpo_guard.evals.cli import TRAINING, fail, require
-from grpo_guard.evals.limits import Counted, end_where_broken
-from grpo_guard.evals.roles import Role, attack_free, role
+from grpo_guard.evals.limits import end_where_broken
+from grpo_guard.evals.roles import attack_free
 from grpo_guard.evals.swarm.options import SwarmOptions
 
 if TYPE_CHECKING:
@@ -87,35 +87,11 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
     typer.echo(f"{runs}, {rounds} rounds in all{before}: {shown}", err=True)
 
 
-def _counts(results: dict[str, Any], specs: list[Spec]) -> list[Counted]:
-    """What each guard rejected, over all seeds: of each attack, and of right honest answers.
-
-    Where guards of the user's are played, of these alone.
-    """
-    own = {spec.shown_defence for spec in specs if spec.guard}
-    found: dict[tuple[str, str, bool], tuple[int, int]] = {}
-    for run in results["runs"]:
-        name, attack = run["defence"], run["attack"]
-        if name not in own if own else role(name) is Role.UNDEFENDED:
-            continue
-        for kind, poison in (("poisoned", True), ("honest_correct", False)):
-            if poison and attack_free(attack):
-                continue
-            key = (name, attack if poison else f"right honest answers under {attack}", poison)
-            rejected, total = found.get(key, (0, 0))
-            rejected += run["rejected"][kind]
-            found[key] = rejected, total + run["submitted"][kind]
-    return [
-        Counted(name, kind, rejected, total, poison)
-        for (name, kind, poison), (rejected, total) in found.items()
-    ]
-
-
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
 
+    from grpo_guard.evals.report.console import markdown_table
     from grpo_guard.evals.report.html import write_report
-    from grpo_guard.evals.report.tables import markdown_table
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.console import reporter
     from grpo_guard.evals.swarm.ray_session import RayMissingError
@@ -130,7 +106,8 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
                 workers=options.workers, engine=options.engine.value,
             )  # fmt: skip
         report = write_report(out)
-        table = markdown_table(load_results(out / "results.json"))
+        loaded = load_results(out / "results.json")
+        table = markdown_table(loaded)
         (out / "table.md").write_text(table, encoding="utf-8")
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; what is done is kept in {out}. To go on: {command}", err=True)
@@ -146,4 +123,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
             typer.echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     typer.echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
-    end_where_broken(_counts(results, specs), options.fail_under, options.max_honest)
+    # Where guards of the user's are played the limits are theirs alone.
+    own = {spec.shown_defence for spec in specs if spec.guard}
+    rows = [row for row in loaded.summary if not own or row.defence in own]
+    end_where_broken(rows, options.fail_under, options.max_honest)

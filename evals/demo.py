@@ -15,7 +15,7 @@ from rich.console import Console
 
 from grpo_guard.evals.report.console import print_results
 from grpo_guard.evals.report.html import write_report
-from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import Results, parse_results, versions, write_json
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
 from grpo_guard.evals.swarm.console import reporter

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from grpo_guard.evals.roles import attack_free
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.results import Summary
 
 FailUnder = Annotated[
     float | None,
@@ -23,49 +27,49 @@ MaxHonest = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """How much of one kind a defence rejected; ``poison`` is to be rejected, honest work not."""
-
-    defence: str
-    kind: str
-    rejected: int
-    total: int
-    poison: bool
-
-
-def broken(
-    counts: Iterable[Counted], fail_under: float | None, max_honest: float | None
-) -> list[str]:
-    """What is wrong with each count that is beyond a limit; empty where none is.
-
-    Where nothing was counted a limit is broken: nothing shows that it holds.
-    """
-    from grpo_guard.evals.report.figures import Rate, percent
-
-    found = []
-    for count in counts:
-        limit = fail_under if count.poison else max_honest
-        if limit is None:
-            continue
-        rate = Rate(count.rejected, count.total)
-        share = rate.value
-        if share is None or (share < limit if count.poison else share > limit):
-            bound = "at least" if count.poison else "at most"
-            found.append(
-                f"{count.defence}, {count.kind}: expected {bound} "
-                f"{percent(limit)} rejected, got {count.rejected} / {count.total}"
-                + (f" = {rate.value_text} ({rate.interval_text})" if count.total else "")
-            )
-    return found
+# Which rates of rejection are of poison, to be rejected, and which of honest work.
+_POISON: Final = "rejected_poisoned"
+_RIGHT: Final = "rejected_honest_correct"
 
 
 def end_where_broken(
-    counts: Iterable[Counted], fail_under: float | None, max_honest: float | None
+    rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
 ) -> None:
-    """End the command with 1 and a line for each row beyond a limit."""
-    found = broken(counts, fail_under, max_honest)
-    for line in found:
+    """End the command with 1 and a line for each rate of rejection that is beyond a limit.
+
+    Where nothing was counted a limit is broken: nothing shows that it holds.
+
+    Args:
+        rows: Of results.json; figures that are no rates of rejection are passed over.
+        fail_under: Smallest share of poison that is to be rejected; None = no limit.
+        max_honest: Largest share of honest work that may be; None = no limit.
+    """
+    from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
+
+    broken = []
+    for row in rows:
+        detected = row.metric == REJECTED and not row.attack.startswith(CONTROL)
+        poison = row.metric == _POISON and not attack_free(row.attack)
+        if poison or (detected and row.attack != HONEST):
+            broken += _beyond(row, row.attack, fail_under, "at least")
+        elif row.metric == _RIGHT or detected:
+            kind = HONEST if detected else f"right honest answers under {row.attack}"
+            broken += _beyond(row, kind, max_honest, "at most")
+    for line in broken:
         typer.echo(f"failed: {line}", err=True)
-    if found:
+    if broken:
         raise typer.Exit(1)
+
+
+def _beyond(row: Summary, kind: str, limit: float | None, bound: str) -> list[str]:
+    from grpo_guard.evals.stats import Rate, percent
+
+    rate = row.rate or Rate(0, 0)
+    share = rate.value
+    if limit is None:
+        return []
+    if share is not None and (share >= limit if bound == "at least" else share <= limit):
+        return []
+    got = f"{rate.count} / {rate.total}"
+    got += f" = {rate.value_text} ({rate.interval_text})" if rate.total else ""
+    return [f"{row.defence}, {kind}: expected {bound} {percent(limit)} rejected, got {got}"]

@@ -14,11 +14,16 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grpo_guard.evals.stats import Rate
 from grpo_guard.files import write_whole
 
 ACCEPTED_POISON: Final = "accepted_poison"
 REJECTED_CORRECT: Final = "rejected_correct"
 REJECTED_POISON: Final = "rejected_poison"
+# A detection's kinds of completion beside its attacks, and its figure.
+HONEST: Final = "honest"
+CONTROL: Final = "control:"
+REJECTED: Final = "rejected"
 
 
 class ResultsError(ValueError):
@@ -147,17 +152,36 @@ class Run(_Model):
 
 
 class Summary(_Model):
-    """One figure with its 95 % interval; with its counts where it is a rate of rejection."""
+    """One figure of one (attack, defence) with its 95 % interval: what every experiment ends in.
+
+    ``over`` says what ``n`` counts. A rate of rejection in a detection has its counts beside it:
+    ``located`` are the rejections whose finding overlaps the poison, ``causes`` of those that were
+    not accepted.
+    """
 
     attack: str
     defence: str
+    setting: str = ""
+    models: str = ""
+    task: str = ""
     metric: str
     mean: float | None
     low: float | None
     high: float | None
     n: int = Field(ge=0)
+    over: str | None = None
     rejected: int | None = Field(default=None, ge=0)
     abstained: int | None = Field(default=None, ge=0)
+    located: int | None = Field(default=None, ge=0)
+    causes: dict[str, int] = {}
+
+    @property
+    def rate(self) -> Rate | None:
+        """The count behind the figure: its own, else what its mean must come from."""
+        count = self.rejected
+        if count is None and self.mean is not None:
+            count = round(self.mean * self.n)
+        return Rate(count, self.n) if count is not None and 0 <= count <= self.n else None
 
 
 class Results(_Model):

@@ -251,20 +251,12 @@ def to_dict(completion: Completion) -> dict[str, Any]:
 def append_cache(path: Path, completions: Sequence[Completion]) -> None:
     """Append one JSON line per completion and wait until they are on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        # A run that was killed may have left half a line behind; end it before adding more.
-        if file.tell() and not _ends_with_newline(path):
-            file.write(b"\n")
-        for completion in completions:
-            file.write(json.dumps(to_dict(completion), ensure_ascii=False).encode() + b"\n")
+    lines = [json.dumps(to_dict(completion), ensure_ascii=False) for completion in completions]
+    with path.open("a", encoding="utf-8") as file:
+        # The break first: a run that was killed may have left half a line behind.
+        file.writelines(f"\n{line}" for line in lines)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def read_cache(path: Path, key: str) -> dict[int, Completion]:

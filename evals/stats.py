@@ -1,15 +1,18 @@
-"""Intervals, since a rate or a mean is never reported without one, and the area under a ROC.
+"""Figures with their 95 % intervals, the area under a ROC, and how each is written out.
 
-The sums are scipy's, which the extra ``evals`` brings. It is imported at the first call: much that
-only names an `Interval` would otherwise wait a second for it.
+A rate or a mean is never reported without an interval. The sums are scipy's, which the extra
+``evals`` brings. It is imported at the first call: much that only names a figure would otherwise
+wait a second for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -86,3 +89,133 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
 def _check(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A count out of a total, with its Wilson interval.
+
+    The interval speaks of the completions that were made, not of another seed's.
+    """
+
+    count: int
+    total: int
+
+    @property
+    def value(self) -> float | None:
+        """The share, or None where nothing was counted."""
+        return self.count / self.total if self.total else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval, or None where nothing was counted."""
+        if not self.total:
+            return None
+        interval = wilson(self.count, self.total)
+        return interval.low, interval.high
+
+    def row(self) -> dict[str, Any]:
+        """Mean, interval, n and what it counts, as they stand in results.json."""
+        low, high = self.interval or (None, None)
+        return {
+            "mean": self.value, "low": low, "high": high, "n": self.total, "over": "completions",
+        }  # fmt: skip
+
+    @property
+    def value_text(self) -> str:
+        """``0.03 %``, or a dash where nothing was counted."""
+        return "–" if self.value is None else percent(self.value)
+
+    @property
+    def interval_text(self) -> str:
+        """``0.01–0.10 %``."""
+        if self.interval is None:
+            return "–"
+        low, high = self.interval
+        return f"{percent(low).removesuffix(' %')}–{percent(high)}"
+
+    @property
+    def count_text(self) -> str:
+        """``3 / 8,640``."""
+        return f"{self.count:,} / {self.total:,}"
+
+    def __str__(self) -> str:
+        """``3 / 8,640 = 0.03 % (0.01–0.10 %)``."""
+        if not self.total:
+            return self.count_text
+        return f"{self.count_text} = {self.value_text} ({self.interval_text})"
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """One value per seed: their mean, with a 95 % interval (Student's t) from two seeds on.
+
+    The runs of different seeds are independent; the completions and iterations of one are not, so
+    that counting those would give intervals that are several times too narrow.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float], within: tuple[float, float] | None = None) -> OverSeeds:
+        """The mean of at least one value; ``within`` cuts the interval to what is possible."""
+        mean, count = fmean(values), len(values)
+        if count == 1:
+            return cls(mean, None, None, 1)
+        low, high = _ends(tuple(values))
+        if within is not None:
+            low, high = max(low, within[0]), min(high, within[1])
+        return cls(mean, min(low, mean), max(high, mean), count)
+
+    def row(self) -> dict[str, Any]:
+        """Mean, interval, n and what it counts, as they stand in results.json."""
+        return {
+            "mean": self.value, "low": self.low, "high": self.high, "n": self.seeds,
+            "over": "seeds",
+        }  # fmt: skip
+
+    def details(self, show: Callable[[float], str]) -> tuple[str, ...]:
+        """Interval and number of seeds; equal seeds say so, since they have no spread to show."""
+        if self.low is None or self.high is None:
+            return ("1 seed",)
+        if self.low == self.high:
+            return (f"{self.seeds} equal seeds",)
+        low, high = show(self.low), show(self.high)
+        between = " to " if low[0] in "+−" else "–"
+        return low.partition(" ")[0] + between + high, f"{self.seeds} seeds"
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """``0.718 (0.694–0.741, 5 seeds)``."""
+        return f"{show(self.value)} ({', '.join(self.details(show))})"
+
+
+@lru_cache(maxsize=4096)
+def _ends(values: tuple[float, ...]) -> tuple[float, float]:
+    """Remembered, since sentence, table and summary ask for the same figures."""
+    found = student_t(values)
+    return found.low, found.high
+
+
+def percent(value: float) -> str:
+    """``97.3 %``; more decimals where one would round a small difference to 0 or 100."""
+    share = 100 * value
+    if share in (0, 100):
+        return f"{share:.0f} %"
+    if share < 0.01:
+        return "<0.01 %"
+    if share > 99.99:
+        return ">99.99 %"
+    return f"{share:.2f} %" if share < 1 or share > 99.9 else f"{share:.1f} %"
+
+
+def signed_percent(value: float) -> str:
+    """``−2.0 %``, ``+0.0 %``."""
+    return f"{round(100 * value, 1) + 0.0:+.1f} %".replace("-", "−")
+
+
+def three_digits(value: float) -> str:
+    """``0.718``."""
+    return f"{value:.3f}".replace("-", "−")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from grpo_guard.evals.cli import fail, study
 
 
 class Device(StrEnum):
@@ -28,7 +26,9 @@ def bench(
     ] = None,
     vllm_python: Annotated[
         Path | None,
-        typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
+        typer.Option(
+            help="Interpreter with vLLM, to compare with its prompt_logprobs. Needs a checkout."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
     only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
@@ -40,50 +40,39 @@ def bench(
     from rich.console import Console
 
     from grpo_guard.evals.bench.run import bench as run
+    from grpo_guard.evals.report.tables import Table, print_table
     from grpo_guard.evals.results import write_json
 
-    console = Console(stderr=True)
     if device is Device.CUDA:
         import torch
 
         if not torch.cuda.is_available():
-            typer.echo("bench: --device cuda: expected a CUDA GPU, found none", err=True)
-            raise typer.Exit(2)
+            fail("bench: --device cuda: expected a CUDA GPU, found none")
     if model is not None and not (model / "config.json").is_file():
-        typer.echo(f"bench: --model {model}: expected a folder with config.json", err=True)
-        raise typer.Exit(2)
+        fail(f"bench: --model {model}: expected a folder with config.json")
+    peer = None
+    if model is not None and vllm_python is not None:
+        server = study("bench --vllm-python", "bench.vllm_server")
+        peer = server.prompt_logprobs(vllm_python, model)
+    progress, console = Console(stderr=True), Console()
     results = run(
-        device.value,
-        rounds=rounds,
-        model=model,
-        vllm_python=vllm_python,
-        quick=quick,
-        only=only,
-        say=lambda text: console.print(text, style="dim"),
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
+        device.value, rounds=rounds, model=model, peer=peer, quick=quick, only=only,
+        say=lambda text: progress.print(text, style="dim"),
+    )  # fmt: skip
     write_json(out, results)
-    _print_tables(Console(), results)
-    typer.echo(f"wrote {out}")
-
-
-def _print_tables(console: Console, results: Mapping[str, Any]) -> None:
-    """One table per comparison; ratios are to its first row."""
-    from rich.table import Table
-
+    header = ("", "seconds", "ratio", "ratios in one round", "extra memory")
     for table in results["tables"]:
-        shown = Table(title=table["name"], title_justify="left")
-        for column in ("", "seconds", "ratio", "ratios in one round", "extra memory"):
-            shown.add_column(column, justify="left" if not column else "right")
-        for row in table["rows"]:
-            memory = row["extra_mb"]
-            shown.add_row(
+        rows = [
+            [
                 row["name"],
                 f"{row['seconds']:.4g}",
                 f"{row['ratio']:.2f}",
                 f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}",
-                "" if memory is None else f"{memory:.0f} MB",
-            )
-        console.print(shown)
-        for name, value in table.get("notes", {}).items():
+                "" if row["extra_mb"] is None else f"{row['extra_mb']:.0f} MB",
+            ]
+            for row in table["rows"]
+        ]
+        print_table(console, Table(header, rows), table["name"])
+        for name, value in table["notes"].items():
             console.print(f"{name}: {value:.2g}")
+    typer.echo(f"wrote {out}")

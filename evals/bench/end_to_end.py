@@ -5,18 +5,14 @@ Real weights, groups of completions to one long prompt, all cores, wall time.
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from json import dumps, loads
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from grpo_guard.evals.bench.head import compiled_from_now_on
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
-from grpo_guard.evals.bench.vllm_server import vllm_server
 from grpo_guard.evals.sample import generation_config
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
@@ -26,6 +22,9 @@ SPEC = SamplingSpec("transformers", 1.0, 20, 1.0, max_new_tokens=128)
 PROMPT, GROUP, GROUPS = 256, 8, 2
 LONG = replace(SPEC, max_new_tokens=384)
 QUESTION = "A farmer has 17 cows and buys 5 more, then sells 8 of them at the market. "
+
+Peer: TypeAlias = AbstractContextManager[tuple[str, Callable[[Sequence[Encoded]], list[Any]]]]
+"""Another way to score, while it is entered: its name, and sequences to log-probs [tokens]."""
 
 
 def name_of(spec: SamplingSpec) -> str:
@@ -77,66 +76,40 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
 
 
 def end_to_end(
-    model: Path, device: str, *, rounds: int, vllm_python: Path | None
+    loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock, peer: Peer | None
 ) -> tuple[list[Timing], dict[str, float]]:
-    """(timings, largest differences between the ways); vLLM only where its Python is given."""
+    """(timings, largest differences between the ways) of scoring what ``spec`` draws.
+
+    Completions that are longer than their prompt are scored one way only, against generating them.
+    """
     import torch
 
-    loaded = load(model, device)
     torch.manual_seed(0)
-    sequences = generate(loaded)
+    sequences = generate(loaded, spec)
     shared = TransformersScorer(loaded.model)
     rows = TransformersScorer(loaded.model, shared_prompts=False)
     variants: dict[str, Callable[[], object]] = {
-        "grpo-guard, prompt shared": lambda: shared.score(sequences, SPEC),
-        "grpo-guard, prompt per completion": lambda: rows.score(sequences, SPEC),
-        "transformers, full logits": lambda: full_logits(loaded.model, sequences),
-        "generating them, transformers": lambda: generate(loaded),
+        "grpo-guard, prompt shared": lambda: shared.score(sequences, spec)
     }
-    clock: Clock = "cuda" if device == "cuda" else "wall"
+    if spec is SPEC:
+        variants["grpo-guard, prompt per completion"] = lambda: rows.score(sequences, spec)
+        variants["transformers, full logits"] = lambda: full_logits(loaded.model, sequences)
+    variants["generating them, transformers"] = lambda: generate(loaded, spec)
+    # As after a run's first rounds: sums of the head compiled, shared prompts checked.
+    compiled_from_now_on(shared.vocab_size, shared.device)
+    for scorer in (shared, rows) if spec is SPEC else (shared,):
+        scorer.score(sequences, SPEC)
     with ExitStack() as stack:
         differences: dict[str, float] = {}
-        if vllm_python is not None:
-            url, key = stack.enter_context(
-                vllm_server(vllm_python, model, max_model_len=1024, max_logprobs=20)
-            )
-            variants["vLLM server, prompt_logprobs=20"] = lambda: vllm_scores(url, key, sequences)
-            ours = [t.logprob for t in shared.score(sequences, SPEC)]
-            theirs = vllm_scores(url, key, sequences)
-            differences["largest log-prob difference to vLLM"] = max(
-                float(abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)
-            )
-        for scorer in (shared, rows):
-            _settle(scorer, sequences)
+        if peer is not None:
+            name, scores = stack.enter_context(peer)
+            variants[name] = lambda: scores(sequences)
+            pairs = zip(shared.score(sequences, spec), scores(sequences), strict=True)
+            gaps = (float(abs(ours.logprob - theirs).max()) for ours, theirs in pairs)
+            differences["largest log-prob difference to vLLM"] = max(gaps)
         # A round takes a minute on a CPU; what a warm-up would change is small beside it.
         timings = interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
         return timings, differences
-
-
-def long_completions(model: Path, device: str, *, rounds: int) -> list[Timing]:
-    """Scoring against generating where completions are longer than their prompt."""
-    import torch
-
-    loaded = load(model, device)
-    torch.manual_seed(0)
-    sequences = generate(loaded, LONG)
-    shared = TransformersScorer(loaded.model)
-    _settle(shared, sequences)
-    return interleaved(
-        {
-            "grpo-guard, prompt shared": lambda: shared.score(sequences, LONG),
-            "generating them, transformers": lambda: generate(loaded, LONG),
-        },
-        rounds=rounds,
-        clock="cuda" if device == "cuda" else "wall",
-        warm_up=device == "cuda",
-    )
-
-
-def _settle(scorer: TransformersScorer, sequences: Sequence[Encoded]) -> None:
-    """As after a run's first rounds: sums of the head compiled, shared prompts checked."""
-    compiled_from_now_on(scorer.vocab_size, scorer.device)
-    scorer.score(sequences, SPEC)
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
@@ -152,31 +125,3 @@ def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
             log_p = torch.log_softmax(logits.float() / SPEC.temperature, -1)
             results.append(log_p.gather(-1, ids[:, PROMPT:, None])[..., 0])
     return results
-
-
-def vllm_scores(url: str, key: str, sequences: Sequence[Encoded]) -> list[Any]:
-    """Log-probs of the completions' tokens; the requests go out together."""
-    import numpy as np
-
-    def one(sequence: Encoded) -> Any:
-        body = {
-            "model": "policy",
-            "prompt": list(sequence.prompt_ids + sequence.completion_ids),
-            "max_tokens": 1,
-            "prompt_logprobs": 20,
-        }
-        request = urllib.request.Request(
-            f"{url}/completions",
-            dumps(body).encode(),
-            {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=600) as answer:
-            choice = loads(answer.read())["choices"][0]
-        entries = choice["prompt_logprobs"][len(sequence.prompt_ids) :]
-        return np.array(
-            [e[str(t)]["logprob"] for e, t in zip(entries, sequence.completion_ids, strict=True)]
-        )
-
-    with ThreadPoolExecutor(GROUP) as pool:
-        return list(pool.map(one, sequences))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import generate, load
+from grpo_guard.evals.bench.end_to_end import Loaded, generate
 from grpo_guard.evals.bench.head import HeadCase, compiled_from_now_on
 from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
 from grpo_guard.evals.sample import generation_config
@@ -61,9 +60,8 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
         )
 
 
-def scoring_pass(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
+def scoring_pass(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
     """The whole scoring of two groups, body and head, with and without the replay; wall time."""
-    loaded = load(model, device)
     torch.manual_seed(0)
     drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
     sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]
@@ -77,13 +75,12 @@ def scoring_pass(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -
             ),
         },
         rounds=rounds,
-        clock="cuda" if device == "cuda" else "wall",
+        clock=clock,
     )
 
 
-def drawing(model: Path, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
+def drawing(loaded: Loaded, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
     """Plain sampling against sampling under the coin; wall time."""
-    loaded = load(model, device)
     prompts = [loaded.prompts[0][:64]] * ROWS
     ids = torch.tensor(prompts, device=loaded.model.device)
     spec = replace(spec, max_new_tokens=NEW_TOKENS)

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import LONG, SPEC, end_to_end, long_completions, name_of
+from grpo_guard.evals.bench.end_to_end import LONG, SPEC, Peer, end_to_end, load, name_of
 from grpo_guard.evals.bench.head import HeadCase, cpu_head, cuda_head
-from grpo_guard.evals.bench.measure import Timing
+from grpo_guard.evals.bench.measure import Clock, Timing
 from grpo_guard.evals.bench.prompts import NAME as SHARED_PROMPT
 from grpo_guard.evals.bench.prompts import shared_prompt
 from grpo_guard.evals.bench.replay import (
@@ -42,14 +42,15 @@ def bench(
     *,
     rounds: int,
     model: Path | None,
-    vllm_python: Path | None,
+    peer: Peer | None,
     quick: bool,
     say: Say,
     only: str = "",
 ) -> dict[str, Any]:
     """Run everything that this device and these arguments allow; returns what goes to the file.
 
-    ``only`` names a part of the comparisons' names; others are left out.
+    ``only`` names a part of the comparisons' names; others are left out. A ``peer`` scores what
+    ``model`` does, in the end-to-end table.
     """
     tables: list[dict[str, Any]] = []
 
@@ -77,14 +78,16 @@ def bench(
         run = partial(scoring, first, device, spec, rounds=rounds)
         add(f"{SCORING}, {what}", run, one_thread=True)
     if model is not None and not quick:
-        of, few = model.name, min(rounds, END_TO_END_ROUNDS)
-        whole = partial(end_to_end, model, device, rounds=few, vllm_python=vllm_python)
-        add(f"{name_of(SPEC)}, {of}", whole)
-        add(f"{name_of(LONG)}, {of}", partial(long_completions, model, device, rounds=few))
-        for make, title in ((scoring_pass, PASS), (drawing, DRAWING)):
+        loaded, few = load(model, device), min(rounds, END_TO_END_ROUNDS)
+        clock: Clock = "cuda" if device == "cuda" else "wall"
+        for drawn, beside in ((SPEC, peer), (LONG, None)):
+            whole = partial(end_to_end, loaded, drawn, rounds=few, clock=clock, peer=beside)
+            add(f"{name_of(drawn)}, {model.name}", whole)
+        passing = partial(scoring_pass, clock=clock)
+        for make, title in ((passing, PASS), (drawing, DRAWING)):
             for spec, what in SAMPLERS:
-                run = partial(make, model, device, spec, rounds=rounds)
-                add(f"{title}, {what}, {of}", run)
+                coin = partial(make, loaded, spec, rounds=rounds)
+                add(f"{title}, {what}, {model.name}", coin)
     return {
         "kind": "bench",
         "device": device,

@@ -14,11 +14,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 from grpo_guard.evals.detect.config import Say
 from grpo_guard.evals.detect.matrix import Row, rates
-from grpo_guard.evals.detect.run import table
+from grpo_guard.evals.report.tables import Table
+from grpo_guard.evals.stats import Rate
 
 HEADER = ("completions", "verifier", "rejected", "rate", "95 % interval", "abstained")
 _LINES = 10  # lines per kind of work where there is no terminal
@@ -59,16 +59,11 @@ def _line_printer(console: Console) -> Callable[[str, int, int], None]:
     return say
 
 
-def print_table(console: Console, rows: Sequence[Row]) -> None:
-    """Print the matrix: a table on a terminal, lines with tabs elsewhere."""
-    lines = table(rates(rows))
-    if not console.is_terminal:
-        for line in (HEADER, *lines):
-            print("\t".join(line))
-        return
-    shown = Table(*HEADER[:2])
-    for name in HEADER[2:]:
-        shown.add_column(name, justify="right")
-    for line in lines:
-        shown.add_row(*line)
-    console.print(shown)
+def matrix_table(rows: Sequence[Row]) -> Table:
+    """What each verifier rejected, kind by kind."""
+    cells = []
+    for row in rates(rows):
+        rate = Rate(row.rejected or 0, row.n)
+        said = f"{rate.count}/{rate.total}", rate.value_text, rate.interval_text
+        cells.append([row.attack, row.defence, *said, str(row.abstained)])
+    return Table(HEADER, cells)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.matrix import OwnGuard
 from grpo_guard.evals.roles import PRESET
 from grpo_guard.live import Live
 from grpo_guard.verifier import CompletionVerifier
-
-if TYPE_CHECKING:
-    from grpo_guard.logprob.verifier import LogProbVerifier
 
 
 def judges_of(
@@ -55,36 +50,24 @@ def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
 def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
     """Return the verifiers that ``config`` names, in its order.
 
-    Those that read log-probs are made once per profile, the others without options.
+    Those that read log-probs are made once per profile and share one set of weights and one pass;
+    the others have no options.
     """
+    from grpo_guard.evals.detect.shared_scores import SharedScores
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
     from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.registry import VERIFIERS
     from grpo_guard.registry import load as load_class
 
-    classes = {name: load_class(VERIFIERS, name) for name in config.verifiers}
-    reading = [c for c in classes.values() if issubclass(c, LogProbVerifier)]
-    if reading and scoring is None:
-        raise ValueError(f"{reading[0].name}: expected --model beside --honest, got none")
-    made = logprob_verifiers(config, scoring, reading) if reading and scoring else {}
+    shared = SharedScores(TransformersScorer(scoring.model)) if scoring else None
     chosen: list[CompletionVerifier] = []
-    for cls in classes.values():
-        chosen += made[cls] if cls in made else [cls()]
-    return chosen
-
-
-def logprob_verifiers(
-    config: DetectConfig, scoring: Loaded, classes: Sequence[type[LogProbVerifier]]
-) -> dict[type[LogProbVerifier], list[LogProbVerifier]]:
-    """Return verifiers of each class under each of ``config.profiles``, the default one first.
-
-    They share one set of weights and one pass.
-    """
-    from grpo_guard.evals.detect.shared_scores import SharedScores
-    from grpo_guard.logprob.scorers.transformers import TransformersScorer
-
-    shared = SharedScores(TransformersScorer(scoring.model))
-    return {
-        cls: [
+    for cls in (load_class(VERIFIERS, name) for name in config.verifiers):
+        if not issubclass(cls, LogProbVerifier):
+            chosen.append(cls())
+            continue
+        if scoring is None:
+            raise ValueError(f"{cls.name}: expected --model beside --honest, got none")
+        chosen += [
             cls(
                 None,
                 scoring.tokenizer,
@@ -96,5 +79,4 @@ def logprob_verifiers(
             )
             for profile in config.profiles
         ]
-        for cls in classes
-    }
+    return chosen

@@ -15,7 +15,8 @@ from typing import Any, Final
 from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.evals.detect.poison import Case
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Summary
+from grpo_guard.evals.stats import Rate
 from grpo_guard.guard import Guard
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -24,8 +25,6 @@ from grpo_guard.verifier import CompletionVerifier
 CHUNK: Final = 16
 GUARD_CHUNK: Final = 64
 MALICIOUS: Final = "malicious"
-HONEST: Final = "honest"
-CONTROL: Final = "control:"
 
 Progress = Callable[[str, int, int], None]
 """Called with (kind of completion, verified so far, total)."""
@@ -67,36 +66,6 @@ class Row:
         if with_text:
             row |= {"prompt": _plain(completion), "text": completion.text}
         return row
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Rejected of total with its 95 % interval, for one kind of completion and one verifier."""
-
-    kind: str
-    defence: str
-    total: int
-    rejected: int
-    abstained: int
-    located: int
-    causes: Mapping[str, int]
-
-    def summary(self) -> dict[str, Any]:
-        """Return the entry of results.json's ``summary``."""
-        interval = wilson(self.rejected, self.total)
-        return {
-            "attack": self.kind,
-            "defence": self.defence,
-            "metric": "rejected",
-            "mean": interval.value if self.total else None,
-            "low": interval.low if self.total else None,
-            "high": interval.high if self.total else None,
-            "n": self.total,
-            "rejected": self.rejected,
-            "abstained": self.abstained,
-            "located": self.located,
-            "causes": dict(self.causes),
-        }
 
 
 class OwnGuard:
@@ -177,23 +146,27 @@ def _alone(
         yield part, supervised(verifier, [case.completion for case in part])
 
 
-def rates(rows: Iterable[Row]) -> list[Rate]:
-    """Count rows by kind and verifier, in order of appearance."""
+def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
+    """Rejections by kind and verifier, in order of appearance; ``task`` is what was asked."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
-    return [
-        Rate(
-            kind,
-            defence,
-            total=len(group),
-            rejected=sum(row.verdict.rejected for row in group),
-            abstained=sum(row.verdict.abstained for row in group),
-            located=sum(row.located is True for row in group),
-            causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
-        )
-        for (kind, defence), group in groups.items()
-    ]
+    return [_rate(kind, defence, task, group) for (kind, defence), group in groups.items()]
+
+
+def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
+    rejected = sum(row.verdict.rejected for row in group)
+    return Summary(
+        attack=kind,
+        defence=defence,
+        task=task,
+        metric=REJECTED,
+        **Rate(rejected, len(group)).row(),
+        rejected=rejected,
+        abstained=sum(row.verdict.abstained for row in group),
+        located=sum(row.located is True for row in group),
+        causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
+    )
 
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:

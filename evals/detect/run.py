@@ -17,9 +17,9 @@ from grpo_guard.evals.detect import controls
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, Say, load
 from grpo_guard.evals.detect.honest import given_completions, honest_completions, sampled
 from grpo_guard.evals.detect.judges import judges_of
-from grpo_guard.evals.detect.matrix import CONTROL, HONEST, Rate, Row, detect, examples, rates
+from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
-from grpo_guard.evals.results import versions, write_json, write_text
+from grpo_guard.evals.results import CONTROL, HONEST, versions, write_json, write_text
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.verifier import CompletionVerifier
 
@@ -115,7 +115,7 @@ def results_of(
         "config": config.to_dict() | {"command": command},
         "versions": versions(),
         "runs": [],
-        "summary": [rate.summary() for rate in rates(rows)],
+        "summary": [rate.model_dump(exclude_unset=True) for rate in rates(rows, config.task)],
         "honest_tokens": {"total": sum(tokens), "least": min(tokens, default=0)},
         "honest_p_values": {
             defence: sorted(_rounded(row.verdict.p_value) for row in group)
@@ -152,26 +152,6 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write one JSON line per completion and verifier."""
     lines = [json.dumps(row.to_dict(with_text=not _long(row))) for row in rows]
     write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def table(found: Sequence[Rate]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return (kind, verifier, rejected/total, rate, interval, abstained) for printing."""
-    return [
-        (
-            rate.kind,
-            rate.defence,
-            f"{rate.rejected}/{rate.total}",
-            _percent(s["mean"]),
-            f"{_percent(s['low'])} - {_percent(s['high'])}",
-            str(rate.abstained),
-        )
-        for rate in found
-        for s in (rate.summary(),)
-    ]
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _rounded(value: float | None) -> float:

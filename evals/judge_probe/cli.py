@@ -11,10 +11,9 @@ import typer
 from grpo_guard.evals.cli import require
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from grpo_guard.config import GuardConfig
     from grpo_guard.evals.judge_probe.probe import ProbeResult
+    from grpo_guard.evals.report.tables import Table
     from grpo_guard.evals.tasks.base import Problem
     from grpo_guard.verifier import CompletionVerifier
 
@@ -51,6 +50,7 @@ def probe(
     from grpo_guard.config import ConfigError, GuardConfig
     from grpo_guard.evals.judge_probe.cases import cases
     from grpo_guard.evals.judge_probe.probe import OVERALL, probe
+    from grpo_guard.evals.report.tables import print_table
     from grpo_guard.jsonl import InputError
 
     try:
@@ -64,7 +64,7 @@ def probe(
         typer.echo(f"{config}: {error}", err=True)
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
-    Console().print(table(result))
+    print_table(Console(), table(result), result.judge)
     cost = "unknown" if result.usd is None else f"{result.usd:.4f} USD"
     typer.echo(
         f"{result.requests:,} requests, {result.tokens_in:,} tokens in, {result.tokens_out:,} out; "
@@ -81,20 +81,18 @@ def probe(
 
 def table(result: ProbeResult) -> Table:
     """Shares accepted, beside the paper's judge."""
-    from rich.table import Table
+    from grpo_guard.evals.report.tables import Table
+    from grpo_guard.evals.stats import Rate
 
-    shown = Table(title=f"{result.judge}: accepted")
-    for heading in ("what", "accepted", "95 % interval", "abstained", "paper, 14B CoT"):
-        shown.add_column(heading)
-    for row in result.rows:
-        shown.add_row(
-            row.kind,
-            f"{row.accepted} / {row.n} = {row.accepted / max(row.n, 1):.1%}",
-            f"{row.low:.1%}-{row.high:.1%}",
-            str(row.abstained),
-            row.paper or "",
-        )
-    return shown
+    return Table(
+        ("accepted", "count", "share, 95 % interval", "abstained", "paper, 14B CoT"),
+        [
+            [row.kind, rate.count_text, f"{rate.value_text} ({rate.interval_text})",
+             str(row.abstained), row.paper or ""]
+            for row in result.rows
+            for rate in (Rate(row.accepted, row.n),)
+        ],
+    )  # fmt: skip
 
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:

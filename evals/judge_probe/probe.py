@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from grpo_guard.evals.judge_probe.cases import HONEST, ProbeCase
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import Rate
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -88,13 +88,13 @@ def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
 
 def _row(kind: str, verdicts: Sequence[Verdict]) -> ProbeRow:
     accepted = sum(v.accepted for v in verdicts)
-    interval = wilson(accepted, len(verdicts))
+    low, high = Rate(accepted, len(verdicts)).interval or (0.0, 1.0)
     return ProbeRow(
         kind=kind,
         n=len(verdicts),
         accepted=accepted,
         abstained=sum(v.abstained for v in verdicts),
-        low=interval.low,
-        high=interval.high,
+        low=low,
+        high=high,
         paper=PAPER.get(kind),
     )

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from grpo_guard.evals.report.excerpt import visible
+
 # One chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
 WIDTH, HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 14, 34
@@ -23,11 +25,14 @@ class Line:
     """One curve.
 
     Attributes:
-        label: Name, written at the line's end; the caller has made it safe to show.
-        values: One value per iteration.
+        label: Name, written at the line's end.
+        values: One value per iteration, or per place of ``at``.
         style: Which of the `STYLES` classes draws it.
         raw: The unsmoothed values, drawn faintly behind.
         band: Lower and upper end for each value, drawn as an area behind.
+        at: Where the values stand, rising; between them the line goes in steps. None = iterations.
+            The label of such a line stands by its first value: they all end in the same corner.
+        note: Under the label, in place of the last value.
     """
 
     label: str
@@ -35,6 +40,8 @@ class Line:
     style: int
     raw: Sequence[float] = ()
     band: Sequence[tuple[float, float]] = ()
+    at: Sequence[float] | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,30 @@ class Mark:
     iteration: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The horizontal axis: its name, and from where to where it goes, by its logarithm if so."""
+
+    name: str
+    ends: tuple[float, float]
+    ticks: Sequence[tuple[float, str]]
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """How far along the axis a value stands, from 0 to 1."""
+        low, high, here = self.ends[0], self.ends[1], max(value, self.ends[0])
+        if self.log:
+            return math.log(here / low) / math.log(high / low)
+        return (here - low) / max(1e-9, high - low)
+
+
+def iterations(length: int) -> Axis:
+    """The axis of a training run."""
+    step = next((s for s in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500) if length / s <= 5), 1000)
+    ticks = [1, *range(step, length + 1, step)] if step > 1 else range(1, length + 1)
+    return Axis("iteration", (1, max(2, length)), [(tick, str(tick)) for tick in ticks])
+
+
 def line_chart(
     lines: Sequence[Line],
     *,
@@ -52,6 +83,7 @@ def line_chart(
     show: Callable[[float], str],
     least_top: float = 0.0,
     marks: Sequence[Mark] = (),
+    axis: Axis | None = None,
 ) -> str:
     """Return one SVG element.
 
@@ -61,25 +93,22 @@ def line_chart(
         show: Writes a value, at an axis or at a line's end.
         least_top: The value axis reaches at least this far, however small the values.
         marks: Drawn as diamonds and dotted levels; those later than the chart are left out.
+        axis: The horizontal one; by default that of the iterations.
     """
     lines = [line for line in lines if line.values]
     length = max((len(line.values) for line in lines), default=1)
     highest = max((v for line in lines for v in (*line.values, *line.raw)), default=1.0)
-    scale = _Scale(length, _nice_top(max(highest, least_top, *(m.value for m in marks), 0.0)))
+    top = _nice_top(max(highest, least_top, *(m.value for m in marks), 0.0))
+    scale = _Scale(axis or iterations(length), top)
     parts = [_axes(scale, show)]
-    for line in lines:
-        if line.band:
-            parts.append(f'<path class="band s{line.style % STYLES}" d="{scale.area(line.band)}"/>')
-    parts += [_mark(mark, scale) for mark in marks]
-    for line in lines:
-        if line.raw:
-            parts.append(f'<path class="raw s{line.style % STYLES}" d="{scale.path(line.raw)}"/>')
-    for line in lines:
-        parts.append(f'<path class="line s{line.style % STYLES}" d="{scale.path(line.values)}"/>')
+    parts += [_path("band", line, scale.area(line)) for line in lines if line.band]
+    parts += [_mark(mark, scale) for mark in marks if (mark.iteration or 0) <= length]
+    parts += [_path("raw", line, scale.path(line, line.raw)) for line in lines if line.raw]
+    parts += [_path("line", line, scale.path(line, line.values)) for line in lines]
     parts += _labels(lines, scale, show)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(describe)}">'
-        f"{''.join(parts)}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{html.escape(visible(describe, limit=2000))}">{"".join(parts)}</svg>'
     )
 
 
@@ -93,87 +122,75 @@ def smooth(values: Sequence[float], window: int = 5) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    length: int
+    axis: Axis
     top: float
 
-    def x(self, index: int) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * index / max(1, self.length - 1)
+    def x(self, value: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * self.axis.share(value)
 
     def y(self, value: float) -> float:
         share = min(max(value / self.top, 0.0), 1.0)
         return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * share
 
-    def path(self, values: Sequence[float]) -> str:
-        points = (f"{self.x(i):.1f} {self.y(value):.1f}" for i, value in enumerate(values))
-        return "M" + "L".join(points)
+    def path(self, line: Line, values: Sequence[float]) -> str:
+        if line.at is None:
+            points = (f"{self.x(i):.1f} {self.y(value):.1f}" for i, value in enumerate(values, 1))
+            return "M" + "L".join(points)
+        places = zip(line.at, values, strict=True)
+        steps = (f"H{self.x(at):.1f}V{self.y(value):.1f}" for at, value in places)
+        return f"M{self.x(line.at[0]):.1f} {self.y(values[0]):.1f}{''.join(steps)}"
 
-    def area(self, band: Sequence[tuple[float, float]]) -> str:
-        there = [f"{self.x(i):.1f} {self.y(high):.1f}" for i, (_, high) in enumerate(band)]
-        back = [f"{self.x(i):.1f} {self.y(low):.1f}" for i, (low, _) in enumerate(band)]
+    def area(self, line: Line) -> str:
+        there = [f"{self.x(i):.1f} {self.y(high):.1f}" for i, (_, high) in enumerate(line.band, 1)]
+        back = [f"{self.x(i):.1f} {self.y(low):.1f}" for i, (low, _) in enumerate(line.band, 1)]
         return "M" + "L".join([*there, *reversed(back)]) + "Z"
+
+
+def _path(kind: str, line: Line, drawn: str) -> str:
+    return f'<path class="{kind} s{line.style % STYLES}" d="{drawn}"/>'
 
 
 def _mark(mark: Mark, scale: _Scale) -> str:
     y = scale.y(mark.value)
     if mark.iteration is None:
         return f'<path class="claim level" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
-    if not 1 <= mark.iteration <= scale.length:
-        return ""
-    x = scale.x(mark.iteration - 1)
-    return f'<path class="claim" d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"/>'
+    return f'<path class="claim" d="M{scale.x(mark.iteration):.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"/>'
 
 
 def _axes(scale: _Scale, show: Callable[[float], str]) -> str:
-    right = WIDTH - _RIGHT
+    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = scale.y(share * scale.top)
         kind = "axis" if share == 0 else "grid"
         parts.append(f'<path class="{kind}" d="M{_LEFT} {y:.1f}H{right}"/>')
-        text = html.escape(show(share * scale.top))
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">')
-        parts.append(f"{text}</text>")
-    ticks = [(scale.x(iteration - 1), str(iteration)) for iteration in _ticks(scale.length)]
-    below = ticks_below(ticks, HEIGHT - _BOTTOM, HEIGHT, (_LEFT + right) / 2, "iteration")
-    return "".join([*parts, *below])
+        parts.append(_text("tick", _LEFT - 6, y + 4, show(share * scale.top), "end"))
+    for value, name in scale.axis.ticks:
+        parts.append(f'<path class="axis" d="M{scale.x(value):.1f} {bottom}v4"/>')
+        parts.append(_text("tick", scale.x(value), bottom + 17, name, "middle"))
+    parts.append(_text("tick", (_LEFT + right) / 2, HEIGHT - 3, scale.axis.name, "middle"))
+    return "".join(parts)
 
 
-def ticks_below(
-    ticks: Sequence[tuple[float, str]], y: float, height: float, middle: float, name: str
-) -> list[str]:
-    """The horizontal axis's marks and its name, as SVG.
-
-    Args:
-        ticks: (place, text) of each mark.
-        y: Of the axis.
-        height: Of the chart; the name stands at its foot.
-        middle: Of the axis, where the name stands.
-        name: What the axis shows.
-    """
-    parts = []
-    for x, text in ticks:
-        parts.append(f'<path class="axis" d="M{x:.1f} {y}v4"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{y + 17}" ')
-        parts.append(f'text-anchor="middle">{text}</text>')
-    parts.append(f'<text class="tick" x="{middle}" y="{height - 3}" ')
-    parts.append(f'text-anchor="middle">{name}</text>')
-    return parts
+def _text(kind: str, x: float, y: float, text: str, anchor: str = "start") -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {where}>{html.escape(text)}</text>'
 
 
 def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) -> list[str]:
-    wanted = [scale.y(line.values[-1]) for line in lines]
+    wanted = [scale.y(line.values[-1 if line.at is None else 0]) for line in lines]
     placed = spread(wanted, _LABEL_GAP, _TOP + 8, HEIGHT - _BOTTOM - 12)
+    left = WIDTH - _RIGHT + 9
     parts = []
     for line, end, at in zip(lines, wanted, placed, strict=True):
-        x = scale.x(len(line.values) - 1)
         style = f"s{line.style % STYLES}"
-        label = line.label if len(line.label) <= 13 else f"{line.label[:6]}…{line.label[-6:]}"
-        parts.append(f'<circle class="dot {style}" cx="{x:.1f}" cy="{end:.1f}" r="3"/>')
-        left = WIDTH - _RIGHT + 9
-        parts.append(f'<text class="label {style}" x="{left}" y="{at - 2:.1f}">')
-        parts.append(f"{html.escape(label)}</text>")
-        parts.append(f'<text class="value" x="{left}" y="{at + 12:.1f}">')
-        parts.append(f"{html.escape(show(line.values[-1]))}</text>")
+        label = visible(line.label, limit=40)
+        label = label if len(label) <= 13 else f"{label[:6]}…{label[-6:]}"
+        if line.at is None:
+            x = scale.x(len(line.values))
+            parts.append(f'<circle class="dot {style}" cx="{x:.1f}" cy="{end:.1f}" r="3"/>')
+        parts.append(_text(f"label {style}", left, at - 2, label))
+        parts.append(_text("value", left, at + 12, line.note or show(line.values[-1])))
     return parts
 
 
@@ -202,9 +219,3 @@ def _nice_top(highest: float) -> float:
         return 1.0
     unit = 10 ** math.floor(math.log10(highest))
     return float(next(m * unit for m in (1, 2, 4, 6, 8, 10) if m * unit >= highest))
-
-
-def _ticks(length: int) -> list[int]:
-    step = next((s for s in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500) if length / s <= 5), 1000)
-    ticks = [1, *range(step, length + 1, step)] if step > 1 else list(range(1, length + 1))
-    return ticks

@@ -1,4 +1,4 @@
-"""A results file on a terminal: the verdict, the tables, and one rejected completion."""
+"""A results file without a page: on a terminal, or as a Markdown table."""
 
 from __future__ import annotations
 
@@ -7,22 +7,47 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from grpo_guard.evals.report.excerpt import excerpt, visible
-from grpo_guard.evals.report.scenarios import Scenario, scenarios
-from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
-from grpo_guard.evals.report.tables import (
-    Cell,
-    Table,
+from grpo_guard.evals.report.cells import (
+    EVERYTHING,
+    OUTCOME,
+    REJECTIONS,
     curve_table,
     leaving_table,
-    outcome_table,
-    rejection_table,
-    shade_of,
+    listing,
 )
+from grpo_guard.evals.report.detection import rejected_table
+from grpo_guard.evals.report.excerpt import excerpt, visible
+from grpo_guard.evals.report.merge import load_all, merged, pooled
+from grpo_guard.evals.report.scenarios import Scenario, scenarios
+from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
 from grpo_guard.evals.results import Example, Results
+
+_IN_NUMBERS = "In numbers (the end is the last 10 iterations; intervals 95 %)"
+_REJECTED = "What the guard rejected (counts with Wilson’s intervals)"
+
+
+def markdown_of(places: Sequence[Path]) -> str:
+    """The Markdown tables of one or several folders or results files.
+
+    Raises:
+        ResultsError: as `load_all`, `merged` and `pooled`.
+    """
+    found = load_all(places)
+    runs, detections = merged(found), pooled(found)
+    tables = [table.markdown() for one in detections if (table := rejected_table(one))]
+    return "\n".join([markdown_table(runs), *tables] if runs.runs or not tables else tables)
+
+
+def markdown_table(results: Results) -> str:
+    """Outcomes and rejections of every attack as one Markdown table.
+
+    Where attackers leave, what is left of their attack follows as a second one.
+    """
+    found = scenarios(results)
+    tables = [listing(EVERYTHING, found, guarded=False), leaving_table(found)]
+    return "\n".join(table.markdown() for table in tables if table is not None)
 
 
 def print_results(console: Console, results: Results, files: Sequence[Path]) -> None:
@@ -33,18 +58,14 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
         console.print(_prose(cost_sentence(scenario)))
         for title, table in (
             ("Iteration by iteration", curve_table(scenario)),
-            (
-                "In numbers (the end is the last 10 iterations; intervals 95 %)",
-                outcome_table(scenario),
-            ),
-            ("What the guard rejected (counts with Wilson’s intervals)", rejection_table(scenario)),
+            (_IN_NUMBERS, listing(OUTCOME, [scenario], guarded=False)),
+            (_REJECTED, listing(REJECTIONS, [scenario], guarded=True)),
             ("After the attacker left", leaving_table([scenario])),
         ):
-            if table is None:
-                continue
-            console.print()
-            console.print(Text(title, style="bold"))
-            console.print(_table(table))
+            if table is not None:
+                console.print()
+                console.print(Text(title, style="bold"))
+                console.print(table.rich())
         _print_examples(console, scenario)
         console.print()
         console.print(_prose(time_sentence(scenario), "dim"))
@@ -55,23 +76,6 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 def _prose(text: str, style: str = "") -> Text:
     """A sentence whose numbers keep their unit when it wraps."""
     return Text(visible(text, limit=2000).replace(" %", "\u00a0%"), style=style)
-
-
-def _table(table: Table) -> RichTable:
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, name in enumerate(table.header):
-        shown.add_column(Text(visible(name)), justify="left" if number == 0 else "right")
-    for row in table.rows:
-        shown.add_row(*(_cell(cell) for cell in row))
-    return shown
-
-
-def _cell(cell: Cell) -> Text:
-    found = shade_of(cell)
-    text = Text(visible(found.text))
-    for part in found.detail:
-        text.append(f"\n{visible(part)}", style="dim")
-    return text
 
 
 def _print_examples(console: Console, scenario: Scenario) -> None:

@@ -6,31 +6,27 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
+from grpo_guard.evals.report.cells import curve_table
 from grpo_guard.evals.report.charts import Line, Mark, line_chart, smooth
-from grpo_guard.evals.report.excerpt import visible
-from grpo_guard.evals.report.figures import OverSeeds, percent
-from grpo_guard.evals.report.page import figure, html_table, note, prose
+from grpo_guard.evals.report.page import figure, note, prose
 from grpo_guard.evals.report.paper_claims import Claim, claim
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.tables import curve_table
 from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_test
+from grpo_guard.evals.stats import OverSeeds, percent
 
 _MOST_LINES: Final = 6
 _MOST_FAINT: Final = 3  # single values of more series hide each other
 _GUARD_STYLES: Final = 4
-BAND_NOTE: Final = (
-    "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from three "
-    "seeds on."
-)
 
 
-def curves_section(scenario: Scenario, name: str, *, alone: bool) -> str:
+def curves_section(scenario: Scenario, *, alone: bool) -> str:
     """Heading, charts, the paper's words, and every tenth iteration as a table."""
     parts = []
     if not alone:
-        parts.append(f"<h3>{prose(name)}</h3>")
+        where = f"{scenario.name}: {scenario.where.setting}, {scenario.where.models}"
+        parts.append(f"<h3>{prose(where)}</h3>")
         if not attack_free(scenario.attack):
             parts.append(f"<p>{prose(verdict_sentence(scenario))}</p>")
     attack = _attack_chart(scenario) if not attack_free(scenario.attack) else ""
@@ -40,7 +36,7 @@ def curves_section(scenario: Scenario, name: str, *, alone: bool) -> str:
     left_out = len(shown) - len(_drawn(scenario))
     if left_out:
         parts.append(note(f"{left_out} more defences are in the tables, not in the charts."))
-    table = html_table(curve_table(scenario), kind="many")
+    table = curve_table(scenario).html("many")
     parts.append(f"<details><summary>Every tenth iteration as a table</summary>{table}</details>")
     return f'<section class="attack">{"".join(parts)}</section>'
 
@@ -50,24 +46,23 @@ def _attack_chart(scenario: Scenario) -> str:
     if lengthens(scenario.attack) and any(s.length_band for s in scenario.series):
         return _length_chart(scenario, found)
     lines = [
-        _line(scenario, series, series.asr_band)
-        for series in _drawn(scenario)
+        _line(series, style, series.asr_band)
+        for series, style in _drawn(scenario)
         if series not in (scenario.free, scenario.free_under_coin)
     ]
-    points = () if found is None or found.length else found.points
     svg = line_chart(
         lines,
         describe=f"Attack success per iteration. {verdict_sentence(scenario)}",
         show=whole_percent,
         least_top=1.0,
-        marks=[Mark(point.value, point.iteration) for point in points],
+        marks=() if found is None or found.length else found.points,
     )
     under = "Share of the honest nodes’ completions that show the attack’s behaviour."
     return figure("Attack success", under, svg, _said(found, scenario))
 
 
 def _length_chart(scenario: Scenario, found: Claim | None) -> str:
-    lines = [_line(scenario, series, series.length_band) for series in _drawn(scenario)]
+    lines = [_line(series, style, series.length_band) for series, style in _drawn(scenario)]
     usual = _usual_length(scenario)
     points = found.points if found and usual else ()
     svg = line_chart(
@@ -93,12 +88,12 @@ def _reward_chart(scenario: Scenario) -> str:
     faint = len(drawn) <= _MOST_FAINT
     lines = [
         Line(
-            _label(series),
+            series.label,
             smooth(series.honest_reward, WINDOW),
-            _style(scenario, series),
+            style,
             raw=series.honest_reward if faint else (),
         )
-        for series in drawn
+        for series, style in drawn
     ]
     # Smoothed over the same window as the table, so that a line ends at the figure quoted there.
     svg = line_chart(
@@ -132,37 +127,23 @@ def _said(found: Claim | None, scenario: Scenario) -> str:
     return text
 
 
-def _drawn(scenario: Scenario) -> list[Series]:
-    """As many series as a chart can tell apart; guards under test before all others."""
+def _drawn(scenario: Scenario) -> list[tuple[Series, int]]:
+    """As many series as a chart can tell apart, with their style; guards under test come first."""
     deciding = under_test(series.defence for series in scenario.guarded)
-    first = [s for s in (scenario.free, scenario.undefended) if s is not None]
+    first = [(s, style) for style, s in enumerate((scenario.free, scenario.undefended)) if s]
     guards = [s for s in scenario.guarded if s.defence in deciding]
     others = [s for s in scenario.guarded if s.defence not in deciding]
     others.sort(key=lambda s: role(s.defence) is not Role.BASELINE)
-    return (first + guards + others)[:_MOST_LINES]
+    rest = [(s, 2 + place % _GUARD_STYLES) for place, s in enumerate(guards + others)]
+    return (first + rest)[:_MOST_LINES]
 
 
-def _line(scenario: Scenario, series: Series, points: Sequence[OverSeeds]) -> Line:
+def _line(series: Series, style: int, points: Sequence[OverSeeds]) -> Line:
     ends = [(p.low, p.high) for p in points]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
     band = known if series.seeds > 2 else []  # over two it would fill the chart
     values = [point.value for point in points]
-    whole = band if len(band) == len(values) else []
-    return Line(_label(series), values, _style(scenario, series), band=whole)
-
-
-def _style(scenario: Scenario, series: Series) -> int:
-    if series is scenario.free:
-        return 0
-    if series is scenario.undefended:
-        return 1
-    others = [one for one in _drawn(scenario) if one in scenario.guarded]
-    return 2 + others.index(series) % _GUARD_STYLES
-
-
-def _label(series: Series) -> str:
-    """A chart's label; the chart escapes, so hidden characters are all there is to do here."""
-    return visible(series.label, limit=40)
+    return Line(series.label, values, style, band=band if len(band) == len(values) else [])
 
 
 def whole_percent(value: float) -> str:

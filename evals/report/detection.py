@@ -1,21 +1,34 @@
-"""The report's part for results without training runs: what was rejected of which kind."""
+"""The report's part for detections: what was rejected of which kind, at which false positives."""
 
 from __future__ import annotations
 
-from grpo_guard.evals.report.figures import Rate
-from grpo_guard.evals.report.matrix import level
-from grpo_guard.evals.report.page import html_table, note, shown_example
-from grpo_guard.evals.report.roc import roc_section
-from grpo_guard.evals.report.tables import DASH, Cell, Shade, Table
-from grpo_guard.evals.results import Results, Summary
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
-HONEST = "honest"
-CONTROL = "control:"
-REJECTED = "rejected"
+from grpo_guard.evals.report.charts import STYLES, Axis, Line, line_chart
+from grpo_guard.evals.report.page import esc, figure, note, shown_example
+from grpo_guard.evals.report.tables import DASH, Cell, Table, rate_cell
+from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Results, Summary
+from grpo_guard.evals.stats import Rate, auroc, percent
+
 _MOST_EXAMPLES = 4
 _MOST_IN_TITLE = 2
+_MOST_CURVES = 5
 _FALSE = (0.005, 0.02, 0.1)  # shares of honest completions rejected
 _MISSED = (0.02, 0.1, 0.5)  # shares of poison that passed
+_LEAST: Final = 1e-3  # left end of the axis of false positives
+# Logarithmic, since a guard is used at rates that a linear axis would not show.
+_FALSE_POSITIVES: Final = Axis(
+    "honest completions rejected", (_LEAST, 1.0),
+    ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")), log=True,
+)  # fmt: skip
+_NOTE = (
+    "At every threshold of the p-value. The axis of false positives is logarithmic, and a curve "
+    "begins where the honest completions that were measured begin to say something. Under a "
+    "curve’s name stands the area under it."
+)
 
 
 def detection_sentence(results: Results) -> str:
@@ -23,7 +36,7 @@ def detection_sentence(results: Results) -> str:
     found = [
         (row.defence, rate)
         for row in results.summary
-        if (row.metric, row.attack) == (REJECTED, HONEST) and (rate := _rate(row))
+        if (row.metric, row.attack) == (REJECTED, HONEST) and (rate := row.rate)
     ]
     if not found:
         return "Results"
@@ -42,7 +55,7 @@ def detection_sentence(results: Results) -> str:
 
 def detection_section(results: Results) -> str:
     """Rates by kind and verifier, the ROC, and some of the rejected completions."""
-    rejected = [row for row in results.summary if row.metric == REJECTED]
+    rejected = rejected_table(results)
     others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
     if rejected:
@@ -53,10 +66,10 @@ def detection_section(results: Results) -> str:
                 "detected. Wilson 95 % intervals. Blue is as it should be, the redder the worse; "
                 "negative controls are not shaded, since some of them may pass."
             ),
-            html_table(_rejected_matrix(rejected), kind="stack matrix"),
+            rejected.html("stack matrix"),
         ]
     if others:
-        parts.append(html_table(_figure_table(others)))
+        parts.append(_figure_table(others).html())
     parts.append(roc_section(results))
     poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
     if poisoned:
@@ -66,52 +79,117 @@ def detection_section(results: Results) -> str:
     return "".join(parts)
 
 
-def _rejected_matrix(rows: list[Summary]) -> Table:
-    """One row per kind of completion, one column per verifier."""
-    cells = {(row.attack, row.defence): row for row in rows}
+def rejected_table(results: Results) -> Table | None:
+    """One row per kind of completion, one column per verifier; honest work first."""
+    rows = [row for row in results.summary if row.metric == REJECTED]
+    if not rows:
+        return None
+    cells = {(row.attack, row.defence): _rejected_cell(row) for row in rows}
     verifiers = list(dict.fromkeys(row.defence for row in rows))
-    kinds = sorted(dict.fromkeys(row.attack for row in rows), key=_place)
-    table: list[list[Cell]] = []
-    for kind in kinds:
-        found = (cells.get((kind, verifier)) for verifier in verifiers)
-        table.append([kind, *(_rejected_cell(row) if row else DASH for row in found)])
-    return Table(["Kind", *verifiers], table)
-
-
-def _place(kind: str) -> int:
-    return 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1
+    kinds = sorted(
+        dict.fromkeys(row.attack for row in rows),
+        key=lambda kind: 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1,
+    )
+    return Table(
+        ["Kind", *verifiers],
+        [[kind, *(cells.get((kind, one), DASH) for one in verifiers)] for kind in kinds],
+    )
 
 
 def _rejected_cell(row: Summary) -> Cell:
-    rate = _rate(row)
-    if rate is None or rate.value is None:
-        return DASH
-    detail: tuple[str, ...] = (rate.count_text, rate.interval_text)
-    if row.abstained:
-        detail = (*detail, f"abstained on {row.abstained:,}")
+    said = (f"abstained on {row.abstained:,}",) if row.abstained else ()
     if row.attack == HONEST:
-        return Shade(rate.value_text, detail, level(rate.value, _FALSE))
-    shade = None if row.attack.startswith(CONTROL) else level(1 - rate.value, _MISSED)
-    return Shade(rate.value_text, detail, shade)
+        return rate_cell(row.rate, *said, limits=_FALSE)
+    limits = () if row.attack.startswith(CONTROL) else _MISSED
+    return rate_cell(row.rate, *said, limits=limits, missed=True)
 
 
-def _figure_table(rows: list[Summary]) -> Table:
+def _figure_table(rows: Sequence[Summary]) -> Table:
     cells: list[list[Cell]] = []
     for row in rows:
-        interval = f"{_number(row.low)}–{_number(row.high)}"
-        cells.append(
-            [row.attack, row.defence, row.metric, _number(row.mean), interval, f"{row.n:,}"]
-        )
+        mean, low, high = ("" if v is None else f"{v:.4g}" for v in (row.mean, row.low, row.high))
+        cells.append([row.attack, row.defence, row.metric, mean, f"{low}–{high}", f"{row.n:,}"])
     return Table(["Attack", "Defence", "Figure", "Mean", "95 %", "n"], cells)
 
 
-def _rate(row: Summary) -> Rate | None:
-    """The count behind a row: its own, else what its mean must come from."""
-    count = row.rejected
-    if count is None and row.mean is not None:
-        count = round(row.mean * row.n)
-    return Rate(count, row.n) if count is not None and 0 <= count <= row.n else None
+@dataclass(frozen=True, slots=True)
+class Roc:
+    """Poison of one kind caught against honest work rejected, at every threshold of a p-value.
+
+    Attributes:
+        kind: The attack.
+        points: (false-positive rate, share caught), each reached by some threshold, rising.
+        auc: Area under the curve: how often a poisoned completion has a smaller p-value than an
+            honest one, ties counted half.
+        caught: At the strictest threshold that rejects no honest completion.
+        honest: How many there were.
+    """
+
+    kind: str
+    points: tuple[tuple[float, float], ...]
+    auc: float
+    caught: Rate
+    honest: int
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
+    """The curve; a small p-value speaks for poison. Both must have values."""
+    ours, theirs = sorted(honest), sorted(poison)
+    points = [(0.0, 0.0)]
+    for threshold in sorted({*ours, *theirs}):
+        false = bisect_right(ours, threshold) / len(ours)
+        points.append((false, bisect_right(theirs, threshold) / len(theirs)))
+    caught = Rate(sum(value < ours[0] for value in theirs), len(theirs))
+    return Roc(kind, tuple(points), auroc(theirs, ours), caught, len(ours))
+
+
+def roc_section(results: Results) -> str:
+    """A chart and a table per verifier; empty without p-values of honest work and of poison."""
+    figures = []
+    rows: list[list[Cell]] = []
+    for verifier, kinds in results.p_values.items():
+        honest = results.honest_p_values.get(verifier, [])
+        curves = [
+            roc(kind, honest, values)
+            for kind, values in kinds.items()
+            if honest and values and not kind.startswith(CONTROL)
+        ][:_MOST_CURVES]
+        if not curves:
+            continue
+        count = f"{len(honest):,} honest completions."
+        figures.append(figure(esc(verifier, limit=60), count, _chart(verifier, curves)))
+        upper = Rate(0, len(honest)).interval or (0.0, 1.0)
+        for one in curves:
+            most = f"{percent(upper[1])} at most"
+            rows.append([verifier, one.kind, f"{one.auc:.4f}", one.caught, most])
+    if not figures:
+        return ""
+    header = ["Verifier", "Kind", "Area under the curve", "Caught with no honest one rejected"]
+    header.append("False positives there, 95 %")
+    return (
+        f"<h2>Caught against wrongly rejected</h2>{note(_NOTE)}"
+        f'<div class="charts">{"".join(figures)}</div>{Table(header, rows).html()}'
+    )
+
+
+def _chart(verifier: str, curves: Sequence[Roc]) -> str:
+    lines = [_line(one, 1 + place % (STYLES - 1)) for place, one in enumerate(curves)]
+    told = ", ".join(f"{one.kind}: area under the curve {one.auc:.3f}" for one in curves)
+    return line_chart(
+        lines,
+        describe=f"ROC of {verifier}. {told}",
+        show=lambda value: f"{100 * value:.0f} %",
+        least_top=1.0,
+        axis=_FALSE_POSITIVES,
+    )
+
+
+def _line(one: Roc, style: int) -> Line:
+    """From the smallest rate on that the honest completions can show: before, nothing is known."""
+    start = max(_LEAST, 1 / one.honest)
+    first = max(caught for rate, caught in one.points if rate <= start)
+    points = [(start, first), *(point for point in one.points if point[0] > start)]
+    return Line(
+        one.kind, [caught for _, caught in points], style,
+        at=[rate for rate, _ in points], note=f"{one.auc:.3f}",
+    )  # fmt: skip

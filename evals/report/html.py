@@ -11,25 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from grpo_guard.evals.report.cost import cost_section
-from grpo_guard.evals.report.curves import BAND_NOTE, curves_section
 from grpo_guard.evals.report.detection import detection_section, detection_sentence
-from grpo_guard.evals.report.failures import failures_section
-from grpo_guard.evals.report.matrix import matrices
-from grpo_guard.evals.report.merge import RESULTS, load_all, merged
-from grpo_guard.evals.report.page import definitions, esc, html_table, note, prose
-from grpo_guard.evals.report.paper_claims import SOURCE, claim
-from grpo_guard.evals.report.scenarios import Scenario, scenario_names, scenarios
-from grpo_guard.evals.report.sentences import (
-    cost_sentence,
-    headline,
-    time_sentence,
-    verdict_sentence,
-)
-from grpo_guard.evals.report.tables import leaving_table
-from grpo_guard.evals.report.verdict import verdict_section
+from grpo_guard.evals.report.merge import RESULTS, load_all, merged, pooled
+from grpo_guard.evals.report.page import definitions, esc, note, prose
+from grpo_guard.evals.report.scenarios import Scenario, scenarios
+from grpo_guard.evals.report.sentences import headline, time_sentence, verdict_sentence
+from grpo_guard.evals.report.swarms import swarms_section
 from grpo_guard.evals.report.verdicts import guard_verdicts
-from grpo_guard.evals.results import Results, load_results, write_text
+from grpo_guard.evals.results import Results, write_text
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -40,14 +29,13 @@ def write_report(directory: Path) -> Path:
     Raises:
         ResultsError: results.json is missing or not of the shape.
     """
-    page = render(load_results(directory / RESULTS))
     target = directory / "report.html"
-    write_text(target, page)
+    write_text(target, page_of([directory / RESULTS]))
     return target
 
 
 def page_of(places: Sequence[Path]) -> str:
-    """The page over several folders or results files.
+    """The page over one or several folders or results files.
 
     Raises:
         ResultsError: as `load_all` and `merged`.
@@ -55,26 +43,28 @@ def page_of(places: Sequence[Path]) -> str:
     found = load_all(places)
     if len(found) == 1:
         return render(found[0][1])
-    return render(merged(found), [results for _, results in found])
+    return render(merged(found), [results for _, results in found], pooled(found))
 
 
-def render(results: Results, files: Sequence[Results] = ()) -> str:
+def render(
+    results: Results, files: Sequence[Results] = (), detections: Sequence[Results] = ()
+) -> str:
     """Return the whole page.
 
     Args:
         results: All runs.
-        files: Where the runs come from several files: these, for how they were made and for
-            what they hold beside runs.
+        files: Where they come from several files: these, for how they were made.
+        detections: What the files hold beside runs.
     """
     files = files or [results]
     found = scenarios(results)
-    detections = [one for one in files if not one.runs]
+    detections = detections or [one for one in files if not one.runs]
     title = _title(found, detections)
     body = [
         f'<p class="eyebrow">grpo-guard report{_subject(found)}</p>',
         f"<h1>{prose(title)}</h1>",
         "".join(_unfinished(one) for one in files),
-        _swarms(found) if found else "",
+        swarms_section(found) if found else "",
         *(detection_section(one) for one in detections),
         "<h2>How it was made</h2>",
         *(_made_by(one) for one in files),
@@ -102,50 +92,17 @@ def _title(found: Sequence[Scenario], detections: Sequence[Results]) -> str:
     return detection_sentence(detections[0]) if detections else "Results"
 
 
-def _subject(found: list[Scenario]) -> str:
+def _subject(found: Sequence[Scenario]) -> str:
     if not found:
         return ""
-    runs = [run for one in found for series in one.series for run in series.runs]
-    seeds = len({run.seed for run in runs})
+    seeds = len({run.seed for one in found for series in one.series for run in series.runs})
     parts = [f"{seeds} seed{'' if seeds == 1 else 's'}"]
     if len(found) == 1:
         attack = [f"attack {found[0].attack}"] if found[0].undefended else []
-        parts = [*attack, found[0].setting, found[0].models, *parts]
+        parts = [*attack, found[0].where.setting, found[0].where.models, *parts]
     else:
         parts = [f"{len(found)} attacks", *parts]
     return " · " + prose(", ".join(parts))
-
-
-def _swarms(found: list[Scenario]) -> str:
-    """Everything about training runs."""
-    alone = len(found) == 1
-    cost = cost_sentence(found[0]) if alone else ""
-    parts = [f'<p class="lede">{prose(cost)}</p>' if cost else "", verdict_section(found)]
-    if not alone or len(found[0].guarded) > 1:
-        parts.append(matrices(found))
-    parts.append("<h2>Round by round</h2>")
-    parts.append(note(BAND_NOTE + _paper_note(found)))
-    parts += [
-        curves_section(one, name, alone=alone)
-        for one, name in zip(found, _names(found), strict=True)
-    ]
-    left = leaving_table(found)
-    if left is not None:
-        parts += ["<h2>After the attacker left</h2>", html_table(left)]
-    parts.append(cost_section(found, alone=alone))
-    parts.append(failures_section(found))
-    return "\n".join(part for part in parts if part)
-
-
-def _names(found: Sequence[Scenario]) -> list[str]:
-    names = scenario_names(found)
-    return [f"{name}: {one.setting}, {one.models}" for name, one in zip(names, found, strict=True)]
-
-
-def _paper_note(found: Sequence[Scenario]) -> str:
-    if not any(claim(one.attack) for one in found):
-        return ""
-    return f" Diamonds and dotted levels: what the paper states, {SOURCE}."
 
 
 def _made_by(results: Results) -> str:

@@ -1,31 +1,29 @@
-"""Several results files as one: the runs of all of them, each once."""
+"""Several results files as one: their runs, each once, and the counts of their detections."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_guard.evals.report.series import conditions
-from grpo_guard.evals.results import Results, ResultsError, Run, load_results
+from grpo_guard.evals.results import Results, ResultsError, Run, Summary, load_results
 from grpo_guard.evals.roles import attack_free
+from grpo_guard.evals.stats import Rate
 
 RESULTS = "results.json"
 _ROOM = "max_new_tokens"
 
 
-def results_file(place: Path) -> Path:
-    """The results file that a folder or a file's own path means."""
-    return place if place.suffix == ".json" else place / RESULTS
-
-
 def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
-    """Each file's name and content.
+    """Each file's name and content; a folder means the results file in it.
 
     Raises:
         ResultsError: a file is missing or not of the shape.
     """
-    files = list(dict.fromkeys(results_file(place) for place in places))
+    files = dict.fromkeys(p if p.suffix == ".json" else p / RESULTS for p in places)
     return [(str(file), load_results(file)) for file in files]
 
 
@@ -59,6 +57,60 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
                 )
     _require_alike(list(runs.values()))
     return Results(runs=[run for _, run in runs.values()])
+
+
+def pooled(found: Sequence[tuple[str, Results]]) -> list[Results]:
+    """The detections of all files; of those that differ in their seed alone the counts are added.
+
+    Raises:
+        ResultsError: two files have the same seed and settings with different counts.
+    """
+    parts: dict[str, dict[Any, tuple[str, Results]]] = {}
+    for name, results in found:
+        if results.runs:
+            continue
+        counted = all(row.rejected is not None for row in results.summary)
+        own = {k: v for k, v in results.config.items() if k not in ("seed", "command")}
+        plan = json.dumps(own, sort_keys=True, default=str) if own and counted else name
+        seeds = parts.setdefault(plan, {})
+        first, same = seeds.setdefault(results.config.get("seed"), (name, results))
+        if same.summary != results.summary:
+            raise ResultsError(
+                f"{name}: summary: expected the counts of {first}, which has the same seed and "
+                "settings, got others; report these files apart"
+            )
+    return [_added([one for _, one in seeds.values()]) for seeds in parts.values()]
+
+
+def _added(parts: Sequence[Results]) -> Results:
+    """Detections of several seeds as one."""
+    if len(parts) == 1:
+        return parts[0]
+    groups: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
+    honest: dict[str, list[float]] = defaultdict(list)
+    poison: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for part in parts:
+        for row in part.summary:
+            groups[row.attack, row.defence, row.metric].append(row)
+        for defence, values in part.honest_p_values.items():
+            honest[defence] += values
+        for defence, kinds in part.p_values.items():
+            for kind, values in kinds.items():
+                poison[defence][kind] += values
+    rows = []
+    for (attack, defence, metric), same in groups.items():
+        rejected, abstained = (
+            sum(getattr(row, name) or 0 for row in same) for name in ("rejected", "abstained")
+        )
+        rate = Rate(rejected, sum(row.n for row in same))
+        rows.append(
+            Summary(attack=attack, defence=defence, metric=metric, rejected=rejected,
+                    abstained=abstained, **rate.row())
+        )  # fmt: skip
+    examples = [example for part in parts for example in part.examples]
+    return Results(
+        runs=[], summary=rows, examples=examples, honest_p_values=honest, p_values=poison
+    )
 
 
 def _require_alike(found: Sequence[tuple[str, Run]]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
-from grpo_guard.evals.report.tables import Cell, Shade, Table, shade_of
 from grpo_guard.evals.results import Example
 from grpo_guard.p_values import p_text
 
@@ -45,35 +44,6 @@ def prose(text: str) -> str:
 def note(text: str) -> str:
     """A remark under a heading, in small print."""
     return f'<p class="note">{prose(text)}</p>'
-
-
-def html_table(table: Table, kind: str = "stack") -> str:
-    """A table; the kind "stack" turns rows into cards where the screen is narrow."""
-    head = "".join(f'<th scope="col">{prose(name)}</th>' for name in table.header)
-    rows = []
-    for row in table.rows:
-        cells = (
-            f'<td data-name="{esc(name)}"{_shade(cell)}>{_cell(cell)}</td>'
-            for name, cell in zip(table.header, row, strict=True)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    body = "".join(rows)
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _shade(cell: Cell) -> str:
-    if not isinstance(cell, Shade) or cell.level is None:
-        return ""
-    return f' class="lv{cell.level}"'
-
-
-def _cell(cell: Cell) -> str:
-    found = shade_of(cell)
-    details = "".join(f"<small>{prose(part)}</small>" for part in found.detail)
-    return f"<span>{prose(found.text)}</span>{details}"
 
 
 def figure(title: str, under: str, svg: str, after: str = "") -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from grpo_guard.evals.report.charts import Mark
 from grpo_guard.evals.roles import plain
 
 SOURCE: Final = (
@@ -20,41 +21,33 @@ SOURCE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A value that the text gives: at an iteration, or as the level that is reached."""
-
-    value: float
-    iteration: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """What the paper says of one attack without defence.
 
     Attributes:
         says: In our words.
-        points: For a chart: shares of completions, or for ``length`` multiples of the length
-            without attack.
+        points: Values that the text gives: shares of completions, or for ``length`` multiples of
+            the length without attack.
         length: The claim is about mean length.
     """
 
     says: str
-    points: tuple[Point, ...] = ()
+    points: tuple[Mark, ...] = ()
     length: bool = False
 
 
-_DOS: Final = Claim("mean length more than doubles", (Point(2.0),), length=True)
+_DOS: Final = Claim("mean length more than doubles", (Mark(2.0),), length=True)
 _CLAIMS: Final = {
     "text": Claim(
         "more than 60 % within 20 iterations, about 100 % by iteration 40",
-        (Point(0.6, 20), Point(1.0, 40)),
+        (Mark(0.6, 20), Mark(1.0, 40)),
     ),
     "text_every_sentence": Claim("succeeds; no number is given"),
     "text_majority_vote": Claim("as good as with the data set’s own solutions"),
-    "math": Claim("levels off at about 90 %", (Point(0.9),)),
-    "code": Claim("more than 50 %", (Point(0.5),)),
+    "math": Claim("levels off at about 90 %", (Mark(0.9),)),
+    "code": Claim("more than 50 %", (Mark(0.5),)),
     "dos": _DOS,
-    "dos_majority_vote": Claim("as good as with known answers", (Point(2.0),), length=True),
+    "dos_majority_vote": Claim("as good as with known answers", (Mark(2.0),), length=True),
 }
 
 

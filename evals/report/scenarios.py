@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from grpo_guard.evals.report.figures import OverSeeds, Rate
 from grpo_guard.evals.report.series import Conditions, Series, conditions
-from grpo_guard.evals.results import Counts, Results, Run
+from grpo_guard.evals.results import Results, Run
 from grpo_guard.evals.roles import (
     COIN,
     NONE,
@@ -27,7 +25,8 @@ from grpo_guard.evals.roles import (
 class Scenario:
     """One attack under one set of conditions: attack-free, undefended and guarded side by side.
 
-    ``free_under_coin`` is the attack-free series of those that sample under a public coin.
+    ``free_under_coin`` is the attack-free series of those that sample under a public coin. The
+    ``name`` is the attack's, and what tells these conditions from the attack's other ones.
     """
 
     attack: str
@@ -36,22 +35,13 @@ class Scenario:
     undefended: Series | None
     guarded: tuple[Series, ...]
     free_under_coin: Series | None = None
+    name: str = ""
 
     def beside(self, series: Series) -> Series | None:
         """The attack-free series that another is compared with; none for itself."""
         coin = self.free_under_coin if under_coin(series.defence) else None
         found = coin or self.free
         return None if series is found else found
-
-    @property
-    def setting(self) -> str:
-        """Who chooses the problems."""
-        return self.where.setting
-
-    @property
-    def models(self) -> str:
-        """Whether honest nodes hold the same weights."""
-        return self.where.models
 
     @property
     def attacked(self) -> list[Series]:
@@ -97,7 +87,7 @@ def scenarios(results: Results) -> list[Scenario]:
         undefended = None if attack_free(attack) else series.get(NONE)
         rest = tuple(series[name] for name in guarded)
         found.append(Scenario(attack, where, free, undefended, rest, coin))
-    return found
+    return _named(found)
 
 
 def _free(
@@ -118,62 +108,14 @@ def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(found[seed] for seed in sorted(found))
 
 
-def scenario_names(found: Sequence[Scenario]) -> list[str]:
-    """A short name for each: the attack, and what tells its conditions from its other ones."""
-    names = []
+def _named(found: Sequence[Scenario]) -> list[Scenario]:
+    named = []
     for one in found:
         others = [other.where for other in found if other.attack == one.attack]
-        parts = []
+        parts = ["no attack" if one.attack == NONE else one.attack]
         for at, field in enumerate(Conditions._fields):
             if len({where[at] for where in others}) > 1:
                 value = str(one.where[at]) or "?"
                 parts.append(f"{value} iterations" if field == "iterations" else value)
-        names.append(", ".join(["no attack" if one.attack == NONE else one.attack, *parts]))
-    return names
-
-
-def summarise(results: Results) -> list[dict[str, Any]]:
-    """The ``summary`` list: each headline figure with its interval and count."""
-    rows: list[dict[str, Any]] = []
-    seen: set[tuple[str, str, int]] = set()
-    for scenario in scenarios(results):
-        for series in scenario.series:
-            if (series.attack, series.defence, id(series.runs[0])) in seen:
-                continue  # the attack-free series stands beside every attack
-            seen.add((series.attack, series.defence, id(series.runs[0])))
-            for metric, figure in _headline(series, scenario.beside(series)).items():
-                if figure is None:
-                    continue
-                rows.append(
-                    {"attack": series.attack, "defence": series.defence, "metric": metric}
-                    | _as_row(figure)
-                )
-    return rows
-
-
-def _as_row(figure: Rate | OverSeeds) -> dict[str, Any]:
-    """``n`` counts what the interval is over, which ``over`` names."""
-    if isinstance(figure, OverSeeds):
-        low, high, count, over = figure.low, figure.high, figure.seeds, "seeds"
-    else:
-        (low, high), count = figure.interval or (None, None), figure.total
-        over = "completions"
-    return {"mean": figure.value, "low": low, "high": high, "n": count, "over": over}
-
-
-def _headline(series: Series, free: Series | None) -> dict[str, Rate | OverSeeds | None]:
-    figures: dict[str, Rate | OverSeeds | None] = {"honest_reward_end": series.reward_end}
-    gaps = series.reward_gaps(free) if free is not None else []
-    if free is not None and gaps:
-        figures["honest_reward_end_minus_attack_free"] = OverSeeds.of(gaps)
-        figures["honest_reward_cost"] = series.reward_cost(free)
-    if not attack_free(series.attack):
-        figures["asr_end"] = series.asr_in()
-        figures["asr_end_of_completions"] = series.asr_counted()
-    if series.guarded:
-        for kind in Counts.model_fields:
-            figures[f"rejected_{kind}"] = series.rejected(kind)
-        if not any(run.submitted and run.submitted.cover for run in series.runs):
-            del figures["rejected_cover"]  # no such completions, or from before they were counted
-        figures["abstained"] = series.abstained
-    return figures
+        named.append(replace(one, name=", ".join(parts)))
+    return named

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from grpo_guard.evals.report.figures import percent, three_digits
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
@@ -19,6 +18,7 @@ from grpo_guard.evals.report.verdicts import (
     untested_because,
 )
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
+from grpo_guard.evals.stats import percent, three_digits
 
 LEARNT: Final = 0.5  # ASR at the end from which an undefended swarm counts as poisoned
 
@@ -161,7 +161,7 @@ def cost_sentence(scenario: Scenario) -> str:
     ]
     if rewards and len(rewards) <= _MOST_QUOTED:
         sentence = f"Honest reward ended at {listed(rewards)}"
-        costs = [s.reward_cost(free) for s in alone if (free := scenario.beside(s))]
+        costs = [s.reward_cost(scenario.beside(s)) for s in alone]
         if costs and costs[0]:
             sentence += f"; guarded against attack-free {cost_text(costs[0])}"
         parts.append(f"{sentence}.")

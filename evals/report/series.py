@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from grpo_guard.evals.report.figures import OverSeeds, Rate, over_seeds
 from grpo_guard.evals.results import Counts, Run
 from grpo_guard.evals.roles import COIN, NONE
+from grpo_guard.evals.stats import OverSeeds, Rate
 
 WINDOW = 10
 """Iterations that "at the end" means; a single one is too noisy to quote."""
@@ -69,7 +69,7 @@ class Series:
     @property
     def asr_band(self) -> list[OverSeeds]:
         """Attack success, iteration by iteration, with its interval over the seeds."""
-        return over_seeds([run.asr for run in self.runs], SHARE)
+        return _band([run.asr for run in self.runs], SHARE)
 
     @property
     def honest_reward(self) -> list[float]:
@@ -79,7 +79,7 @@ class Series:
     @property
     def length_band(self) -> list[OverSeeds]:
         """Mean length in tokens, iteration by iteration; empty where it is not known."""
-        return over_seeds([run.mean_tokens for run in self.runs], POSITIVE)
+        return _band([run.mean_tokens for run in self.runs], POSITIVE)
 
     def asr_in(self, rounds: slice = END) -> OverSeeds | None:
         """Attack success, a value per seed: the mean of some rounds, by default of the last."""
@@ -105,33 +105,34 @@ class Series:
         known = [_end(run.honest_reward) for run in self.runs if run.honest_reward]
         return OverSeeds.of(known) if known else None
 
-    def reward_cost(self, other: Series) -> OverSeeds | None:
+    def reward_cost(self, other: Series | None) -> OverSeeds | None:
         """Honest reward at the end minus the other's, in shares of the other's mean.
 
         Paired by seed, since equal seeds see the same problems; None where none can be paired.
         """
-        gaps, usual = self.reward_gaps(other), other.reward_end
+        gaps, usual = self.reward_gaps(other), other.reward_end if other else None
         if not gaps or usual is None or usual.value <= 0:
             return None
         return OverSeeds.of([gap / usual.value for gap in gaps])
 
-    def reward_gaps(self, other: Series) -> list[float]:
+    def reward_gaps(self, other: Series | None) -> list[float]:
         """Honest reward at the end minus the other's, for each seed that both have."""
-        theirs = {run.seed: run.honest_reward for run in other.runs if run.honest_reward}
+        runs = other.runs if other else ()
+        theirs = {run.seed: run.honest_reward for run in runs if run.honest_reward}
         return [
             _end(run.honest_reward) - _end(theirs[run.seed])
             for run in self.runs
             if run.honest_reward and run.seed in theirs
         ]
 
-    def length_ratios(self, other: Series) -> list[list[float]]:
+    def length_ratios(self, other: Series | None) -> list[list[float]]:
         """Mean length by the other's, of the same seed: for each seed, after each iteration.
 
         Both are means of the last `WINDOW` iterations, since single ones are too noisy to compare;
         the first value stands after the first whole window. Seeds that cannot be paired are left
         out.
         """
-        theirs = {run.seed: run.mean_tokens for run in other.runs}
+        theirs = {run.seed: run.mean_tokens for run in (other.runs if other else ())}
         found = []
         for run in self.runs:
             ours, yours = run.mean_tokens, theirs.get(run.seed, [])
@@ -143,7 +144,7 @@ class Series:
 
     def length_ratio_end(self, other: Series | None) -> OverSeeds | None:
         """Mean length at the end by the other's, a value per seed; None without a pair."""
-        ratios = self.length_ratios(other) if other is not None else []
+        ratios = self.length_ratios(other)
         return OverSeeds.of([values[-1] for values in ratios], POSITIVE) if ratios else None
 
     def rejected(self, kind: str) -> Rate | None:
@@ -196,6 +197,11 @@ class Series:
     def excluded_in(self) -> list[int]:
         """Of each run in which a node was excluded, the first iteration after which one was."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
+
+
+def _band(curves: Sequence[Sequence[float]], within: tuple[float, float]) -> list[OverSeeds]:
+    """Iteration by iteration, as far as all curves go."""
+    return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
 
 
 def _mean(curves: Sequence[Sequence[float]]) -> list[float]:

@@ -18,8 +18,9 @@ from typing import Final
 from rich.console import Console
 
 from grpo_guard.evals.detect.config import DetectConfig
-from grpo_guard.evals.detect.console import print_table, reporter
+from grpo_guard.evals.detect.console import matrix_table, reporter
 from grpo_guard.evals.detect.run import results_of, run, write_rows
+from grpo_guard.evals.report.tables import print_table
 from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
 from grpo_guard.evals.tasks.gsm8k import find_local
@@ -60,7 +61,7 @@ def measure(name: str, config: DetectConfig) -> Path:
     target = RESULTS / f"{name}.json"
     write_json(target, results_of(config, rows, command="make measure", seconds=seconds))
     write_rows(CACHE / f"{name}.rows.jsonl", rows)
-    print_table(Console(), rows)
+    print_table(Console(), matrix_table(rows))
     return target
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from grpo_guard.evals.report.figures import percent
+from grpo_guard.evals.stats import percent
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec

@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.evals.report.scenarios import summarise
+from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.swarm.engines import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.identity import differences
 from grpo_guard.evals.swarm.ray_session import require_ray
-from grpo_guard.evals.swarm.summary import further_rows
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
     CheckpointError,
@@ -242,6 +241,6 @@ def _write(
         "versions": versions(),
         "runs": runs,
     }
-    data["summary"] = summarise(parse_results(data)) + further_rows(runs)
+    data["summary"] = summarise(parse_results(data))
     write_json(out / "results.json", data)
     return data

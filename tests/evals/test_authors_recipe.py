@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 
 from grpo_guard.evals.attacks.disguises import Code  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
-from grpo_guard.evals.report.figures import Rate  # noqa: E402
 from grpo_guard.evals.report.series import Series  # noqa: E402
 from grpo_guard.evals.results import Run  # noqa: E402
+from grpo_guard.evals.stats import Rate  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, play  # noqa: E402
 from grpo_guard.evals.swarm.options import RecipeName, SwarmOptions  # noqa: E402

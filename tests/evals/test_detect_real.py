@@ -36,5 +36,5 @@ def test_honest_passes_and_text_does_not(dtype: str) -> None:
     config = replace(config, dtype=dtype, control_count=0)
     torch.set_num_threads(1)
     honest, text = rates(run(config, cache=None, say=lambda *_: None))
-    assert (honest.rejected, honest.abstained, honest.total) == (0, 0, 4)
-    assert (text.rejected, text.located, text.total) == (4, 4, 4)
+    assert (honest.rejected, honest.abstained, honest.n) == (0, 0, 4)
+    assert (text.rejected, text.located, text.n) == (4, 4, 4)

@@ -77,12 +77,13 @@ def test_the_matrix_counts_and_locates() -> None:
         "text": [Case(Completion("p", str(i)), (5, 10)) for i in range(4)],
     }
     honest, text = rates(detect(cases, [verifier]))
-    assert (honest.total, honest.rejected, honest.abstained) == (2, 0, 1)
-    assert (text.total, text.rejected, text.abstained, text.located) == (4, 2, 1, 1)
+    assert (honest.n, honest.rejected, honest.abstained) == (2, 0, 1)
+    assert (text.n, text.rejected, text.abstained, text.located) == (4, 2, 1, 1)
     assert text.causes == {"judged": 2, "timeout": 1}
-    summary = text.summary()
-    assert summary["mean"] == 0.5
-    assert 0 < summary["low"] < 0.5 < summary["high"] < 1
+    assert text.mean == 0.5
+    assert text.low is not None
+    assert text.high is not None
+    assert 0 < text.low < 0.5 < text.high < 1
 
 
 def test_a_verifier_that_raises_abstains() -> None:
@@ -171,13 +172,13 @@ def _as_other(row: Row) -> Row:
 
 def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
     rows = run(config(folder), cache=tmp_path / "honest.jsonl", say=lambda *_: None)
-    found = {rate.kind: rate for rate in rates(rows)}
-    assert (found["honest"].rejected, found["honest"].total) == (0, 12)
-    assert (found["text"].rejected, found["text"].total) == (12, 12)
-    assert (found["code"].rejected, found["code"].total) == (12, 12)
+    found = {rate.attack: rate for rate in rates(rows)}
+    assert (found["honest"].rejected, found["honest"].n) == (0, 12)
+    assert (found["text"].rejected, found["text"].n) == (12, 12)
+    assert (found["code"].rejected, found["code"].n) == (12, 12)
     for name in ("random_tokens", "other_model", "empty", "huge", "temperature_2_full_support"):
         rate = found[f"control:{name}"]
-        assert rate.rejected == rate.total > 0, name
+        assert rate.rejected == rate.n > 0, name
     results = results_of(config(folder), rows, command="test", seconds=1.0)
     write(tmp_path, results, rows)
     loaded = load_results(tmp_path / "results.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -10,18 +11,21 @@ from pathlib import Path
 import pytest
 import typer
 from report_samples import HOSTILE, Page, example, page, results, run
+from rich.console import Console
 from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import report
 from grpo_guard.evals.report.charts import HEIGHT, Line, line_chart, smooth, spread
+from grpo_guard.evals.report.console import markdown_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
-from grpo_guard.evals.report.figures import percent
 from grpo_guard.evals.report.html import render, write_report
-from grpo_guard.evals.report.scenarios import scenarios, summarise
+from grpo_guard.evals.report.scenarios import scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
-from grpo_guard.evals.report.tables import markdown_table
+from grpo_guard.evals.report.summary import summarise
+from grpo_guard.evals.report.tables import Shade, Table
 from grpo_guard.evals.report.verdicts import State, judge
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
+from grpo_guard.evals.stats import Rate, percent
 
 
 def test_page_is_balanced_and_says_what_happened() -> None:
@@ -137,7 +141,7 @@ def test_many_defences_and_seeds_share_a_page() -> None:
 def test_a_guard_that_fails_is_called_that() -> None:
     scenario = scenarios(parse_results(results(asr=[0.4] * 20)))[0]
     assert "up to 40.0 % did: the guard did not hold" in verdict_sentence(scenario)
-    assert judge("text", scenario, scenario.guarded[0]).state is State.FAILED
+    assert judge(scenario, scenario.guarded[0]).state is State.FAILED
 
 
 def test_runs_without_counts_are_shown_without_rates() -> None:
@@ -174,6 +178,20 @@ def test_markdown_cells_cannot_break_out() -> None:
     data["runs"].append({**data["runs"][2], "defence": "c"})
     table = markdown_table(parse_results(data))
     assert "a\\|b &lt;script>" in table
+
+
+def test_cells_stay_in_their_row_and_column_wherever_they_are_written() -> None:
+    cell = Shade("a\tb\nc|d<e\u202e", ("1 / 2",))
+    table = Table(("x", "y"), [[cell, Rate(1, 2)], ["end", "–"]])
+    assert [line.count("\t") for line in table.tabs()] == [1, 1, 1]
+    assert [line.replace("\\|", "").count("|") for line in table.markdown().splitlines()] == [3] * 4
+    shown = Page(table.html())
+    assert [tag for tag, _ in shown.tags].count("td") == 4
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True).print(table.rich("t[red]"))
+    for text in (*table.tabs(), table.markdown(), shown.text, out.getvalue()):
+        assert "\u202e" not in text
+    assert "1 / 2 = 50.0 % (9.5–90.5 %)" in table.markdown()
 
 
 def test_labels_never_overlap_and_stay_inside() -> None:

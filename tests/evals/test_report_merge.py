@@ -12,7 +12,7 @@ from report_samples import Page, page, results, run
 from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import report
-from grpo_guard.evals.report.merge import load_all, merged
+from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.results import ResultsError, write_json
 
 
@@ -169,6 +169,33 @@ def test_a_detection_result_stands_beside_runs(folders: tuple[Path, Path]) -> No
     assert "Rejected, by kind of completion" in text
     assert "Area under the curve" in text
     assert "Guarded, at most" in text
+
+
+def detection(seed: int, rejected: int) -> dict[str, Any]:
+    row = {"attack": "honest", "defence": "v", "metric": "rejected", "mean": rejected / 9, "n": 9}
+    return {
+        "config": {"task": "gsm8k", "seed": seed, "command": f"detect --seed {seed}"}, "runs": [],
+        "summary": [row | {"low": 0.0, "high": 0.9, "rejected": rejected, "abstained": 1}],
+        "honest_p_values": {"v": [0.2, 1.0]}, "p_values": {"v": {"text": [0.0, 0.3]}},
+    }  # fmt: skip
+
+
+def test_detections_of_several_seeds_are_one(folders: tuple[Path, Path]) -> None:
+    for seed, folder in enumerate(folders):
+        write_json(folder / "results.json", detection(seed, rejected=seed))
+    target = folders[0].parent / "both.md"
+    places = [*map(str, folders), str(folders[0] / "results.json")]  # one of them twice
+    assert called(*places, "--format", "markdown", "-o", str(target)).exit_code == 0
+    assert "| honest | 5.6 % (1 / 18; 0.99–25.8 %; abstained on 2) |" in target.read_text("utf-8")
+    (pool,) = pooled(load_all(folders))
+    assert pool.honest_p_values == {"v": [0.2, 1.0, 0.2, 1.0]}
+    other = detection(1, rejected=1)
+    other["config"]["task"] = "word_problems"
+    write_json(folders[1] / "results.json", other)
+    assert len(pooled(load_all(folders))) == 2
+    write_json(folders[1] / "results.json", detection(0, rejected=3))
+    with pytest.raises(ResultsError, match=r"expected the counts of .*a/results\.json"):
+        pooled(load_all(folders))
 
 
 def test_unfinished_plans_are_said_to_be() -> None:

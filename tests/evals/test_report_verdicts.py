@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from report_samples import HOSTILE, page, run
 
 from grpo_guard.evals.attacks.registry import attack_names
-from grpo_guard.evals.report.figures import OverSeeds
+from grpo_guard.evals.report.console import markdown_table
+from grpo_guard.evals.report.detection import roc
 from grpo_guard.evals.report.html import render
-from grpo_guard.evals.report.roc import roc
-from grpo_guard.evals.report.scenarios import scenario_names, scenarios
+from grpo_guard.evals.report.scenarios import scenarios
 from grpo_guard.evals.report.sentences import cost_headline, headline
-from grpo_guard.evals.report.tables import markdown_table
 from grpo_guard.evals.report.verdicts import GuardVerdict, State, cost_text, guard_verdicts
 from grpo_guard.evals.results import parse_results
 from grpo_guard.evals.roles import (
@@ -28,6 +27,7 @@ from grpo_guard.evals.roles import (
     role,
     under_test,
 )
+from grpo_guard.evals.stats import OverSeeds
 
 N = 20
 RISING = [min(1.0, i / 10) for i in range(N)]
@@ -299,7 +299,7 @@ def test_conditions_keep_runs_apart_and_name_themselves() -> None:
     other = [run("text", "none", RISING, REWARD, task="python_maths")]
     found = scenarios(parse_results({"runs": basis(seeds=1) + short + other}))
     assert len(found) == 3
-    assert scenario_names(found) == [
+    assert [one.name for one in found] == [
         "text, ?, 5 iterations", "text, ?, 20 iterations", "text, python_maths, 20 iterations",
     ]  # fmt: skip
     assert [len(one.undefended.runs) for one in found if one.undefended] == [1, 1, 1]
@@ -391,4 +391,4 @@ def test_roc_counts_what_a_threshold_counts(honest: list[int], poison: list[int]
     pairs = list(itertools.product(poison, honest))
     area = sum((p < h) + 0.5 * (p == h) for p, h in pairs) / len(pairs)
     assert found.auc == pytest.approx(area)
-    assert found.caught_at_none == sum(value < min(honest) for value in poison)
+    assert found.caught.count == sum(value < min(honest) for value in poison)

@@ -19,12 +19,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard.evals.cli_swarm import swarm
-from grpo_guard.evals.results import load_results
+from grpo_guard.evals.report.summary import summarise
+from grpo_guard.evals.results import load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.plan import Matrix, PlanError, plan
 from grpo_guard.evals.swarm.request import PRESETS
-from grpo_guard.evals.swarm.summary import further_rows
 
 SMALL = ("--seeds", "1", "--prompts", "4", "--group-size", "4", "--max-new-tokens", "30")
 
@@ -369,12 +369,14 @@ def test_summary_compares_lengths_with_the_attack_free_run() -> None:
     config = SwarmConfig(iterations=20)
     common = {"setting": "horizontal", "models": "homogeneous", "seed": 0, "seconds": 10.0,
               "guard_seconds": 4.0, "held_out": {"correct": 3, "total": 4},
-              "excluded": {}}  # fmt: skip
+              "excluded": {}, "honest_reward": [0.5] * 20,
+              "rejected": {"honest": 0, "honest_correct": 0, "poisoned": 0}}  # fmt: skip
     free = {**common, "attack": "none", "defence": "none", "asr": [0.0] * 20,
             "mean_tokens": [10.0] * 20}  # fmt: skip
     long = {**common, "attack": "dos", "defence": "max_length", "asr": [0.0] * 19 + [0.5],
             "mean_tokens": [10.0] * 10 + [25.0] * 10, "excluded": {"node-3": 7}}  # fmt: skip
-    rows = {(r["attack"], r["metric"]): r for r in further_rows([free, long])}
+    data = {"runs": [free, long]}
+    rows = {(r["attack"], r["metric"]): r for r in summarise(parse_results(data))}
     assert rows["dos", "length_ratio_end"]["mean"] == 2.5
     assert rows["dos", "length_ratio_highest"]["mean"] == 2.5
     assert rows["dos", "asr_highest"]["mean"] == 0.5

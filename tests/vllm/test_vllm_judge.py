@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from grpo_guard import Cause, Completion
-from grpo_guard.evals.bench.vllm_server import vllm_server
+from grpo_guard.evals.studies.bench.vllm_server import vllm_server
 from grpo_guard.judge.backends.base import Request
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.backends.vllm import VLLMBackend

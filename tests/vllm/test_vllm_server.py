@@ -18,7 +18,7 @@ import torch
 from vllm_policy import PROMPTS, policy_folder
 
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
-from grpo_guard.evals.bench.vllm_server import ServerError, vllm_server
+from grpo_guard.evals.studies.bench.vllm_server import ServerError, vllm_server
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers.load import load_policy

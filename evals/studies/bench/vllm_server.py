@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -12,9 +13,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.encode import Encoded
 
 # Seconds between SIGTERM, which lets the engine processes end, and SIGKILL.
 GRACE = 15.0
@@ -145,3 +153,47 @@ def _end(log: int) -> str:
     """The last 4 KB of the log. `pread`, because server and reader share one file position."""
     size = os.fstat(log).st_size
     return os.pread(log, 4096, max(0, size - 4096)).decode(errors="replace")
+
+
+@contextmanager
+def prompt_logprobs(
+    python: Path, model: Path, at_once: int = 8
+) -> Iterator[tuple[str, Callable[[Sequence[Encoded]], list[Any]]]]:
+    """vLLM as a peer of ``grpo-guard bench``: its name, and what scores sequences.
+
+    Args:
+        python: Interpreter of the environment that has vLLM.
+        model: Folder with weights and tokenizer.
+        at_once: Requests that go out together.
+    """
+    with vllm_server(python, model, max_model_len=1024, max_logprobs=20) as (url, key):
+
+        def one(sequence: Encoded) -> Any:
+            return _scores(url, key, sequence)
+
+        def scores(sequences: Sequence[Encoded]) -> list[Any]:
+            with ThreadPoolExecutor(at_once) as pool:
+                return list(pool.map(one, sequences))
+
+        yield "vLLM server, prompt_logprobs=20", scores
+
+
+def _scores(url: str, key: str, sequence: Encoded) -> Any:
+    """Log-probs of the completion's tokens, shape [tokens]."""
+    body = {
+        "model": "policy",
+        "prompt": list(sequence.prompt_ids + sequence.completion_ids),
+        "max_tokens": 1,
+        "prompt_logprobs": 20,
+    }
+    request = urllib.request.Request(
+        f"{url}/completions",
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=600) as answer:
+        choice = json.loads(answer.read())["choices"][0]
+    entries = choice["prompt_logprobs"][len(sequence.prompt_ids) :]
+    pairs = zip(entries, sequence.completion_ids, strict=True)
+    return np.array([entry[str(token)]["logprob"] for entry, token in pairs])

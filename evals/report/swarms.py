@@ -1,0 +1,234 @@
+"""The report's part for training runs: which guards held, what attacks reached, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grpo_guard.evals.report.cells import (
+    LENGTHS,
+    LOSSES,
+    OUTCOME,
+    REJECTED,
+    REJECTIONS,
+    SHARES,
+    Fill,
+    accepted,
+    leaving_table,
+    listing,
+    loss,
+    matrix,
+    reached,
+    right_rejected,
+    seconds,
+)
+from grpo_guard.evals.report.curves import curves_section
+from grpo_guard.evals.report.page import note, prose, shown_example
+from grpo_guard.evals.report.paper_claims import SOURCE, claim
+from grpo_guard.evals.report.scenarios import Scenario
+from grpo_guard.evals.report.sentences import cost_headline, cost_sentence, listed
+from grpo_guard.evals.report.series import WINDOW, Series
+from grpo_guard.evals.report.verdicts import (
+    BOUND,
+    CRITERION,
+    OPEN,
+    Case,
+    GuardVerdict,
+    State,
+    cost_text,
+    guard_verdicts,
+    settled,
+)
+from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
+from grpo_guard.evals.roles import attack_free, under_test
+from grpo_guard.evals.stats import percent
+
+_CLASSES: Final = {State.HELD: "good", State.FAILED: "bad", State.COSTLY: "bad"}
+# Of each series; mistakes come first. What a guard rejected rightly is shown once, so that the
+# attack can be seen.
+_EXAMPLES: Final = {
+    ACCEPTED_POISON: (2, "Poison that {guard} accepted"),
+    REJECTED_CORRECT: (2, "A right answer that {guard} rejected"),
+    REJECTED_POISON: (1, "Poison that {guard} rejected"),
+}
+_MOST_EXAMPLES: Final = 24
+
+
+def swarms_section(found: Sequence[Scenario]) -> str:
+    """Everything about training runs."""
+    alone = len(found) == 1
+    parts = [_verdicts(found)]
+    if cost := cost_sentence(found[0]) if alone else "":
+        parts.insert(0, f'<p class="lede">{prose(cost)}</p>')
+    if not alone or len(found[0].guarded) > 1:
+        parts.append(_matrices(found))
+    bands = (
+        "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from "
+        "three seeds on."
+    )
+    if any(claim(one.attack) for one in found):
+        bands += f" Diamonds and dotted levels: what the paper states, {SOURCE}."
+    parts += ["<h2>Round by round</h2>", note(bands)]
+    parts += [curves_section(one, alone=alone) for one in found]
+    left = leaving_table(found)
+    if left is not None:
+        parts += ["<h2>After the attacker left</h2>", left.html()]
+    parts += [_whole_tables(found[0]) if alone else _honest_work(found), _time_taken(found)]
+    parts.append(_examples(found))
+    return "\n".join(part for part in parts if part)
+
+
+def _verdicts(found: Sequence[Scenario]) -> str:
+    """One block per guard under test, then the criterion."""
+    verdicts = guard_verdicts(found)
+    present = dict.fromkeys(series.defence for one in found for series in one.guarded)
+    others = [name for name in present if name not in under_test(present)]
+    compared = f"For comparison, without a say in this verdict: {', '.join(others)}."
+    beside = note(compared) if others else ""
+    if not verdicts:
+        return '<p class="lede">No guard was tested in these runs.</p>' + beside
+    cost = f'<p class="lede">{prose(cost_headline(verdicts))}</p>' if len(found) > 1 else ""
+    if min(series.seeds for one in found for series in one.attacked or one.series) == 1:
+        seeds = "Some of these figures come from 1 seed: nothing says how another would differ."
+        beside += note(seeds)
+    return (
+        f'{cost}<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
+        f"<details><summary>By what measure</summary><p>{prose(CRITERION)}</p></details>"
+    )
+
+
+def _block(verdict: GuardVerdict) -> str:
+    lines: list[tuple[str, str]] = []
+    for state in (State.FAILED, State.COSTLY, State.UNDECIDED):
+        lines += [(state, f"{_against([c])}: {_why(c)}") for c in verdict.against(state)]
+    if held := verdict.against(State.HELD):
+        lines.append((State.HELD, _against(held)))
+    costs = [
+        f"{_against([case])} {cost_text(cost)}"
+        for case in verdict.cases
+        if (cost := case.cost) is not None and settled(cost) == OPEN
+    ]
+    if costs:
+        lines.append(("cost in honest reward", "; ".join(costs)))
+    untested = verdict.against(State.UNTESTED)
+    for reasons in dict.fromkeys(case.reasons for case in untested):
+        same = [case for case in untested if case.reasons == reasons]
+        lines.append((State.UNTESTED, f"{_against(same)}: {'; '.join(reasons)}"))
+    if verdict.not_run:
+        lines.append(("not run", f"against {listed(verdict.not_run)}"))
+    state = verdict.state
+    items = "".join(f"<li><b>{prose(what)}</b> {prose(text)}.</li>" for what, text in lines)
+    return (
+        f'<li class="{_CLASSES.get(state, "open")}"><h2>{prose(verdict.defence)} '
+        f'<span class="state">{state.value}</span></h2><ul>{items}</ul></li>'
+    )
+
+
+def _why(case: Case) -> str:
+    return ("the attack is kept out, but " if case.kept_out else "") + "; ".join(case.reasons)
+
+
+def _against(cases: Sequence[Case]) -> str:
+    """``against text, math and padded, and without attack``."""
+    attacks = [c.scenario.name for c in cases if not attack_free(c.scenario.attack)]
+    parts = [f"against {listed(attacks)}"] if attacks else []
+    parts += ["without attack"] * (len(cases) - len(attacks))
+    return ", and ".join(parts)
+
+
+def _part(title: str, remark: str, found: Sequence[Scenario], fill: Fill, **more: bool) -> str:
+    table = matrix(found, fill, **more).html("stack matrix")
+    return f"<h2>{title}</h2>{note(remark)}{table}"
+
+
+def _matrices(found: Sequence[Scenario]) -> str:
+    """Three tables: what attacks reached, honest work rejected, poison accepted."""
+    remark = (
+        f"Attack success over the last {WINDOW} iterations; for attacks on length (“×”) mean "
+        "length by the attack-free run’s. Means with 95 % intervals over the seeds (Student’s "
+        "t). Beside them Wilson’s 95 % over the completions, which does not say how another "
+        "seed would differ: completions of one run are not independent. Blue is within "
+        f"{percent(SHARES[0])}, or {100 * LENGTHS[0]:.0f} % of the length; the redder, the "
+        "further beyond."
+    )
+    shown = _part("What each attack reached", remark, found, reached, attacked=True)
+    if not any(scenario.guarded for scenario in found):
+        return shown
+    remark = (
+        "Honest completions with the right answer that were rejected, over whole runs, "
+        f"with Wilson 95 % intervals. Blue is at most {percent(REJECTED[0])}, pale "
+        f"yellow at most {percent(REJECTED[1])}."
+    )
+    shown += _part("What it cost honest work", remark, found, right_rejected)
+    remark = (
+        "Poisoned completions that were accepted, over whole runs. Abstentions are "
+        "neither; they stand beside where there were any. From a node that a ledger has "
+        "excluded nothing is accepted any more, whatever it sends: where that happened "
+        "the figure is no rate of detection."
+    )
+    return shown + _part("What passed", remark, found, accepted)
+
+
+def _whole_tables(scenario: Scenario) -> str:
+    """Of one attack alone."""
+    remark = (
+        f"“At the end” is the last {WINDOW} iterations. 95 % intervals: Student’s t over the "
+        "seeds, which are independent; of counts of completions Wilson’s, which do not say how "
+        "another seed would differ, since completions of one run are not independent. Differences "
+        "are paired by seed: equal seeds see the same problems. A cost is settled where its "
+        f"interval lies wholly within or wholly beyond {BOUND}."
+    )
+    outcome = listing(OUTCOME, [scenario], guarded=False).html()
+    shown = f"<h2>In numbers</h2>{note(remark)}{outcome}"
+    if scenario.guarded:
+        rejections = listing(REJECTIONS, [scenario], guarded=True).html()
+        shown += f"<h2>What the guard rejected</h2>{rejections}"
+    return shown
+
+
+def _honest_work(found: Sequence[Scenario]) -> str:
+    """Of several attacks."""
+    remark = (
+        "Honest reward at the end against the attack-free run, in % of it: mean over the "
+        "seeds with its 95 % interval over them, and whether that settles the cost to "
+        f"{BOUND}; below it held-out accuracy against the attack-free run, in "
+        f"points. Blue loses at most {percent(LOSSES[0])}."
+    )
+    return _part("What is left of honest work", remark, found, loss, attacked=True)
+
+
+def _time_taken(found: Sequence[Scenario]) -> str:
+    if not any(s.guard_cost or s.excluded_in for one in found for s in one.guarded):
+        return ""
+    remark = (
+        "Seconds of the guard per iteration. Honest nodes with the same weights are "
+        "computed once in one process, and so is their guard; the share is of the whole "
+        "iteration, with the samples of all nodes and the attacker’s own work in it. A "
+        "node that samples only its part pays a larger share of its time."
+    )
+    return _part("What guarding took", remark, found, seconds)
+
+
+def _examples(found: Sequence[Scenario]) -> str:
+    """Completions that a person should read, of the guards under test, kind by kind."""
+    deciding = under_test(series.defence for one in found for series in one.guarded)
+    guarded = [(one.name, s) for one in found for s in one.guarded if s.defence in deciding]
+    shown = [part for kind in _EXAMPLES for name, s in guarded for part in _of(kind, s, name)]
+    if not shown:
+        return ""
+    remark = (
+        "Mistakes first, where the runs made and kept any: poison that passed, right answers "
+        "that were rejected. The counts are in the tables above."
+    )
+    left = len(shown) - _MOST_EXAMPLES
+    more = note(f"{left} more are in the results file.") if left > 0 else ""
+    kept = "".join(shown[:_MOST_EXAMPLES])
+    return f"<h2>Completions to look at</h2>{note(remark)}{kept}{more}"
+
+
+def _of(kind: str, series: Series, name: str) -> list[str]:
+    """The last ones of a series: what passes at the end says more than what passed at first."""
+    most, title = _EXAMPLES[kind]
+    examples = [one for run in series.runs for one in run.examples if one.kind == kind]
+    guard = "the guard" if series.label == "guarded" else series.label
+    return [shown_example(one, f"{title.format(guard=guard)}: {name}") for one in examples[-most:]]
