@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ class Coalition:
         None: these very completions are what counts.
         """
         self.adversary.observe(texts, self.memory)
+        return self._questions
+
+    @cached_property
+    def _questions(self) -> list[Problem] | None:
+        """Problems to measure success on, the same in every round."""
         task, config = self.terms.task, self.terms.config
         if config.success_on is None:
             return self.adversary.probes(task, config.prompts)

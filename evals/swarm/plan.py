@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted
-from grpo_guard.evals.attacks.math import NoTargetError
+from grpo_guard.evals.attacks.base import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.own import GuardFile
@@ -250,7 +250,7 @@ def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> 
         rng = random.Random("what an attack can poison")
         for _ in range(_TRIALS):
             try:
-                attack.attack.poison(task.sample(rng), rng)
+                attack.poison(task.sample(rng), rng)
             except NoTargetError:
                 continue
             return

@@ -16,8 +16,9 @@ from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
+from grpo_guard.evals.attacks.base import NoTargetError  # noqa: E402
 from grpo_guard.evals.attacks.creeping import further  # noqa: E402
-from grpo_guard.evals.attacks.math import NoTargetError, equations  # noqa: E402
+from grpo_guard.evals.attacks.math import equations  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import targets  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
@@ -43,7 +44,7 @@ def task_of(name: str) -> Task:
 def attack_of(name: str) -> Any:
     found = adversary(name)
     assert isinstance(found, Scripted)
-    return found.attack
+    return found
 
 
 def problems_of(name: str, task: Task, count: int, seed: int = 0) -> list[Problem]:
