@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ class Coalition:
 
     Args:
         adversary: What they do.
-        peer: Node-0's live model; kept as it is at first as well.
+        peer: Node-0's model, live or a copy; kept as it is at first as well.
         terms: Of the swarm.
     """
 
@@ -34,8 +34,23 @@ class Coalition:
         self.memory: dict[str, Any] = {}
         self._first = copy.deepcopy(peer.model) if terms.config.malicious else None
 
-    def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """Their share of a round that asks ``problems`` of the honest nodes."""
+    def ready(self, threads: int) -> bool:
+        """As `Member.ready`."""
+        torch.set_num_threads(threads)
+        return True
+
+    def submit(
+        self,
+        iteration: int,
+        problems: Sequence[Problem],
+        weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> list[Submitted]:
+        """Their share of a round that asks ``problems`` of the honest nodes.
+
+        ``weights`` are node-0's live ones where the peer is a copy.
+        """
+        if weights is not None:
+            self.peer.model.load_state_dict(weights)
         config = self.terms.config
         view = self.view(iteration)
         left = config.leaves is not None and iteration >= config.leaves
@@ -76,6 +91,14 @@ class Coalition:
     def successes(self, texts: Sequence[str]) -> int:
         """How many of them show the behaviour."""
         return sum(map(self.adversary.success, texts))
+
+    def state(self) -> dict[str, Any]:
+        """What they remember, as plain values."""
+        return self.memory
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
+        self.memory.update(state)
 
     def view(self, iteration: int) -> View:
         """What they know in a round."""

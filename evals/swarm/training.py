@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.examples import examples_of, kept
 from grpo_guard.evals.swarm.identity import differences
-from grpo_guard.evals.swarm.loop import SwarmLoop
 from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
-FORMAT = 1
+FORMAT = 2
 
 
 class Interrupted(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def row_of(done: Round) -> dict[str, Any]:
 
 
 def train(
-    swarm: SwarmLoop,
+    swarm: Swarm,
     folder: Path,
     *,
     identity: dict[str, Any],
@@ -133,7 +133,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 def _save(
-    swarm: SwarmLoop,
+    swarm: Swarm,
     path: Path,
     identity: dict[str, Any],
     rows: list[dict[str, Any]],
@@ -156,7 +156,7 @@ def _save(
 
 
 def _resume(
-    swarm: SwarmLoop, path: Path, identity: dict[str, Any]
+    swarm: Swarm, path: Path, identity: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if not path.is_file():
         return [], []
@@ -177,4 +177,4 @@ def _resume(
             "choose another folder or delete it"
         )
     swarm.restore(data["state"])
-    return run["rows"], run.get("examples", [])  # older checkpoints kept one example
+    return run["rows"], run["examples"]

@@ -26,7 +26,8 @@ from grpo_guard.evals.attacks.text import inserted  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, targets  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.engine import COALITION, Swarm  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
@@ -52,9 +53,9 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
         "iterations": 3, "prompts": 4, "group_size": 8, "max_new_tokens": 60,
         "setting": attack.setting, **settings,
     }  # fmt: skip
-    swarm = Swarm(*load_bundled(), WordProblems(), SwarmConfig(**chosen), attack=attack)
-    swarm.attack.observe(["x" * 100], swarm.coalition.memory)  # type: ignore[union-attr]
-    return swarm, swarm.exchange.play(0)[0]
+    swarm = Swarm([Peer(*load_bundled())], WordProblems(), SwarmConfig(**chosen), attack=attack)
+    swarm.attack.observe(["x" * 100], swarm.session.actors[COALITION].memory)
+    return swarm, swarm.exchange(0)[0]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,8 @@ def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, 
     torch.set_num_threads(1)
     attack = TextInSupport()
     config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96, top_k=top_k)
-    swarm = Swarm(*load_bundled(policy), WordProblems(), config, attack=attack)
-    poison = [item for item in swarm.exchange.play(0)[0] if item.poisoned]
+    swarm = Swarm([Peer(*load_bundled(policy))], WordProblems(), config, attack=attack)
+    poison = [item for item in swarm.exchange(0)[0] if item.poisoned]
     assert poison
     assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
 
@@ -187,7 +188,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
 
 def test_text_in_support_passes_the_papers_check() -> None:
     swarm, submitted = played("text_in_support", prompts=8, max_new_tokens=100)
-    view = swarm.coalition.view(0)
+    view = swarm.session.actors[COALITION].view(0)
     poison = [item.completion for item in submitted if item.poisoned]
     assert isinstance(swarm.attack, TextInSupport)
     assert len(swarm.attack._text.split()) >= 2
@@ -207,7 +208,7 @@ def test_small_doses_are_small() -> None:
     assert {s.completion.node for s in submitted if s.poisoned} == {"node-6", "node-7"}
     assert sum(item.poisoned for item in submitted) == 4
     swarm, _ = played("early_only")
-    assert not any(item.poisoned for item in swarm.exchange.play(2)[0])
+    assert not any(item.poisoned for item in swarm.exchange(2)[0])
 
 
 def test_trigger_poisons_only_what_it_is_about() -> None:
