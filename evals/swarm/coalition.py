@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from grpo_guard.evals.attacks.silent import Silent
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.record import Submitted
-from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem, held_out
 
@@ -109,10 +109,8 @@ class Coalition:
         return View(
             config=terms.config, task=terms.task, iteration=iteration,
             rng=terms.rng(iteration, "choices"), model=peer.model, tokenizer=peer.tokenizer,
-            draw=sampler(peer, terms.config, generator),
-            stale=sampler(
-                Peer(self._first, peer.tokenizer, peer.temperature), terms.config, generator
-            ),
+            draw=partial(peer.draw, terms.config, generator),
+            stale=partial(replace(peer, model=self._first).draw, terms.config, generator),
             memory=self.memory, coin=terms.coin,
             assigned=terms.assigned(iteration, terms.problems(iteration)),
             forced=None if terms.coin is None else self._forced(iteration),
@@ -124,8 +122,7 @@ class Coalition:
         def forced(prompts: Sequence[str], node: str) -> list[list[Sampled]]:
             slots = range(self.terms.config.per_node)
             seeds = self.terms.seeds(iteration, node, prompts, slots)
-            draw = sampler(self.peer, self.terms.config, torch.Generator(), seeds)
-            return draw(prompts, len(slots))
+            return self.peer.draw(self.terms.config, torch.Generator(), prompts, len(slots), seeds)
 
         return forced
 

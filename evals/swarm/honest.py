@@ -19,7 +19,6 @@ from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.own import local_share, own_majority
 from grpo_guard.evals.swarm.record import Submitted
-from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
@@ -110,7 +109,7 @@ class Member:
             prompts = [problems[group].prompt for group in groups]
             generator = terms.generator(iteration, f"node-{node}")
             seeds = terms.seeds(iteration, f"node-{node}", prompts, slots)
-            drawn = sampler(self.peer, terms.config, generator, seeds)(prompts, len(slots))
+            drawn = self.peer.draw(terms.config, generator, prompts, len(slots), seeds)
             sent += [
                 terms.submitted(iteration, problems[group], one, (group, slot))
                 for group, row in zip(groups, drawn, strict=True)
@@ -128,7 +127,7 @@ class Member:
             own = [problem.prompt for problem in problems[node :: self.terms.config.honest_nodes]]
             if own:
                 generator = self.terms.generator(iteration, f"{node}-probe")
-                rows = sampler(self.peer, self.terms.config, generator)(own, each)
+                rows = self.peer.draw(self.terms.config, generator, own, each)
                 texts += [one.text for row in rows for one in row]
         return texts
 

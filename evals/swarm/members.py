@@ -6,13 +6,18 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review
+
+_SAMPLED_AT_ONCE: Final = 512
+"""Rows of one batch when many are drawn; bounds memory only."""
 
 
 class NodeGuard(Protocol):
@@ -78,6 +83,31 @@ class Peer:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     temperature: float | None = None
+
+    def draw(
+        self,
+        config: SwarmConfig,
+        generator: torch.Generator,
+        prompts: Sequence[str],
+        count: int,
+        seeds: Sequence[int] | None = None,
+    ) -> list[list[Sampled]]:
+        """``count`` samples of each prompt from the live model, in batches of bounded size.
+
+        With ``seeds`` as `sample` has them, one for each completion, ``generator`` has no part.
+        """
+        rows: list[list[Sampled]] = []
+        step = max(1, _SAMPLED_AT_ONCE // max(1, count))
+        for start in range(0, len(prompts), step):
+            part = prompts[start : start + step]
+            drawn = sample(
+                self.model, self.tokenizer, part, count, generator=generator,
+                temperature=config.temperature if self.temperature is None else self.temperature,
+                top_k=config.top_k, max_new_tokens=config.max_new_tokens,
+                seeds=None if seeds is None else seeds[start * count : (start + step) * count],
+            )  # fmt: skip
+            rows += [drawn[i * count : (i + 1) * count] for i in range(len(part))]
+        return rows
 
 
 GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
