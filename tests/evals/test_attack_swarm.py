@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,23 @@ SELDOM = (
 HABITS = [name for name in NAMES if name not in (*LENGTH, "stale")]
 
 
-def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
+@lru_cache(maxsize=2)
+def bundled(policy: str = "word_problems") -> Peer:
+    """Nobody trains it here, so that one is enough for all."""
     torch.set_num_threads(1)
+    return Peer(*load_bundled(policy))
+
+
+@cache
+def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     attack = adversary(name)
     assert attack is not None
     chosen = {
         "iterations": 3, "prompts": 4, "group_size": 8, "max_new_tokens": 60,
         "setting": attack.setting, **settings,
     }  # fmt: skip
-    swarm = Swarm([Peer(*load_bundled())], WordProblems(), SwarmConfig(**chosen), attack=attack)
-    swarm.attack.observe(["x" * 100], swarm.session.actors[COALITION].memory)
+    swarm = Swarm([bundled()], WordProblems(), SwarmConfig(**chosen), attack=attack)
+    attack.observe(["x" * 100], swarm.session.actors[COALITION].memory)
     return swarm, swarm.exchange(0)[0]
 
 
@@ -62,10 +70,9 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     ("policy", "top_k"), [("word_problems", 50), ("word_problems_wordy", 50), ("word_problems", 0)]
 )
 def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, top_k: int) -> None:
-    torch.set_num_threads(1)
     attack = TextInSupport()
     config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96, top_k=top_k)
-    swarm = Swarm([Peer(*load_bundled(policy))], WordProblems(), config, attack=attack)
+    swarm = Swarm([bundled(policy)], WordProblems(), config, attack=attack)
     poison = [item for item in swarm.exchange(0)[0] if item.poisoned]
     assert poison
     assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
@@ -81,7 +88,7 @@ def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_fills_its_slots(name: str) -> None:
-    swarm, submitted = played(name)
+    swarm, submitted = played(name, max_new_tokens=100)
     sent = [item for item in submitted if item.malicious]
     assert len(submitted) == 32
     assert len(sent) == 8
@@ -202,12 +209,12 @@ def test_text_in_support_passes_the_papers_check() -> None:
 
 
 def test_small_doses_are_small() -> None:
-    _, submitted = played("one_of_twelve")
+    _, submitted = played("one_of_twelve", max_new_tokens=100)
     assert sum(item.poisoned for item in submitted) == 4
     _, submitted = played("sybil_spread", nodes=8, malicious=2)
     assert {s.completion.node for s in submitted if s.poisoned} == {"node-6", "node-7"}
     assert sum(item.poisoned for item in submitted) == 4
-    swarm, _ = played("early_only")
+    swarm, _ = played("early_only", max_new_tokens=100)
     assert not any(item.poisoned for item in swarm.exchange(2)[0])
 
 
@@ -222,7 +229,7 @@ def test_trigger_poisons_only_what_it_is_about() -> None:
 
 
 def test_retokenised_ids_are_not_the_tokenizers() -> None:
-    swarm, submitted = played("retokenised")
+    swarm, submitted = played("retokenised", max_new_tokens=100)
     for item in submitted:
         if item.poisoned:
             canonical = swarm.tokenizer.encode(item.completion.text, add_special_tokens=False)
