@@ -33,7 +33,8 @@ from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 EngineName = Literal["local", "ray"]
-HELD_OUT: Final = 256
+HELD_OUT = 256
+"""Problems on which the accuracy of a finished run is measured."""
 USUAL_SHARE: Final = "1/4"
 SUMS: Final = {
     "rejected": {
@@ -146,7 +147,7 @@ def play(
             swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
         )
         seconds = time.perf_counter() - started
-        correct, total = held_out(swarm)
+        correct, total = held_out(swarm, HELD_OUT)
     return entry(spec, rows, examples) | {
         "wall_seconds": round(seconds, 2),
         "held_out": {"correct": correct, "total": total},
@@ -231,7 +232,7 @@ def entry(
     }
 
 
-def held_out(swarm: Swarm, count: int = HELD_OUT) -> tuple[int, int]:
+def held_out(swarm: Swarm, count: int) -> tuple[int, int]:
     """(right, asked) of node-0's greedy answers to problems that no run trains on."""
     rng = random.Random("held-out accuracy")
     problems = [held_out_problem(swarm.task, rng) for _ in range(count)]
