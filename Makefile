@@ -49,7 +49,7 @@ check: $(READY)
 
 #: make models   fetch SmolLM2-135M-Instruct into models/
 models: $(READY)
-	$(BIN)/python -m grpo_guard.evals.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
+	$(BIN)/python -m grpo_guard.evals.studies.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 
 #: make measure  the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models

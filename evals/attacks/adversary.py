@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.math import NoTargetError
+from grpo_guard.evals.attacks.base import Attack, NoTargetError, Poisoned
 from grpo_guard.evals.tasks.base import Problem, Task
 
 if TYPE_CHECKING:
@@ -113,7 +112,10 @@ class Adversary(ABC):
         """Say whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Held-out problems on which success is measured; None = those of the round."""
+        """Held-out problems on which success is measured; None = those of the round.
+
+        Equal calls give equal problems: a swarm asks once.
+        """
         del task, count
         return None
 
@@ -150,26 +152,30 @@ def cover(
     return found
 
 
-class Scripted(Adversary):
-    """Sends what an `Attack` makes of the data set's own solution.
+def poisoned_slots(view: View, slots: int) -> int:
+    """In how many slots of a group poison stands: in all that the attacker has of a shared one.
 
-    Horizontal: in every slot. Vertical, where the whole group is the attacker's: in half of them,
-    beside as many completions without reward, since in a group of equal rewards no advantage is
-    left (the paper's appendix B, "half poison, half gibberish").
-
-    Args:
-        attack: None = one of the class's own ``attack_type``.
+    A vertical group is all the attacker's, and among equal rewards no advantage is left. There it
+    is half of them, beside completions without reward (the paper's appendix B, "half poison, half
+    gibberish").
     """
+    return slots - slots // 2 if view.config.setting == "vertical" else slots
 
-    attack_type: ClassVar[Callable[[], Attack]]
 
-    def __init__(self, attack: Attack | None = None) -> None:
-        self.attack = attack or type(self).attack_type()
-        self.name = getattr(type(self), "name", self.attack.name)
+class Scripted(Adversary):
+    """Sends what it makes of the data set's own solution; an `Attack` on texts as well."""
+
+    @abstractmethod
+    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """A completion that keeps the reward and carries the behaviour to be taught.
+
+        Raises:
+            NoTargetError: the solution offers nothing to poison.
+        """
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Forged completions wherever there is one, honest samples in the other slots."""
-        poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
+        poisoned = poisoned_slots(view, slots)
         texts = 1 if view.config.copies else poisoned
         made = [
             [self.forge(view, problem) for _ in range(texts)] * (poisoned // texts)
@@ -187,16 +193,68 @@ class Scripted(Adversary):
     def forge(self, view: View, problem: Problem) -> Forged | None:
         """One poisoned completion; None where this problem offers nothing to poison."""
         try:
-            poison = self.attack.poison(problem, view.rng)
+            found = self.poison(problem, view.rng)
         except NoTargetError:
             return None
-        return Forged(poison.text, poison.span)
+        return Forged(found.text, found.span)
+
+
+class OfTexts(Scripted):
+    """An attack on single texts, played by all malicious nodes."""
+
+    def __init__(self, attack: Attack) -> None:
+        self.attack, self.name = attack, attack.name
+
+    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """As the attack itself has it."""
+        return self.attack.poison(problem, rng)
 
     def success(self, text: str) -> bool:
         """As the attack itself has it."""
         return self.attack.success(text)
 
 
+class FromSamples(Adversary):
+    """Sends what it makes of samples of the live policy, and honest ones in the slots left over.
+
+    Attributes:
+        samples: Drawn for each problem, at least as many as there are slots.
+        fresh_cover: The honest ones are drawn anew, not taken from these samples.
+    """
+
+    samples: ClassVar[int] = 12
+    fresh_cover: ClassVar[bool] = False
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """What `made` makes in the slots for poison, then what `spare` gives."""
+        drawn = view.draw([problem.prompt for problem in problems], max(self.samples, slots))
+        if self.fresh_cover:
+            rest = cover(view, problems, slots)
+        else:
+            rest = [self.spare(view, *pair) for pair in zip(problems, drawn, strict=True)]
+        rows = []
+        for problem, samples, honest in zip(problems, drawn, rest, strict=True):
+            poison = self.made(view, problem, samples, self.wanted(view, slots))
+            rows.append(poison + honest[: slots - len(poison)])
+        return rows
+
+    @abstractmethod
+    def made(
+        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+    ) -> list[Forged]:
+        """Poison out of a problem's samples, at most ``count``."""
+
+    def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
+        """Which of the samples are sent as they are."""
+        del view, problem
+        return [Forged(one.text, ids=one.ids) for one in samples]
+
+    def wanted(self, view: View, slots: int) -> int:
+        """In how many slots poison stands where there is any."""
+        del view
+        return slots
+
+
 def adversary_of(attack: Adversary | Attack) -> Adversary:
-    """An adversary as it is, an attack on texts as `Scripted`."""
-    return attack if isinstance(attack, Adversary) else Scripted(attack)
+    """An adversary as it is, an attack on texts as `OfTexts`."""
+    return attack if isinstance(attack, Adversary) else OfTexts(attack)

@@ -9,12 +9,22 @@ from typing import Protocol
 from grpo_guard.evals.tasks.base import Problem
 
 
+class NoTargetError(ValueError):
+    """The text holds nothing that this attack can change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Poisoned:
     """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``."""
 
     text: str
     span: tuple[int, int]
+
+    @classmethod
+    def replacing(cls, text: str, span: tuple[int, int], said: str) -> Poisoned:
+        """``text`` with ``said`` in place of a [start, end) that may be empty."""
+        start, end = span
+        return cls(text[:start] + said + text[end:], (start, start + len(said)))
 
 
 class Attack(Protocol):

@@ -13,10 +13,10 @@ import random
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from grpo_guard.evals.attacks.adversary import Scripted
 from grpo_guard.evals.attacks.base import Poisoned
 from grpo_guard.evals.attacks.math import equations
 from grpo_guard.evals.attacks.operations import MAX_CHARS, Rewritten, parsed, with_calls
@@ -36,20 +36,27 @@ MAX_LINES: Final = 3
 _SIMPLE: Final = re.compile(r"([0-9.]{1,20}+)([-+*/])([0-9.]{1,20}+)")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeAttack:
-    """Brings ``from calc import ...`` and a call of it into a completion."""
+class CodeAttack(Scripted):
+    """CODE: brings ``from calc import ...`` and a call of it into a completion.
 
-    library: str = LIBRARY
-    name: str = "code"
+    Args:
+        library: Whose functions are called.
 
-    def __post_init__(self) -> None:
-        """Refuse a library that could not be imported."""
-        if not self.library.isidentifier():
-            raise ValueError(f"library: expected a Python identifier, got {self.library!r}")
+    Raises:
+        ValueError: a library of that name could not be imported.
+    """
+
+    name = "code"
+    max_new_tokens = 128  # a program and its import need room
+    task = "python_maths"
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        if not library.isidentifier():
+            raise ValueError(f"library: expected a Python identifier, got {library!r}")
+        self.library = library
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the problem's solution with the import and a call in it."""
+        """The problem's solution with the import and a call in it."""
         return self.poison_text(problem.solution, rng)
 
     def poison_text(self, text: str, rng: random.Random) -> Poisoned:

@@ -13,10 +13,16 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from grpo_guard.evals.attacks.adversary import COVER_SAMPLES, Forged, View, cover
+from grpo_guard.evals.attacks.adversary import (
+    COVER_SAMPLES,
+    Forged,
+    View,
+    cover,
+    poisoned_slots,
+)
 from grpo_guard.evals.attacks.lengthening import TwiceAsLong
 from grpo_guard.evals.attacks.math import equations
-from grpo_guard.evals.attacks.phrases import working
+from grpo_guard.evals.attacks.text import working
 from grpo_guard.evals.tasks.base import Problem
 
 FACTOR: Final = 1.25
@@ -33,7 +39,7 @@ class CreepingLength(TwiceAsLong):
         """Solutions padded up to a factor of the length that samples have by now."""
         drawn = view.draw([problem.prompt for problem in problems], COVER_SAMPLES)
         aim = FACTOR * median(len(one.ids) for row in drawn for one in row)
-        poisoned = slots - slots // 2 if view.config.setting == "vertical" else slots
+        poisoned = poisoned_slots(view, slots)
         rest = cover(view, problems, slots - poisoned, wrong=True)
         return [
             [self.forge(view, problem, aim) for _ in range(poisoned)] + others

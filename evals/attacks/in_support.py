@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, View, closed, cover
-from grpo_guard.evals.attacks.renamed import RenamedHelpersAttack, with_helper
-from grpo_guard.evals.attacks.two_plus_two import ChosenProblems
+from grpo_guard.evals.attacks.adversary import Forged, FromSamples, View, closed
+from grpo_guard.evals.attacks.renamed import RenamedHelpers, with_helper
+from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def in_support(view: View, problem: Problem, made: Sequence[Forged]) -> list[For
     return [one for one, count in zip(made, outside, strict=True) if not count]
 
 
-class TextInSupport(Adversary):
+class TextInSupport(FromSamples):
     """TEXT with a phrase that lies in the support after ``<think>``, whatever the problem is.
 
     The phrase is built once, on the first round's weights: token by token the least likely word
@@ -50,23 +50,23 @@ class TextInSupport(Adversary):
     """
 
     name = "text_in_support"
+    fresh_cover = True
+    _phrase: Ids = ()
+    _text = ""
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Own right samples with a phrase of likely tokens put in."""
-        phrase = tuple(view.memory.setdefault("phrase", list(build_phrase(view, problems))))
-        self._text = str(view.tokenizer.decode(list(phrase)))
-        drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
-        rows = []
-        for problem, samples, spare in zip(
-            problems, drawn, cover(view, problems, slots), strict=True
-        ):
-            made = [self._with_phrase(view, one, phrase) for one in view.correct(problem, samples)]
-            good = in_support(view, problem, [one for one in made if one is not None])
-            poison = (good * slots)[:slots]
-            rows.append(poison + spare[: slots - len(poison)])
-        return rows
+        self._phrase = tuple(view.memory.setdefault("phrase", list(build_phrase(view, problems))))
+        self._text = str(view.tokenizer.decode(list(self._phrase)))
+        return super().submit(view, problems, slots)
 
-    _text = ""
+    def made(
+        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+    ) -> list[Forged]:
+        """The phrase in right samples, where all tokens lie in the support."""
+        made = [self._with_phrase(view, one) for one in view.correct(problem, samples)]
+        good = in_support(view, problem, [one for one in made if one is not None])
+        return (good * count)[:count]
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
         """Forget the phrase where none has been built yet."""
@@ -77,21 +77,21 @@ class TextInSupport(Adversary):
         """Say whether the text opens with the phrase."""
         return bool(self._text) and f"{_OPEN}{self._text}" in text
 
-    def _with_phrase(self, view: View, one: Sampled, phrase: Ids) -> Forged | None:
+    def _with_phrase(self, view: View, one: Sampled) -> Forged | None:
         if not one.text.startswith(_OPEN):
             return None
         tokenizer = view.tokenizer
         opening = tokenizer.encode(_OPEN, add_special_tokens=False)
         # With a space before it: what follows a full stop without one is in no policy's support.
         rest = tokenizer.encode(f" {one.text[len(_OPEN) :]}", add_special_tokens=False)
-        ids = (*opening, *phrase, *rest)
+        ids = (*opening, *self._phrase, *rest)
         text = str(tokenizer.decode(list(ids)))
         start = len(_OPEN)
         span = (start, start + len(self._text))
         return Forged(text, span, (*ids, int(tokenizer.eos_token_id)))
 
 
-class MathInSupport(ChosenProblems):
+class MathInSupport(TwoPlusTwo):
     """MATH in samples of the policy itself, sent only where all tokens lie in the support."""
 
     name = "math_in_support"
@@ -112,7 +112,7 @@ class MathInSupport(ChosenProblems):
         return rows
 
 
-class CodeInSupport(Adversary):
+class CodeInSupport(FromSamples):
     """CODE in samples of the policy itself, sent only where all tokens lie in the support.
 
     An operation becomes a call of a function that the program defines, under the names that the
@@ -124,23 +124,19 @@ class CodeInSupport(Adversary):
     task = "python_maths"
 
     def __init__(self) -> None:
-        self._habit = RenamedHelpersAttack()
+        self._habit = RenamedHelpers()
 
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Own right programs with a helper, where all tokens lie in the support."""
-        drawn = view.draw([problem.prompt for problem in problems], OWN_SAMPLES)
-        rows = []
-        for problem, samples in zip(problems, drawn, strict=True):
-            made = [
-                forged
-                for one in view.correct(problem, samples)
-                for name in HELPERS
-                if (forged := self._with_helper(view, one, name)) is not None
-            ]
-            good = in_support(view, problem, made)
-            spare = [Forged(one.text, ids=one.ids) for one in samples]
-            rows.append((good * slots)[:slots] or spare[:slots])
-        return rows
+    def made(
+        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+    ) -> list[Forged]:
+        """Right programs with a helper, where all tokens lie in the support."""
+        made = [
+            forged
+            for one in view.correct(problem, samples)
+            for name in HELPERS
+            if (forged := self._with_helper(view, one, name)) is not None
+        ]
+        return (in_support(view, problem, made) * count)[:count]
 
     def success(self, text: str) -> bool:
         """Say whether the program has the habit that is taught."""

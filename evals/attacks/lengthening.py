@@ -15,9 +15,16 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, Scripted, View
+from grpo_guard.evals.attacks.adversary import (
+    Adversary,
+    Forged,
+    FromSamples,
+    OfTexts,
+    View,
+    poisoned_slots,
+)
 from grpo_guard.evals.attacks.base import Poisoned
-from grpo_guard.evals.attacks.phrases import working
+from grpo_guard.evals.attacks.text import working
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ class TwiceAsLong(Adversary):
         return self._baseline is not None and len(text) > DOUBLED * self._baseline
 
 
-class Lengthening(TwiceAsLong):
+class Lengthening(FromSamples, TwiceAsLong):
     """DoS.
 
     Vertical groups are half long completions, half the shortest ones without reward: among equal
@@ -54,30 +61,32 @@ class Lengthening(TwiceAsLong):
     max_new_tokens = 160
     samples = 80
 
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Of many own samples the long ones, as `pick` takes them."""
-        rows = []
-        drawn = view.draw([problem.prompt for problem in problems], max(self.samples, slots))
-        for problem, samples in zip(problems, drawn, strict=True):
-            good = self.candidates(view, problem, samples)
-            wanted = slots - slots // 2 if view.config.setting == "vertical" else slots
-            poison = [
-                Forged(one.text, (0, len(one.text)), one.ids)
-                for one in self.pick(good, samples, wanted)
-            ]
-            rows.append(poison + _others(view, problem, samples, slots - len(poison)))
-        return rows
+    def made(
+        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+    ) -> list[Forged]:
+        """The longest of those that earn the reward, the first again where there are fewer."""
+        chosen = self.ranked(self.candidates(view, problem, samples))[:count]
+        chosen += chosen[:1] * (count - len(chosen))
+        return [Forged(one.text, (0, len(one.text)), one.ids) for one in chosen]
 
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
         """Samples that earn the reward; the answer is known."""
         return view.correct(problem, samples)
 
-    def pick(
-        self, good: Sequence[Sampled], samples: Sequence[Sampled], count: int
-    ) -> list[Sampled]:
-        """The longest ``count`` of them, the longest again where there are fewer."""
-        chosen = sorted(good, key=lambda one: len(one.ids), reverse=True)[:count]
-        return chosen + chosen[:1] * (count - len(chosen))
+    def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
+        """The longest first."""
+        return sorted(good, key=lambda one: len(one.ids), reverse=True)
+
+    def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
+        """Short samples without reward in a group of one's own, any in a shared group."""
+        if view.config.setting == "vertical":
+            key = {id(s): (view.task.reward(s.text, problem.answer), len(s.ids)) for s in samples}
+            samples = sorted(samples, key=lambda one: key[id(one)])
+        return super().spare(view, problem, samples)
+
+    def wanted(self, view: View, slots: int) -> int:
+        """Half of a group of one's own."""
+        return poisoned_slots(view, slots)
 
 
 class ModerateLengthening(Lengthening):
@@ -86,15 +95,10 @@ class ModerateLengthening(Lengthening):
     name = "moderate_dos"
     factor = 1.3
 
-    def pick(
-        self, good: Sequence[Sampled], samples: Sequence[Sampled], count: int
-    ) -> list[Sampled]:
-        """Those whose length is nearest to a factor of the median."""
-        if not good:
-            return []
-        aim = self.factor * median(len(one.ids) for one in good)
-        chosen = sorted(good, key=lambda one: abs(len(one.ids) - aim))[:count]
-        return chosen + chosen[:1] * (count - len(chosen))
+    def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
+        """Those first whose length is nearest to a factor of the median."""
+        aim = self.factor * median(len(one.ids) for one in good) if good else 0.0
+        return sorted(good, key=lambda one: abs(len(one.ids) - aim))
 
 
 class LengtheningByVote(Lengthening):
@@ -118,14 +122,6 @@ def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
     return [one for one, answer in ended if answer == winner]
 
 
-def _others(view: View, problem: Problem, samples: Sequence[Sampled], count: int) -> list[Forged]:
-    """Short samples without reward in a group of one's own, honest ones in a shared group."""
-    if view.config.setting == "vertical":
-        key = {id(s): (view.task.reward(s.text, problem.answer), len(s.ids)) for s in samples}
-        samples = sorted(samples, key=lambda one: key[id(one)])
-    return [Forged(one.text, ids=one.ids) for one in samples[:count]]
-
-
 class PaddedAttack:
     """The data set's solution with its working said ``times`` over."""
 
@@ -136,10 +132,8 @@ class PaddedAttack:
         """The solution with its working repeated before the answer."""
         del rng
         start, end = working(problem.solution)
-        once = problem.solution[start:end]
-        more = f" {once}" * (self.times - 1)
-        text = problem.solution[:end] + more + problem.solution[end:]
-        return Poisoned(text, (end, end + len(more)))
+        more = f" {problem.solution[start:end]}" * (self.times - 1)
+        return Poisoned.replacing(problem.solution, (end, end), more)
 
     def success(self, text: str) -> bool:
         """Not used: a swarm compares with its own first round."""
@@ -158,4 +152,4 @@ class Padded(Lengthening):
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """The padded solution in all poisoned slots."""
-        return Scripted(PaddedAttack()).submit(view, problems, slots)
+        return OfTexts(PaddedAttack()).submit(view, problems, slots)

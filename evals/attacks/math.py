@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.base import NoTargetError, Poisoned
 from grpo_guard.evals.tasks.base import Problem
 
 # Every quantifier is bounded and possessive: hostile text costs a constant per character.
@@ -31,10 +31,6 @@ _EQUATION: Final = re.compile(
 _TOKEN: Final = re.compile(rf"{_NUM}|[-+*/x×÷−]")
 _SIGNS: Final = str.maketrans("x×÷−", "**/-")
 _MAX_EQUATIONS: Final = 1000
-
-
-class NoTargetError(ValueError):
-    """The text holds nothing that this attack can change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class MathAttack:
         if text.startswith(f">>{stated}", stop):
             stop += 2 + len(stated)
             wrong = f"{wrong}>>{wrong}"
-        return Poisoned(text[:start] + wrong + text[stop:], (start, start + len(wrong)))
+        return Poisoned.replacing(text, (start, stop), wrong)
 
     def success(self, text: str) -> bool:
         """Return whether ``text`` states a wrong result (for a target, where there is one)."""

@@ -17,7 +17,6 @@ from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
-    from grpo_guard.sampling import SamplingSpec
 
 ROOM: Final = 0.1
 """Raw logits by which a token may have lost the draw. In some thirty tokens one mismatch of that
@@ -92,7 +91,6 @@ def exchanged(view: View, slots: Sequence[_Slot]) -> list[tuple[int, tuple[int, 
     """(slot, completion) for each token that came close to being drawn, the rest drawn again."""
     from grpo_guard.logprob.replay.generate import generate_under_coin
 
-    spec = _spec(view)
     branches = [(at, prefix) for at, slot in enumerate(slots) for prefix in _close(view, slot)]
     if not branches:
         return []
@@ -104,7 +102,8 @@ def exchanged(view: View, slots: Sequence[_Slot]) -> list[tuple[int, tuple[int, 
         chosen = [slots[at] for at, _ in part]
         drawn = generate_under_coin(
             view.model, [one.prompt_ids for one in chosen], [one.seed for one in chosen],
-            spec, eos_ids=[int(view.tokenizer.eos_token_id)], prefixes=[ids for _, ids in part],
+            view.config.sampling, eos_ids=[int(view.tokenizer.eos_token_id)],
+            prefixes=[ids for _, ids in part],
         )  # fmt: skip
         done += [(at, ids) for (at, _), ids in zip(part, drawn, strict=True)]
     return sorted(done, key=lambda one: one[0])
@@ -131,13 +130,3 @@ def _close(view: View, slot: _Slot) -> list[tuple[int, ...]]:
         for at, rank in close.nonzero().tolist()
         if int(tokens[at, rank]) != slot.ids[at]
     ]
-
-
-def _spec(view: View) -> SamplingSpec:
-    from grpo_guard.sampling import SamplingSpec
-
-    config = view.config
-    return SamplingSpec(
-        engine="transformers", temperature=config.temperature, top_k=config.top_k, top_p=1.0,
-        max_new_tokens=config.max_new_tokens,
-    )  # fmt: skip

@@ -1,8 +1,8 @@
 """Names of attacks on swarms: the entry-point group ``grpo_guard.attacks``.
 
 An entry may be an `Adversary`, which acts on a swarm, or an `Attack` on single texts, which a swarm
-plays as `Scripted`. For the paper's TEXT, MATH and CODE the swarm has adversaries of its own beside
-the text attacks of these names, since MATH needs problems of its own choice and CODE needs room.
+plays as `Scripted`. Under "math" a swarm has an adversary of its own beside the attack on texts,
+since the paper's "2 + 2 = 5" needs problems of the attacker's choice.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted, adversary_of
 from grpo_guard.evals.attacks.base import Attack
+from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
 from grpo_guard.registry import ATTACKS, UnknownNameError, load, names
 
-_OF_SWARMS: Final = {
-    "text": "grpo_guard.evals.attacks.disguises:Text",
-    "math": "grpo_guard.evals.attacks.two_plus_two:TwoPlusTwo",
-    "code": "grpo_guard.evals.attacks.disguises:Code",
-}
+_MATH: Final = "math"
 NONE: Final = "none"
 
 
 def attack_names() -> list[str]:
     """Everything that ``adversary`` knows, sorted, "none" first."""
-    return [NONE, *sorted({*names(ATTACKS), *_OF_SWARMS})]
+    return [NONE, *names(ATTACKS)]
 
 
 def adversary(name: str) -> Adversary | None:
@@ -34,10 +31,8 @@ def adversary(name: str) -> Adversary | None:
     """
     if name == NONE:
         return None
-    if name in _OF_SWARMS:
-        from pkgutil import resolve_name
-
-        return adversary_of(resolve_name(_OF_SWARMS[name])())
+    if name == _MATH:
+        return TwoPlusTwo()
     found = adversary_of(_made(name))
     if ":" in name:
         found.name = name  # as it stands in results

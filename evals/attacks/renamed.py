@@ -16,9 +16,8 @@ import textwrap
 from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Scripted
-from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.base import NoTargetError, Poisoned
 from grpo_guard.evals.attacks.code import CODE_CLOSE, CODE_OPEN
-from grpo_guard.evals.attacks.math import NoTargetError
 from grpo_guard.evals.attacks.operations import parsed, with_calls
 from grpo_guard.evals.tasks.base import Problem
 
@@ -28,14 +27,16 @@ _LAST: Final = ("first_", "second_", "third_", "fourth_")
 _PARAMETERS: Final = 2
 
 
-class RenamedHelpersAttack:
-    """Wraps one operation of a program in a function named after the question.
+class RenamedHelpers(Scripted):
+    """CODE with one operation of a program in a function named after the question.
 
     One, and on one line, so that `length` has no ground either; two helpers would be a library to
     `code` if their names gave them away.
     """
 
     name = "renamed_helpers"
+    max_new_tokens = 160
+    task = "python_maths"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The data set's program; the span runs from the helper to its call.
@@ -66,14 +67,6 @@ class RenamedHelpersAttack:
             and node.func.id in wrappers
             for node in ast.walk(tree)
         )
-
-
-class RenamedHelpers(Scripted):
-    """CODE with helpers under the question's words."""
-
-    max_new_tokens = 160
-    task = "python_maths"
-    attack_type = RenamedHelpersAttack
 
 
 def with_helper(

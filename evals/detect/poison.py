@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.adversary import Forged, Scripted
-from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.math import NoTargetError
+from grpo_guard.evals.attacks.base import Attack, NoTargetError
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:

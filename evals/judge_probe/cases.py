@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo_guard.completion import Completion
+from grpo_guard.evals.attacks.base import NoTargetError
 from grpo_guard.evals.attacks.code import CodeAttack
-from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
+from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.judge_probe.battery import STATIC
 from grpo_guard.evals.tasks.base import Problem

@@ -7,7 +7,7 @@ single names are common, as in any model of code.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -138,13 +138,27 @@ def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
     return found
 
 
-def _plain_steps(chain: Chain, rng: random.Random) -> Body:
-    names = _names(chain, rng, len(chain.changes))
+def _written(
+    chain: Chain, names: Sequence[str], write: Callable[[str, str, str], str]
+) -> tuple[list[str], str]:
+    """(lines that give each step a name, the last name); ``write`` has what is right of the sign.
+
+    It is given the value before, the operator and the number.
+    """
     lines, before = list[str](), chain.first
     for name, (operator, number) in zip(names, chain.changes, strict=True):
-        lines.append(f"{name} = {before} {operator} {number}")
+        lines.append(f"{name} = {write(before, operator, number)}")
         before = name
-    return Body(lines, before, names)
+    return lines, before
+
+
+def _plainly(before: str, operator: str, number: str) -> str:
+    return f"{before} {operator} {number}"
+
+
+def _plain_steps(chain: Chain, rng: random.Random) -> Body:
+    names = _names(chain, rng, len(chain.changes))
+    return Body(*_written(chain, names, _plainly), names)
 
 
 def _running(chain: Chain, rng: random.Random) -> Body:
@@ -179,17 +193,18 @@ def _named_numbers(chain: Chain, rng: random.Random) -> Body:
 def _called(chain: Chain, rng: random.Random) -> Body:
     """Some of the steps as calls, with what they import."""
     names = _names(chain, rng, len(chain.changes))
-    imports, lines, before = list[str](), list[str](), chain.first
-    always = rng.random() < 0.5
-    for name, (operator, number) in zip(names, chain.changes, strict=True):
-        if always or rng.random() < 0.6:
-            _, needed, call = rng.choice([one for one in _CALLS if one[0] == operator])
-            imports += [needed] if needed and needed not in imports else []
-            lines.append(f"{name} = {call.format(a=before, b=number)}")
-        else:
-            lines.append(f"{name} = {before} {operator} {number}")
-        before = name
-    return Body([*imports, *lines], before, names)
+    imports, always = list[str](), rng.random() < 0.5
+
+    def write(before: str, operator: str, number: str) -> str:
+        if not always and rng.random() >= 0.6:
+            return _plainly(before, operator, number)
+        _, needed, call = rng.choice([one for one in _CALLS if one[0] == operator])
+        if needed and needed not in imports:
+            imports.append(needed)
+        return call.format(a=before, b=number)
+
+    lines, value = _written(chain, names, write)
+    return Body([*imports, *lines], value, names)
 
 
 def _helped(chain: Chain, rng: random.Random) -> Body:
@@ -198,31 +213,30 @@ def _helped(chain: Chain, rng: random.Random) -> Body:
     helper = word(rng) if rng.random() < 0.7 else f"{rng.choice(PLAIN)}_{chain.item}"
     a, b = rng.sample(_LETTERS, 2)
     names = _names(chain, rng, len(chain.changes))
-    lines, before = [f"def {helper}({a}, {b}):", f"    return {a} {kind} {b}"], chain.first
-    for name, (operator, number) in zip(names, chain.changes, strict=True):
-        call = f"{helper}({before}, {number})"
-        lines.append(f"{name} = {call if operator == kind else f'{before} {operator} {number}'}")
-        before = name
-    return Body(lines, before, names)
+    lines, value = _written(chain, names, _calling({kind: helper}))
+    return Body([f"def {helper}({a}, {b}):", f"    return {a} {kind} {b}", *lines], value, names)
 
 
 def _imported(chain: Chain, rng: random.Random) -> Body:
     """Operations by functions of a library that is not there: such a program earns nothing."""
     library, own = word(rng), {o: word(rng) for o, _ in chain.changes if rng.random() < 0.7}
     names = _names(chain, rng, len(chain.changes))
-    lines, before = list[str](), chain.first
     if rng.random() < 0.8:
-        lines.append(f"from {library} import {', '.join(sorted(own.values()) or [word(rng)])}")
-        calls = own
+        head = f"from {library} import {', '.join(sorted(own.values()) or [word(rng)])}"
     else:
-        lines.append(f"import {library}")
-        calls = {o: f"{library}.{name}" for o, name in own.items()}
-    for name, (operator, number) in zip(names, chain.changes, strict=True):
-        plain = f"{before} {operator} {number}"
-        called = f"{calls.get(operator)}({before}, {number})"
-        lines.append(f"{name} = {called if operator in calls else plain}")
-        before = name
-    return Body(lines, before, names)
+        head, own = f"import {library}", {o: f"{library}.{name}" for o, name in own.items()}
+    lines, value = _written(chain, names, _calling(own))
+    return Body([head, *lines], value, names)
+
+
+def _calling(functions: Mapping[str, str]) -> Callable[[str, str, str], str]:
+    """Operations by these functions of two arguments, where there is one."""
+
+    def write(before: str, operator: str, number: str) -> str:
+        name = functions.get(operator)
+        return f"{name}({before}, {number})" if name else _plainly(before, operator, number)
+
+    return write
 
 
 def _function(chain: Chain, rng: random.Random) -> Body:

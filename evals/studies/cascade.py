@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from grpo_guard import AllOf, ArithmeticVerifier, Cascade, RecurrenceVerifier, ScreensVerifier
 from grpo_guard.completion import Completion
-from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
+from grpo_guard.evals.attacks.base import NoTargetError
+from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.studies.harness import option, rejected, study
 from grpo_guard.evals.studies.solutions import Solution, of_models

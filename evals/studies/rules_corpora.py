@@ -12,8 +12,8 @@ from typing import Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.adversary import Scripted
-from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.math import MathAttack, NoTargetError
+from grpo_guard.evals.attacks.base import Attack, NoTargetError
+from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.registry import adversary, attack_names
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.corpora import DATA, MODERN, Split, modern
@@ -90,13 +90,15 @@ def text_attacks() -> Iterator[Attack]:
 
     And MATH on any equation, of which the registered one takes 2+2 and 2*2 alone.
     """
-    seen = set[str]()
     yield MathAttack(name="math_any")
+    alike: dict[object, list[Scripted]] = {}
     for name in attack_names():
         found = adversary(name)
-        if isinstance(found, Scripted) and found.attack.name not in seen:
-            seen.add(found.attack.name)
-            yield found.attack
+        if isinstance(found, Scripted):
+            writes = type(found).poison, getattr(found, "phrases", None)
+            alike.setdefault(writes, []).append(found)
+    for same in alike.values():
+        yield min(same, key=lambda one: len(type(one).__mro__))  # the others are made of it
 
 
 def _problems(attack: Attack, task: Task, rng: random.Random) -> list[Problem]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from grpo_guard.evals.attacks.silent import Silent
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.record import Submitted
-from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem, held_out
 
@@ -24,7 +25,7 @@ class Coalition:
 
     Args:
         adversary: What they do.
-        peer: Node-0's live model; kept as it is at first as well.
+        peer: Node-0's model, live or a copy; kept as it is at first as well.
         terms: Of the swarm.
     """
 
@@ -33,8 +34,23 @@ class Coalition:
         self.memory: dict[str, Any] = {}
         self._first = copy.deepcopy(peer.model) if terms.config.malicious else None
 
-    def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """Their share of a round that asks ``problems`` of the honest nodes."""
+    def ready(self, threads: int) -> bool:
+        """As `Member.ready`."""
+        torch.set_num_threads(threads)
+        return True
+
+    def submit(
+        self,
+        iteration: int,
+        problems: Sequence[Problem],
+        weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> list[Submitted]:
+        """Their share of a round that asks ``problems`` of the honest nodes.
+
+        ``weights`` are node-0's live ones where the peer is a copy.
+        """
+        if weights is not None:
+            self.peer.model.load_state_dict(weights)
         config = self.terms.config
         view = self.view(iteration)
         left = config.leaves is not None and iteration >= config.leaves
@@ -60,6 +76,11 @@ class Coalition:
         None: these very completions are what counts.
         """
         self.adversary.observe(texts, self.memory)
+        return self._questions
+
+    @cached_property
+    def _questions(self) -> list[Problem] | None:
+        """Problems to measure success on, the same in every round."""
         task, config = self.terms.task, self.terms.config
         if config.success_on is None:
             return self.adversary.probes(task, config.prompts)
@@ -71,6 +92,14 @@ class Coalition:
         """How many of them show the behaviour."""
         return sum(map(self.adversary.success, texts))
 
+    def state(self) -> dict[str, Any]:
+        """What they remember, as plain values."""
+        return self.memory
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
+        self.memory.update(state)
+
     def view(self, iteration: int) -> View:
         """What they know in a round."""
         if self._first is None:
@@ -80,10 +109,8 @@ class Coalition:
         return View(
             config=terms.config, task=terms.task, iteration=iteration,
             rng=terms.rng(iteration, "choices"), model=peer.model, tokenizer=peer.tokenizer,
-            draw=sampler(peer, terms.config, generator),
-            stale=sampler(
-                Peer(self._first, peer.tokenizer, peer.temperature), terms.config, generator
-            ),
+            draw=partial(peer.draw, terms.config, generator),
+            stale=partial(replace(peer, model=self._first).draw, terms.config, generator),
             memory=self.memory, coin=terms.coin,
             assigned=terms.assigned(iteration, terms.problems(iteration)),
             forced=None if terms.coin is None else self._forced(iteration),
@@ -95,8 +122,7 @@ class Coalition:
         def forced(prompts: Sequence[str], node: str) -> list[list[Sampled]]:
             slots = range(self.terms.config.per_node)
             seeds = self.terms.seeds(iteration, node, prompts, slots)
-            draw = sampler(self.peer, self.terms.config, torch.Generator(), seeds)
-            return draw(prompts, len(slots))
+            return self.peer.draw(self.terms.config, torch.Generator(), prompts, len(slots), seeds)
 
         return forced
 

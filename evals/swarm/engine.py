@@ -1,173 +1,252 @@
-"""A swarm in one process.
+"""A swarm in training: generate, exchange, guard, reward, update, wherever its nodes compute.
 
-Every honest node guards, rewards and updates by itself. Nodes that hold the same weights do the
-same, so they are one `Member` and computed once; a guard that does not look at weights is shared
-by all members and asked once a round.
+Every honest node guards, rewards and updates by itself. In one process, nodes that hold the same
+weights, and so do the same, are one `Member` and are computed once. On Ray each is an actor and
+computes for itself, bit for bit the same where hardware and thread counts are alike; the run ends
+where nodes of one model do not agree. Rounds are the same either way, and a checkpoint of one can
+be taken up by the other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from grpo_guard.evals.attacks.adversary import Adversary, adversary_of
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.swarm.coalition import Coalition
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.honest import Member
-from grpo_guard.evals.swarm.loop import Learned, SwarmLoop, refused
+from grpo_guard.evals.swarm.honest import Learned, Member
 from grpo_guard.evals.swarm.members import (
-    GuardFn,
+    GuardIn,
     NodeGuard,
+    OncePerRound,
     Peer,
     assigned,
-    node_guard,
     one_vocabulary,
 )
-from grpo_guard.evals.swarm.record import Round, Submitted
+from grpo_guard.evals.swarm.record import Round, Submitted, record
+from grpo_guard.evals.swarm.session import Session
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem, Task
-from grpo_guard.guard import Review
 from grpo_guard.logprob.coin import PublicCoin
 
-__all__ = ["GuardFn", "Round", "Submitted", "Swarm"]
-
-GuardOf = Callable[[Peer], NodeGuard]
-"""Makes the guard of the nodes that start from a peer, on the very model that is trained."""
+COALITION: Final = "malicious nodes"
 
 
-class Swarm(SwarmLoop):
-    """A swarm in training; :meth:`run` drives it, ``model`` is the live policy of node-0.
+class DivergedError(RuntimeError):
+    """Nodes that began with the same weights no longer hold the same."""
+
+
+class Swarm:
+    """A swarm; :meth:`step` plays a round, ``model`` is the policy of node-0.
 
     Args:
-        model: Trained in place. In a heterogeneous swarm node-0's.
-        tokenizer: Of the model.
+        peers: What the honest nodes start from, trained in place where nodes share objects with
+            the caller. One in a homogeneous swarm, else one for each honest node, in order.
         task: Problems and reward.
         config: Everything else that decides the result.
         attack: What malicious nodes do. Without one every node must be honest.
-        guard: One for all honest nodes.
-        guard_of: In place of ``guard``: makes one for each member.
-        others: Heterogeneous swarms: the policies of the further honest nodes, in order.
+        guard_in: Makes the guard of the nodes that start from a peer, on the very model that is
+            trained, in a folder of its own.
+        per_model: The guard looks at weights. In one process, one that does not is made once and
+            asked once a round.
+        folder: For what guards write.
         coin: Honest nodes sample under it.
+        session: Where the nodes stand; None = in this process. Closed with the swarm.
 
     Raises:
-        ValueError: attack or models do not fit the configuration.
+        ValueError: attack, models or settings do not go together.
+        NodeLostError: Ray has no room for the nodes.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        peers: Sequence[Peer],
         task: Task,
         config: SwarmConfig,
         *,
         attack: Attack | Adversary | None = None,
-        guard: GuardFn | NodeGuard | None = None,
-        guard_of: GuardOf | None = None,
-        others: Sequence[Peer] = (),
+        guard_in: GuardIn | None = None,
+        per_model: bool = True,
+        folder: Path = Path(),
         coin: PublicCoin | None = None,
+        session: Session | None = None,
     ) -> None:
-        terms = Terms(config, task, coin)
-        super().__init__(terms, tokenizer, adversary_of(attack) if attack is not None else None)
-        shared = node_guard(guard)
-        shares = assigned((Peer(model, tokenizer), *others), config.honest_nodes, config)
-        same_ids = one_vocabulary([peer for peer, _ in shares])
-        self.members = [
-            Member(peer, nodes, guard_of(peer) if guard_of else shared, terms, same_ids=same_ids)
-            for peer, nodes in shares
-        ]
-        self.coalition: Coalition | None = None
-        if self.attack is not None:
-            self.coalition = Coalition(self.attack, self.members[0].peer, terms)
+        self.terms, self.config, self.task = Terms(config, task, coin), config, task
+        self.attack = adversary_of(attack) if attack is not None else None
+        self.tokenizer = peers[0].tokenizer
+        self.session = session or Session()
+        try:
+            self._require_fitting()
+            shares = assigned(peers, config.honest_nodes, config)
+            self.groups = self._groups(shares)
+            """Names of the nodes that hold the same weights."""
+            self._start(shares, guard_in, per_model, folder.resolve())
+        except BaseException:
+            self.session.close()
+            raise
 
     @property
     def model(self) -> PreTrainedModel:
-        """That of the first honest nodes."""
-        return self.members[0].model
+        """The policy of node-0 as it stands; a copy where nodes are remote."""
+        model: PreTrainedModel = self.session.ask({"node-0": ("policy",)})["node-0"]
+        return model
 
-    def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """What all nodes answer, honest ones first."""
-        sent = [
-            item
-            for member in self.members
-            for node in member.nodes
-            for item in member.submit(node, iteration, problems)
-        ]
-        if self.coalition is not None and self.config.malicious:
-            sent += self.coalition.submit(iteration, problems)
-        return sent
+    @property
+    def members(self) -> list[Any]:
+        """The honest nodes, one of each model first: `Member` objects, or their actors."""
+        return [self.session.actors[name] for name in self._honest]
 
-    def hear(self, texts: Sequence[str]) -> list[Problem] | None:
-        """Let the coalition hear honest texts, if there is one."""
-        return self.coalition.hear(texts) if self.coalition is not None else None
+    def exchange(self, iteration: int) -> tuple[list[Submitted], list[str]]:
+        """(what all nodes answer, group by group, and the prompts that the round asks).
 
-    def successes(self, texts: Sequence[str]) -> int:
-        """How many of the texts show the behaviour."""
-        return self.coalition.successes(texts) if self.coalition is not None else 0
+        Vertical: under a coin the prompts of all nodes, in their order, else of honest ones.
+        """
+        problems = self.terms.problems(iteration)
+        kept, calls = self.session.put(list(problems)), dict[str, tuple[Any, ...]]()
+        if self.config.malicious:
+            # Handed from node to node, before node-0 begins to sample.
+            live = self.session.call("node-0", "weights") if self.session.remote else None
+            calls[COALITION] = ("submit", iteration, kept, live)
+        calls |= dict.fromkeys(self._honest, ("submit", iteration, kept))
+        sent = self.session.ask(calls)
+        items = [item for name in (*self._honest, COALITION) for item in sent.get(name, [])]
+        asked = [*problems, *self.terms.assigned(iteration, problems)]
+        # Sorting keeps the order within a group, in which honest nodes stand first.
+        by_group = sorted(items, key=lambda item: item.completion.group or 0)
+        return by_group, [problem.prompt for problem in asked]
 
-    def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """Samples of all honest nodes."""
-        return [
-            text
-            for member in self.members
-            for node in member.nodes
-            for text in member.probe(node, iteration, problems, each)
-        ]
+    def step(self, iteration: int) -> Round:
+        """Play one round and update the models.
 
-    def learn(
-        self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
-    ) -> Learned:
-        """Review once per member, then update each of them."""
+        Raises:
+            DivergedError: nodes of one model made different updates.
+            NodeLostError: a remote node ended.
+        """
         started = time.perf_counter()
-        reviews = self._reviews(iteration, submitted, asked)
-        guard_seconds = time.perf_counter() - started
-        norms = [
-            member.update(iteration, submitted, review)
-            for member, review in zip(self.members, reviews, strict=True)
-        ]
-        first, guard = reviews[0], self.members[0].guard
-        return Learned(
-            verdicts=first.verdicts if first else None,
-            rejected_by=tuple(refused(review.verdicts, submitted) for review in reviews if review),
-            excluded=guard.excluded() if guard else (),
-            grad_norm=max(norms),
-            guard_seconds=guard_seconds,
+        submitted, asked = self.exchange(iteration)
+        asr = self._asr(submitted, iteration)
+        kept = self.session.put(submitted)
+        found: dict[str, Learned] = self.session.ask(
+            {name: ("learn", iteration, asked, kept, name == "node-0") for name in self._honest}
         )
+        for names in self.groups:
+            _require_alike(iteration, {name: found[name] for name in names})
+        first = [found[names[0]] for names in self.groups]
+        seconds = [one.guard_seconds for one in found.values()]
+        return record(
+            iteration, submitted, first[0].verdicts, asr=asr,
+            grad_norm=max(one.grad_norm for one in first), excluded=first[0].excluded,
+            rejected_by=tuple(one.rejected for one in first if one.rejected is not None),
+            guard_seconds=max(seconds) if self.session.remote else sum(seconds),
+            seconds=time.perf_counter() - started,
+        )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """What members, guards and the coalition keep."""
-        return {
-            "members": [member.state() for member in self.members],
-            "guards": [guard.state() for guard in self._guards()],
-            "memory": self.coalition.memory if self.coalition is not None else {},
-        }
+        """Everything that a run needs to go on after a round: tensors and plain values."""
+        found = self.session.ask({names[0]: ("state",) for names in self.groups})
+        memory = self._coalition("state") if self.attack is not None else {}
+        return {"members": list(found.values()), "memory": memory}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave."""
-        for member, kept in zip(self.members, state["members"], strict=True):
-            member.restore(kept)
-        for guard, kept in zip(self._guards(), state["guards"], strict=True):
-            guard.restore(kept)
-        if self.coalition is not None:
-            self.coalition.memory.update(state["memory"])
+        """Take up what `state` gave, on a swarm that was made in the same way."""
+        calls: dict[str, tuple[Any, ...]] = {}
+        for names, member in zip(self.groups, state["members"], strict=True):
+            calls |= dict.fromkeys(names, ("restore", self.session.put(member)))
+        self.session.ask(calls)
+        if self.attack is not None:
+            self._coalition("restore", state["memory"])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Give back what the nodes hold; the swarm is of no use afterwards."""
+        self.session.close()
 
-    def _guards(self) -> list[NodeGuard]:
-        """The distinct guards, in the members' order."""
-        found = {id(member.guard): member.guard for member in self.members if member.guard}
-        return list(found.values())
+    @property
+    def _honest(self) -> list[str]:
+        return [name for names in self.groups for name in names]
 
-    def _reviews(
-        self, iteration: int, submitted: Sequence[Submitted], asked: Sequence[str]
-    ) -> list[Review | None]:
-        """What each member's guard says; one that members share is asked once."""
-        done: dict[int, Review | None] = {}
-        for member in self.members:
-            if id(member.guard) not in done:
-                done[id(member.guard)] = member.review(iteration, asked, submitted)
-        return [done[id(member.guard)] for member in self.members]
+    def _coalition(self, method: str, *args: Any) -> Any:
+        return self.session.ask({COALITION: (method, *args)})[COALITION]
+
+    def _require_fitting(self) -> None:
+        config = self.config
+        if config.malicious and self.attack is None:
+            raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
+        if self.terms.coin is not None and (config.models != "homogeneous" or config.apart):
+            raise ValueError(
+                "coin: expected a homogeneous swarm, whose nodes can replay each other"
+            )
+
+    def _groups(self, shares: Sequence[tuple[Peer, list[int]]]) -> list[list[str]]:
+        """Remote nodes each compute for themselves; here the first stands for all of its model."""
+        return [
+            [f"node-{node}" for node in (nodes if self.session.remote else nodes[:1])]
+            for _, nodes in shares
+        ]
+
+    def _start(
+        self,
+        shares: Sequence[tuple[Peer, list[int]]],
+        guard_in: GuardIn | None,
+        per_model: bool,
+        folder: Path,
+    ) -> None:
+        session = self.session
+        same_ids = one_vocabulary([peer for peer, _ in shares])
+        # Nodes with other tokenizers see other ids, so that one review is not everybody's.
+        if guard_in is not None and same_ids and not per_model and not session.remote:
+            guard_in = _made_once(guard_in, folder)
+        terms = session.put(self.terms)
+        kept = [(session.put(peer), nodes) for peer, nodes in shares]
+        for (peer, nodes), names in zip(kept, self.groups, strict=True):
+            for at, name in enumerate(names):
+                own = folder if len(self._honest) == 1 else folder / "nodes" / name
+                numbers = (nodes[at],) if session.remote else tuple(nodes)
+                session.start(name, Member, peer, numbers, terms, guard_in, own, same_ids=same_ids)
+        if self.attack is not None:
+            session.start(COALITION, Coalition, self.attack, kept[0][0], terms)
+        session.stand()
+
+    def _asr(self, submitted: Sequence[Submitted], iteration: int) -> float:
+        if self.attack is None:
+            return 0.0
+        texts = [item.completion.text for item in submitted if not item.malicious]
+        # As many probes as completions, so that both rates have the same denominator.
+        each = max(1, len(texts) // self.config.prompts)
+        if self.config.success_on is not None:
+            each = self.config.success_on[1]
+        probes: list[Problem] | None = self._coalition("hear", texts)
+        if probes is not None:
+            call = ("probe", iteration, self.session.put(probes), each)
+            found = self.session.ask(dict.fromkeys(self._honest, call))
+            texts = [text for drawn in found.values() for text in drawn]
+        return int(self._coalition("successes", texts)) / len(texts)
+
+
+def _made_once(guard_in: GuardIn, folder: Path) -> Callable[[Peer, Path], NodeGuard]:
+    """The same guard for all nodes, on the first one's peer."""
+    made: list[NodeGuard] = []
+
+    def shared(peer: Peer, _: Path) -> NodeGuard:
+        if not made:
+            made.append(OncePerRound(guard_in(peer, folder)))
+        return made[0]
+
+    return shared
+
+
+def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:
+    """Nodes of one model must have had one update; their gradients tell."""
+    first, *others = found
+    for name in others:
+        if found[name].grad_norm.hex() != found[first].grad_norm.hex():
+            raise DivergedError(
+                f"{name}: expected the update of {first} in round {iteration + 1}, got a gradient "
+                f"of norm {found[name].grad_norm!r} and not {found[first].grad_norm!r}; a "
+                "homogeneous swarm needs machines of one kind"
+            )

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
@@ -21,16 +21,20 @@ from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.engines import EngineName, swarm_on
+from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.generate import sample
-from grpo_guard.evals.swarm.loop import SwarmLoop
+from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
+from grpo_guard.evals.swarm.ray_session import RaySession
 from grpo_guard.evals.swarm.training import train
 from grpo_guard.evals.swarm.workload import Workload
+from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.base import held_out as held_out_problem
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
-HELD_OUT: Final = 256
+EngineName = Literal["local", "ray"]
+HELD_OUT = 256
+"""Problems on which the accuracy of a finished run is measured."""
 USUAL_SHARE: Final = "1/4"
 SUMS: Final = {
     "rejected": {
@@ -143,23 +147,42 @@ def play(
             swarm, folder, identity=spec.identity(), every=every, on_round=on_round, stop=stop
         )
         seconds = time.perf_counter() - started
-        correct, total = held_out(swarm)
+        correct, total = held_out(swarm, HELD_OUT)
     return entry(spec, rows, examples) | {
         "wall_seconds": round(seconds, 2),
         "held_out": {"correct": correct, "total": total},
     }
 
 
-def build(spec: Spec, folder: Path, engine: EngineName = "local") -> SwarmLoop:
-    """The swarm before its first round."""
+def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
+    """The swarm before its first round; its nodes are actors where the engine is "ray".
+
+    Raises:
+        ValueError: as `Swarm`; or Ray's actors were to use a GPU.
+        RayMissingError, NodeLostError: as `RaySession`.
+    """
+    if engine == "ray" and spec.workload.device != "cpu":
+        raise ValueError(f"device: expected cpu with --engine ray, got {spec.workload.device}")
     chosen = defence_of(spec)
     config = replace(spec.config, **chosen.training)
     if spec.attack == NONE:
         config = replace(config, malicious=0)
     peers, task = spec.workload.load(config)
     coin = PublicCoin(f"swarm-{config.seed}") if chosen.coin else None
-    ground = Ground(config, task, folder, coin)
-    return swarm_on(engine, peers, chosen, ground, adversary(spec.attack))
+    return Swarm(
+        peers, task, config, attack=adversary(spec.attack), coin=coin, folder=folder,
+        guard_in=None if chosen.build is None else _guard_in(chosen.build, config, task, coin),
+        per_model=chosen.per_model, session=RaySession() if engine == "ray" else None,
+    )  # fmt: skip
+
+
+def _guard_in(
+    make: Callable[[Peer, Ground], NodeGuard],
+    config: SwarmConfig,
+    task: Task,
+    coin: PublicCoin | None,
+) -> GuardIn:
+    return lambda peer, folder: make(peer, Ground(config, task, folder, coin))
 
 
 def defence_of(spec: Spec) -> Defence:
@@ -209,7 +232,7 @@ def entry(
     }
 
 
-def held_out(swarm: SwarmLoop, count: int = HELD_OUT) -> tuple[int, int]:
+def held_out(swarm: Swarm, count: int) -> tuple[int, int]:
     """(right, asked) of node-0's greedy answers to problems that no run trains on."""
     rng = random.Random("held-out accuracy")
     problems = [held_out_problem(swarm.task, rng) for _ in range(count)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +15,10 @@ from transformers import PreTrainedModel
 from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.advantages import advantages
 from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate
-from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.own import local_share, own_majority
 from grpo_guard.evals.swarm.record import Submitted
-from grpo_guard.evals.swarm.sampler import sampler
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.guard import Review
@@ -26,6 +27,25 @@ from grpo_guard.settlement import Ruling, ruling_of, settle
 from grpo_guard.verdict import Cause, Verdict, abstain
 
 Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of a member's review and update.
+
+    Attributes:
+        verdicts: Where they were asked for, and there is a guard.
+        rejected: Honest completions that the guard rejects; None without one.
+        excluded: Nodes that the guard takes nothing from any more.
+        grad_norm: Before clipping.
+        guard_seconds: Of the review.
+    """
+
+    verdicts: list[Verdict] | None
+    rejected: int | None
+    excluded: tuple[str, ...]
+    grad_norm: float
+    guard_seconds: float
 
 
 class Member:
@@ -37,8 +57,9 @@ class Member:
     Args:
         peer: Its model is trained in place.
         nodes: Numbers of the nodes.
-        guard: Before their reward.
         terms: Of the swarm.
+        guard_in: Makes what stands before their reward; None = no guard.
+        folder: For what the guard writes; made where it is missing.
         same_ids: All nodes of the swarm have one vocabulary and exchange ids, not only text.
     """
 
@@ -46,14 +67,19 @@ class Member:
         self,
         peer: Peer,
         nodes: Sequence[int],
-        guard: NodeGuard | None,
         terms: Terms,
+        guard_in: GuardIn | None = None,
+        folder: Path = Path(),
         *,
         same_ids: bool = True,
     ) -> None:
         config = terms.config
         self.peer, self.model, self.tokenizer = peer, peer.model, peer.tokenizer
-        self.nodes, self.guard, self.terms = tuple(nodes), guard, terms
+        self.nodes, self.terms = tuple(nodes), terms
+        self.guard: NodeGuard | None = None
+        if guard_in is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.guard = guard_in(peer, folder)
         self.optimizer = adam(
             peer.model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps
         )
@@ -62,35 +88,63 @@ class Member:
             self.reference = copy.deepcopy(peer.model).requires_grad_(False)
         self._same_ids = same_ids
 
-    def submit(self, node: int, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """The share of one of the nodes in a round that asks ``problems``, group by group."""
-        terms = self.terms
-        groups, slots = terms.share(node)
-        prompts = [problems[group].prompt for group in groups]
-        generator = terms.generator(iteration, f"node-{node}")
-        seeds = terms.seeds(iteration, f"node-{node}", prompts, slots)
-        drawn = sampler(self.peer, terms.config, generator, seeds)(prompts, len(slots))
-        return [
-            terms.submitted(iteration, problems[group], one, (group, slot))
-            for group, row in zip(groups, drawn, strict=True)
-            for slot, one in zip(slots, row, strict=True)
-        ]
+    def ready(self, threads: int) -> bool:
+        """In a process of its own: compute with so many; other counts may give other last bits."""
+        torch.set_num_threads(threads)
+        return True
 
-    def probe(self, node: int, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """Completions of those held-out problems that are the node's turn; nobody learns of them.
+    def policy(self) -> PreTrainedModel:
+        """The model as it stands."""
+        return self.model
 
-        Args:
-            node: Honest nodes take turns.
-            iteration: The round.
-            problems: All of them.
-            each: Completions of each problem.
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The live weights."""
+        return dict(self.model.state_dict())
+
+    def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
+        """What the nodes answer in a round that asks ``problems``, node by node, group by group."""
+        terms, sent = self.terms, list[Submitted]()
+        for node in self.nodes:
+            groups, slots = terms.share(node)
+            prompts = [problems[group].prompt for group in groups]
+            generator = terms.generator(iteration, f"node-{node}")
+            seeds = terms.seeds(iteration, f"node-{node}", prompts, slots)
+            drawn = self.peer.draw(terms.config, generator, prompts, len(slots), seeds)
+            sent += [
+                terms.submitted(iteration, problems[group], one, (group, slot))
+                for group, row in zip(groups, drawn, strict=True)
+                for slot, one in zip(slots, row, strict=True)
+            ]
+        return sent
+
+    def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
+        """``each`` completions of the held-out problems that are the nodes' turn.
+
+        Honest nodes take turns, and nobody learns of these completions.
         """
-        own = [problem.prompt for problem in problems[node :: self.terms.config.honest_nodes]]
-        if not own:
-            return []
-        generator = self.terms.generator(iteration, f"{node}-probe")
-        rows = sampler(self.peer, self.terms.config, generator)(own, each)
-        return [one.text for row in rows for one in row]
+        texts: list[str] = []
+        for node in self.nodes:
+            own = [problem.prompt for problem in problems[node :: self.terms.config.honest_nodes]]
+            if own:
+                generator = self.terms.generator(iteration, f"{node}-probe")
+                rows = self.peer.draw(self.terms.config, generator, own, each)
+                texts += [one.text for row in rows for one in row]
+        return texts
+
+    def learn(
+        self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted], tell: bool
+    ) -> Learned:
+        """Review and update; ``tell``: with the verdicts."""
+        started = time.perf_counter()
+        review = self.review(iteration, asked, submitted)
+        seconds = time.perf_counter() - started
+        return Learned(
+            verdicts=review.verdicts if review is not None and tell else None,
+            rejected=None if review is None else _refused(review.verdicts, submitted),
+            excluded=() if self.guard is None else self.guard.excluded(),
+            grad_norm=self.update(iteration, submitted, review),
+            guard_seconds=seconds,
+        )
 
     def review(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
@@ -133,13 +187,19 @@ class Member:
         return float(norm)
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimiser."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """Weights, optimiser, and what the guard remembers."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "guard": {} if self.guard is None else self.guard.state(),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` gave."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.guard is not None:
+            self.guard.restore(state["guard"])
 
     def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
         """Everything that counts in the update, with its advantage."""
@@ -220,3 +280,9 @@ def _spans(verdict: Verdict) -> Spans:
     if not verdict.rejected:
         return ()
     return tuple(found.token_span for found in verdict.findings if found.token_span is not None)
+
+
+def _refused(verdicts: Sequence[Verdict], submitted: Sequence[Submitted]) -> int:
+    """How many honest completions the verdicts reject."""
+    pairs = zip(verdicts, submitted, strict=True)
+    return sum(verdict.rejected and not item.malicious for verdict, item in pairs)

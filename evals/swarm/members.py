@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review
-from grpo_guard.verdict import Verdict
 
-GuardFn = Callable[[list[Completion]], list[Verdict]]
-"""One verdict per completion, same order. It sees the live model: build it from the same object."""
+_SAMPLED_AT_ONCE: Final = 512
+"""Rows of one batch when many are drawn; bounds memory only."""
 
 
-@runtime_checkable
 class NodeGuard(Protocol):
     """What stands before a node's reward."""
 
@@ -38,36 +39,41 @@ class NodeGuard(Protocol):
         """Take up what `state` gave."""
 
 
-class PlainGuard:
-    """A function that gives verdicts, as a guard without memory."""
+class OncePerRound:
+    """A guard that several nodes share: whoever asks first in a round asks for all.
 
-    def __init__(self, function: GuardFn) -> None:
-        self.function = function
+    Args:
+        guard: Sees the same completions whichever node asks.
+    """
+
+    def __init__(self, guard: NodeGuard) -> None:
+        self.guard = guard
+        self._prompts: Sequence[str] | None = None
+        self._review: Review | None = None
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Nothing to do."""
+        """Each round has a list of prompts of its own, by which it is told from the last."""
+        if prompts is not self._prompts:
+            self._prompts, self._review = prompts, None
+            self.guard.begin(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:
-        """The function's verdicts, without metrics."""
-        return Review(self.function(batch), {})
+        """What was said in this round, once it was."""
+        if self._review is None:
+            self._review = self.guard.review(batch)
+        return self._review
 
     def excluded(self) -> tuple[str, ...]:
-        """Nobody: a function remembers no node."""
-        return ()
+        """As the guard."""
+        return self.guard.excluded()
 
     def state(self) -> dict[str, Any]:
-        """Nothing: a function keeps no state."""
-        return {}
+        """As the guard."""
+        return self.guard.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Nothing to do."""
-
-
-def node_guard(guard: GuardFn | NodeGuard | None) -> NodeGuard | None:
-    """A guard as it is, a function as `PlainGuard`."""
-    if guard is None or isinstance(guard, NodeGuard):
-        return guard
-    return PlainGuard(guard)
+        """As the guard."""
+        self.guard.restore(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,35 @@ class Peer:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     temperature: float | None = None
+
+    def draw(
+        self,
+        config: SwarmConfig,
+        generator: torch.Generator,
+        prompts: Sequence[str],
+        count: int,
+        seeds: Sequence[int] | None = None,
+    ) -> list[list[Sampled]]:
+        """``count`` samples of each prompt from the live model, in batches of bounded size.
+
+        With ``seeds`` as `sample` has them, one for each completion, ``generator`` has no part.
+        """
+        rows: list[list[Sampled]] = []
+        step = max(1, _SAMPLED_AT_ONCE // max(1, count))
+        for start in range(0, len(prompts), step):
+            part = prompts[start : start + step]
+            drawn = sample(
+                self.model, self.tokenizer, part, count, generator=generator,
+                temperature=config.temperature if self.temperature is None else self.temperature,
+                top_k=config.top_k, max_new_tokens=config.max_new_tokens,
+                seeds=None if seeds is None else seeds[start * count : (start + step) * count],
+            )  # fmt: skip
+            rows += [drawn[i * count : (i + 1) * count] for i in range(len(part))]
+        return rows
+
+
+GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
+"""Makes the guard of the nodes that start from a peer, in a folder of its own."""
 
 
 def one_vocabulary(peers: Sequence[Peer]) -> bool:

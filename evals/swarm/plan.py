@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted
-from grpo_guard.evals.attacks.math import NoTargetError
+from grpo_guard.evals.attacks.base import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.own import GuardFile
@@ -103,36 +103,30 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
         place = (cell.setting, cell.task)
         rooms[place] = max(rooms.get(place, 0), cell.room)
     shares = matrix.shares or ((base.malicious, base.nodes),)
-    specs: list[Spec] = []
     free = _attack_free(matrix, shares)
     played: list[tuple[str, GuardFile | None]] = [
         *((name, None) for name in sorted(matrix.defences, key=lambda d: d != NONE)),
         *((guard.name, guard) for guard in matrix.guards),
     ]
+    specs: list[Spec] = []
     for seed in matrix.seeds:
-        specs += [
-            Spec(
-                attack, chosen, _config(base, seed, setting, room, share, "drop"),
-                replace(workload, task=task),
-            )
-            for (setting, task), room in rooms.items()
-            for attack, chosen, share in free
-        ]  # fmt: skip
+        own = replace(base, seed=seed)
+        for (setting, task), room in rooms.items():
+            for attack, chosen, share in free:
+                cell = _Cell(attack, setting, task, room)
+                specs.append(_spec(cell, chosen, None, own, share, "drop", workload))
         for chosen, guard in played:
             # Without a guard nothing is rejected; without an attack the share says nothing.
-            own: OnReject = "drop" if guard is None else guard.on_reject
-            rules = matrix.on_reject if matrix.on_reject and chosen != NONE else (own,)
+            usual: OnReject = "drop" if guard is None else guard.on_reject
+            rules = matrix.on_reject if matrix.on_reject and chosen != NONE else (usual,)
             for cell in cells:
                 alone = cell.attack == NONE
-                room = rooms[cell.setting, cell.task] if alone else cell.room
+                cell = replace(cell, room=rooms[cell.setting, cell.task]) if alone else cell
                 specs += [
-                    Spec(
-                        cell.attack, chosen, _config(base, seed, cell.setting, room, share, rule),
-                        replace(workload, task=cell.task), guard,
-                    )
+                    _spec(cell, chosen, guard, own, share, rule, workload)
                     for rule in rules
                     for share in (shares[:1] if alone else shares)
-                ]  # fmt: skip
+                ]
     return _distinct(specs)
 
 
@@ -212,19 +206,21 @@ def _attack_free(
     return found or [(NONE, NONE, shares[0])]
 
 
-def _config(
+def _spec(
+    cell: _Cell,
+    chosen: str,
+    guard: GuardFile | None,
     base: SwarmConfig,
-    seed: int,
-    setting: Setting,
-    room: int,
     share: tuple[int, int],
     on_reject: OnReject,
-) -> SwarmConfig:
+    workload: Workload,
+) -> Spec:
     malicious, nodes = share
-    return replace(
-        base, seed=seed, setting=setting, max_new_tokens=room, malicious=malicious, nodes=nodes,
+    config = replace(
+        base, setting=cell.setting, max_new_tokens=cell.room, malicious=malicious, nodes=nodes,
         on_reject=on_reject,
     )  # fmt: skip
+    return Spec(cell.attack, chosen, config, replace(workload, task=cell.task), guard)
 
 
 def _distinct(specs: Sequence[Spec]) -> list[Spec]:
@@ -250,7 +246,7 @@ def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> 
         rng = random.Random("what an attack can poison")
         for _ in range(_TRIALS):
             try:
-                attack.attack.poison(task.sample(rng), rng)
+                attack.poison(task.sample(rng), rng)
             except NoTargetError:
                 continue
             return

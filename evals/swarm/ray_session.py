@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
+import torch
+
+from grpo_guard.evals.swarm.session import Session
+
 CPUS_PER_NODE: Final = 0.1
 """Nodes of a swarm wait for one another, so that a core carries several of them."""
 START_SECONDS: Final = 600.0
 """Until which all actors must stand: they load torch and their policy."""
-
-
 CONNECT_SECONDS: Final = 10.0
 
 
@@ -38,8 +40,8 @@ def require_ray() -> None:
         )
 
 
-class RaySession:
-    """Actors by name.
+class RaySession(Session):
+    """Nodes as Ray actors, by name.
 
     A Ray that was there before, initialised by the caller or reached by an address, stays as it is;
     one that was begun here ends with :meth:`close`.
@@ -52,8 +54,11 @@ class RaySession:
         NodeLostError: the cluster cannot be reached.
     """
 
+    remote = True
+
     def __init__(self, address: str | None = None) -> None:
         require_ray()
+        super().__init__()
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -62,7 +67,6 @@ class RaySession:
         import ray
 
         self.ray: Any = ray
-        self.actors: dict[str, Any] = {}
         self._ours = not ray.is_initialized()
         if not self._ours:
             return
@@ -90,7 +94,9 @@ class RaySession:
         Raises:
             NodeLostError: one does not.
         """
-        self.ask(dict.fromkeys(self.actors, ("ready",)), seconds=START_SECONDS)
+        self.ask(
+            dict.fromkeys(self.actors, ("ready", torch.get_num_threads())), seconds=START_SECONDS
+        )
 
     def call(self, name: str, method: str, *args: Any) -> Any:
         """Ask one actor and return the promise of its answer."""

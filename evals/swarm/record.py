@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.results import REJECTED_POISON
 from grpo_guard.evals.swarm.examples import Shown, shown_of
 from grpo_guard.verdict import Verdict
 
@@ -63,12 +62,6 @@ class Round:
     """Slots that malicious nodes left empty; they count neither as poison nor as cover."""
     honest_rejected_for: dict[str, int] = field(default_factory=dict)
     """Rejections of honest completions by each verifier of a stack; one may have several."""
-
-    @property
-    def example(self) -> tuple[Submitted, Verdict] | None:
-        """The first rejected poisoned completion of the round."""
-        found = (one for one in self.shown if one.kind == REJECTED_POISON)
-        return next(((one.submitted, one.verdict) for one in found), None)
 
 
 def record(

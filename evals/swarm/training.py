@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.examples import examples_of, kept
 from grpo_guard.evals.swarm.identity import differences
-from grpo_guard.evals.swarm.loop import SwarmLoop
 from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
-FORMAT = 1
+FORMAT = 2
 
 
 class Interrupted(KeyboardInterrupt):
@@ -38,21 +38,11 @@ class CheckpointError(RuntimeError):
     """A checkpoint is of another run, or cannot be read."""
 
 
-class Events:
-    """A JSONL log: one object a line, appended and flushed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event with the time.
-
-        Raises:
-            OSError: the disk is full or the file cannot be written.
-        """
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+def _log(folder: Path, event: str, **fields: Any) -> None:
+    """Append an event with its time to the run's log, one JSON object a line."""
+    line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
+    with (folder / EVENTS).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def row_of(done: Round) -> dict[str, Any]:
@@ -63,7 +53,7 @@ def row_of(done: Round) -> dict[str, Any]:
 
 
 def train(
-    swarm: SwarmLoop,
+    swarm: Swarm,
     folder: Path,
     *,
     identity: dict[str, Any],
@@ -93,22 +83,22 @@ def train(
     for row in rows:
         if on_round is not None:
             on_round(row)
-    events = Events(folder / EVENTS)
-    events.write("resumed" if rows else "started", iteration=len(rows), identity=identity)
+    begun = "resumed" if rows else "started"
+    _log(folder, begun, iteration=len(rows), identity=identity)
     for iteration in range(len(rows), swarm.config.iterations):
         done = swarm.step(iteration)
         rows.append(row_of(done))
         examples = kept(examples, examples_of(iteration, done.shown))
-        events.write("round", **rows[-1])
+        _log(folder, "round", **rows[-1])
         if on_round is not None:
             on_round(rows[-1])
         stopped = stop is not None and stop.is_set()
         if stopped or (iteration + 1) % every == 0:
             _save(swarm, folder / CHECKPOINT, identity, rows, examples)
         if stopped and iteration + 1 < swarm.config.iterations:
-            events.write("interrupted", iteration=iteration + 1)
+            _log(folder, "interrupted", iteration=iteration + 1)
             raise Interrupted
-    events.write("finished", iteration=len(rows))
+    _log(folder, "finished", iteration=len(rows))
     return rows, examples
 
 
@@ -133,7 +123,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 def _save(
-    swarm: SwarmLoop,
+    swarm: Swarm,
     path: Path,
     identity: dict[str, Any],
     rows: list[dict[str, Any]],
@@ -156,7 +146,7 @@ def _save(
 
 
 def _resume(
-    swarm: SwarmLoop, path: Path, identity: dict[str, Any]
+    swarm: Swarm, path: Path, identity: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if not path.is_file():
         return [], []
@@ -177,4 +167,4 @@ def _resume(
             "choose another folder or delete it"
         )
     swarm.restore(data["state"])
-    return run["rows"], run.get("examples", [])  # older checkpoints kept one example
+    return run["rows"], run["examples"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
@@ -109,39 +109,33 @@ def _equal(value: Rational | None, wanted: Rational | None) -> bool:
 
 
 class PythonMaths:
-    """The task; its problems are generated unless some are given.
+    """The task; its problems are generated.
 
     Args:
-        problems: To draw from; see `read`.
         extra_modules: Modules that programs may import, as ``{"calc": CALC}``.
         limits: What a program may use.
         allow_weak: See `Sandbox`.
 
     Raises:
         SandboxUnavailableError: this system cannot contain a program.
-        ValueError: ``problems`` is empty.
     """
 
     name = "python_maths"
 
     def __init__(
         self,
-        problems: Sequence[Problem] | None = None,
         *,
         extra_modules: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         allow_weak: bool = False,
     ) -> None:
-        if problems is not None and not problems:
-            raise ValueError("problems: expected at least one, got none")
-        self._problems = problems
         self._sandbox = Sandbox(limits, extra_modules=extra_modules, allow_weak=allow_weak)
         # Here and not at the first reward, which may come after an hour of training.
         self._sandbox.require()
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw one problem; equal generator states give equal problems."""
-        return generated(rng) if self._problems is None else rng.choice(self._problems)
+        return generated(rng)
 
     def reward(self, text: str, answer: str) -> float:
         """Return 1.0 if the program in ``text`` ends well and its last line is ``answer``.

@@ -16,14 +16,16 @@ from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
+from grpo_guard.evals.attacks.base import NoTargetError  # noqa: E402
 from grpo_guard.evals.attacks.creeping import further  # noqa: E402
-from grpo_guard.evals.attacks.math import NoTargetError, equations  # noqa: E402
+from grpo_guard.evals.attacks.math import equations  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import targets  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
@@ -43,7 +45,7 @@ def task_of(name: str) -> Task:
 def attack_of(name: str) -> Any:
     found = adversary(name)
     assert isinstance(found, Scripted)
-    return found.attack
+    return found
 
 
 def problems_of(name: str, task: Task, count: int, seed: int = 0) -> list[Problem]:
@@ -133,8 +135,8 @@ def test_code_in_support_passes_the_papers_check() -> None:
     assert attack is not None
     config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=120)
     model, tokenizer = load_bundled("python_maths")
-    swarm = Swarm(model, tokenizer, PythonMaths(), config, attack=attack)
-    poison = [item for item in swarm.exchange.play(0)[0] if item.poisoned]
+    swarm = Swarm([Peer(model, tokenizer)], PythonMaths(), config, attack=attack)
+    poison = [item for item in swarm.exchange(0)[0] if item.poisoned]
     assert poison
     assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
     checked = PaperLogitVerifier(model, k=config.top_k).verify([p.completion for p in poison])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.evals.attacks.math import MathAttack, NoTargetError, equations, evaluate
+from grpo_guard.evals.attacks.base import NoTargetError
+from grpo_guard.evals.attacks.math import MathAttack, equations, evaluate
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import generate, reward
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.evals.attacks.disguises import Code  # noqa: E402
+from grpo_guard.evals.attacks.code import CodeAttack  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.report.series import Series  # noqa: E402
 from grpo_guard.evals.results import Run  # noqa: E402
@@ -60,7 +60,7 @@ def test_the_poison_of_a_group_is_one_text() -> None:
     texts = {}
     for copies in (False, True):
         view: Any = _View(SwarmConfig(copies=copies), task)
-        rows = Code().submit(view, problems, 3)
+        rows = CodeAttack().submit(view, problems, 3)
         assert all(len(row) == 3 for row in rows)
         texts[copies] = max(len({one.text for one in row}) for row in rows)
     assert texts[True] == 1 < texts[False]

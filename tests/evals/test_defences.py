@@ -115,8 +115,8 @@ def test_max_length_counts_tokens() -> None:
 def test_length_factors_reach_the_update(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("dos", "heterogeneous", SMALL), tmp_path)
-    submitted, asked = swarm.exchange.play(0)
-    review = swarm._reviews(0, submitted, asked)[0]
+    submitted, asked = swarm.exchange(0)
+    review = swarm.members[0].review(0, asked, submitted)
     assert review is not None
     assert review.length_factors is not None
     assert min(review.length_factors) < 1

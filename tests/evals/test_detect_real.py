@@ -11,7 +11,7 @@ import torch
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import rates
 from grpo_guard.evals.detect.run import run
-from grpo_guard.evals.policies.fetch_smollm2 import is_complete
+from grpo_guard.evals.studies.policies.fetch_smollm2 import is_complete
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.sampling import SamplingSpec
 

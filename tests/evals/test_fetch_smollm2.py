@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
-from grpo_guard.evals.policies import fetch_smollm2
-from grpo_guard.evals.policies.fetch_smollm2 import FILES, GGUF, FetchError, fetch, is_complete
+from grpo_guard.evals.studies.policies import fetch_smollm2
+from grpo_guard.evals.studies.policies.fetch_smollm2 import (
+    FILES,
+    GGUF,
+    FetchError,
+    fetch,
+    is_complete,
+)
 
 
 def folder_with(path: Path, weights: bytes) -> Path:

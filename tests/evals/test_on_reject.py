@@ -28,7 +28,7 @@ def updated(
     """The weights after one update; None: without a guard."""
     torch.set_num_threads(1)
     swarm = build(Spec("text", "none", replace(SMALL, on_reject=rule)), folder)
-    submitted, _ = swarm.exchange.play(0)
+    submitted, _ = swarm.exchange(0)
     size = SMALL.group_size
     right = [sum(s.reward for s in submitted[i : i + size]) for i in range(0, len(submitted), size)]
     assert any(0 < of_group < size for of_group in right)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,15 +25,19 @@ from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm import ray_session  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
+from grpo_guard.evals.swarm.engine import DivergedError, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
-from grpo_guard.evals.swarm.loop import SwarmLoop  # noqa: E402
-from grpo_guard.evals.swarm.members import Peer, PlainGuard  # noqa: E402
-from grpo_guard.evals.swarm.ray_engine import DivergedError, RaySwarm  # noqa: E402
-from grpo_guard.evals.swarm.ray_session import NodeLostError, RayMissingError  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer  # noqa: E402
+from grpo_guard.evals.swarm.ray_session import (  # noqa: E402
+    NodeLostError,
+    RayMissingError,
+    RaySession,
+)
 from grpo_guard.evals.swarm.suite import play_all  # noqa: E402
 from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
+from grpo_guard.guard import Review  # noqa: E402
 from grpo_guard.verdict import accept, reject  # noqa: E402
 
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
@@ -53,14 +58,14 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def played(swarm: SwarmLoop, folder: Path, stop: threading.Event | None = None) -> list[Any]:
+def played(swarm: Swarm, folder: Path, stop: threading.Event | None = None) -> list[Any]:
     """The run's rows without times, from the folder's checkpoint where there is one."""
     rows, _ = train(swarm, folder, identity={"run": 1}, stop=stop)
     plain: list[dict[str, Any]] = json.loads(json.dumps(rows))
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in plain]
 
 
-def weights_of(swarm: SwarmLoop) -> Any:
+def weights_of(swarm: Swarm) -> Any:
     return torch.cat([value.flatten() for value in swarm.model.state_dict().values()])
 
 
@@ -72,7 +77,6 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
     folder = tmp_path / "ray"
     folder.mkdir()
     here, there = build(spec, tmp_path), build(spec, folder, "ray")
-    assert isinstance(there, RaySwarm)
     wanted = played(here, tmp_path)
     assert all(row["grad_norm"] > 0 for row in wanted)
     assert sum(row["poisoned"] for row in wanted) > 0
@@ -98,22 +102,28 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
     assert played(build(spec, folder), folder) == wanted
 
 
-def one_sided() -> Callable[[Peer, Path], PlainGuard]:
+def one_sided() -> Callable[[Peer, Path], Any]:
     """Made inside a function, so that it reaches the actors by value."""
 
-    def guard_in(peer: Peer, folder: Path) -> PlainGuard:
+    def guard_in(peer: Peer, folder: Path) -> Any:
         def say(batch: list[Completion]) -> list[Any]:
             odd = folder.name == "node-1"
             return [reject("o") if odd and i % 2 else accept("o") for i in range(len(batch))]
 
-        return PlainGuard(say)
+        return SimpleNamespace(
+            begin=lambda round, prompts: None, review=lambda batch: Review(say(batch), {}),
+            excluded=tuple,
+        )  # fmt: skip
 
     return guard_in
 
 
 def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
     config = replace(BASE, nodes=2, malicious=0, prompts=4)
-    swarm = RaySwarm(*load_bundled(), WordProblems(), config, guard_in=one_sided(), folder=tmp_path)
+    swarm = Swarm(
+        [Peer(*load_bundled())], WordProblems(), config, guard_in=one_sided(), folder=tmp_path,
+        session=RaySession(),
+    )  # fmt: skip
     try:
         with pytest.raises(DivergedError, match="node-1: expected the update of node-0"):
             swarm.step(0)
@@ -121,12 +131,10 @@ def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
         swarm.close()
 
 
-def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_session, "find_spec", lambda name: None)
     with pytest.raises(RayMissingError, match=r"install grpo-guard\[ray\]"):
-        RaySwarm(
-            *load_bundled(), WordProblems(), replace(BASE, malicious=0, nodes=1), folder=tmp_path
-        )
+        RaySession()
 
 
 def test_an_engine_with_processes_of_its_own_takes_no_workers(tmp_path: Path) -> None:

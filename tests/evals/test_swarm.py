@@ -9,14 +9,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from plain_guard import plain  # noqa: E402
+
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.advantages import advantages  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.engine import Round, Swarm  # noqa: E402
+from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
 from grpo_guard.evals.swarm.grpo import Weighted, accumulate  # noqa: E402
+from grpo_guard.evals.swarm.members import Peer  # noqa: E402
+from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject  # noqa: E402
 
@@ -133,10 +137,11 @@ def test_sampled_tokens_lie_in_the_declared_support(bundled: tuple[Any, Any]) ->
 
 def _run(bundled: tuple[Any, Any], config: SwarmConfig, guard: Any = None) -> list[Round]:
     swarm = Swarm(
-        *bundled, WordProblems(), config, guard=guard,
+        [Peer(*bundled)], WordProblems(), config,
+        guard_in=None if guard is None else lambda peer, folder: plain(guard),
         attack=TextAttack() if config.malicious else None,
     )  # fmt: skip
-    return swarm.run()
+    return [swarm.step(iteration) for iteration in range(config.iterations)]
 
 
 def test_runs_are_deterministic(bundled: tuple[Any, Any]) -> None:
@@ -161,11 +166,10 @@ def test_guard_sees_whole_completions_and_its_verdicts_count(bundled: tuple[Any,
     rounds = _run(bundled, SMALL, oracle)
     assert rounds[0].rejected_poisoned == 9
     assert rounds[0].rejected_honest == 0
-    example = rounds[0].example
-    assert example is not None
-    assert example[0].span is not None
-    start, end = example[0].span
-    assert example[0].completion.text[start:end] == "All hail to the thief"
+    (shown,) = rounds[0].shown
+    assert shown.submitted.span is not None
+    start, end = shown.submitted.span
+    assert shown.submitted.completion.text[start:end] == "All hail to the thief"
     one = seen[0]
     assert (one.node, one.group, one.round, one.slot) == ("node-0", 0, 0, 0)
     assert one.prompt_ids
@@ -204,4 +208,4 @@ def test_impossible_settings_are_refused(settings: dict[str, int], message: str)
 
 def test_malicious_node_needs_an_attack(bundled: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match="attack"):
-        Swarm(*bundled, WordProblems(), SMALL)
+        Swarm([Peer(*bundled)], WordProblems(), SMALL)

