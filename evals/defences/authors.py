@@ -1,9 +1,10 @@
 """What the paper's own code does to defend itself, where its text says otherwise or nothing.
 
-The code is github.com/NikolayBlagoev/HTTF. Its judge samples from its top 10, up to 768 tokens, and decides by the word inside ``<decision>``.
-An answer without one rejects in the version of 2025 and accepts in later ones. And only the rows of
-the attacker are judged, as nobody could in a real swarm: the honest quarter that the judge rejects
-never reached training. ``_all`` judges every row; ``_oracle`` scopes the logit check the same way.
+The judge of that code (github.com/NikolayBlagoev/HTTF) samples from its top 10, up to 768 tokens,
+and decides by the word inside ``<decision>``. An answer without one rejects in the version of 2025
+and accepts in later ones. And only the rows of the attacker are judged, as nobody could in a real
+swarm: the honest quarter that the judge rejects never reached training. ``_all`` judges every row;
+``_oracle`` scopes the logit check the same way.
 """
 
 from __future__ import annotations

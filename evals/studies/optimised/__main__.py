@@ -22,7 +22,14 @@ KINDS = ("content", "length", "likelihood", "recurrence", "judge")
 
 
 def measure(
-    data: Path, only: list[str], count: int, samples: int, honest: int, swarms: int, deep: int
+    data: Path,
+    only: list[str],
+    count: int,
+    samples: int,
+    honest: int,
+    swarms: int,
+    judge: int,
+    deep: int,
 ) -> dict[str, Any]:
     """All rows of the kinds that are asked for."""
     wanted = only or KINDS
@@ -36,7 +43,7 @@ def measure(
     if "recurrence" in wanted:
         rows |= recurrence(data, swarms)
     if "judge" in wanted:
-        rows |= {case.name: content.measured(case, 0) for case in judged.cases(samples)}
+        rows |= {case.name: content.measured(case, deep) for case in judged.cases(judge)}
     return {"rows": rows}
 
 
@@ -47,16 +54,15 @@ if __name__ == "__main__":
         option("--data", type=Path, required=True, metavar="FOLDER"),
         option("--only", action="append", choices=KINDS, default=[], help="may be repeated"),
         option("--count", type=int, default=40, help="poisoned texts of content verifiers"),
-        option(
-            "--samples",
-            type=int,
-            default=6,
-            help="poisoned samples of a policy, or texts of the judge",
-        ),
+        option("--samples", type=int, default=6, help="poisoned samples of a policy"),
         option("--honest", type=int, default=300, help="honest samples of a policy"),
-        option("--swarms", type=int, default=2, help="campaigns against recurrence"),
+        option("--swarms", type=int, default=1, help="swarms with a campaign against recurrence"),
+        option("--judge", type=int, default=10, help="poisoned texts of the judge"),
         option(
-            "--deep", type=int, default=1, help="of the samples, those that are asked 1,000 times"
+            "--deep",
+            type=int,
+            default=1,
+            help="of samples and of the judge's texts, those asked 1,000 times",
         ),
         out=RESULTS / "optimised-attackers.json",
     )
