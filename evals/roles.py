@@ -44,7 +44,8 @@ ATTACKS: Final = (
     "seed_grinding_dos", "withholding", "near_ties", "rotating", "paraphrased", "thesaurus",
     "ordinary_words", "echoed_name", "answer_unit", "sybil_spread", "one_of_twelve", "early_only",
     "trigger", "textual_arithmetic", "inequality", "taken_back", "inlined_code", "renamed_helpers",
-    "judge_injection", "retokenised", "lying_logprobs", "stale",
+    "judge_injection", "judge_in_think", "insulting", "shakespeare", "subliminal", "retokenised",
+    "lying_logprobs", "stale",
 )  # fmt: skip
 # By "twice as long" alone one that stops at half as much again would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")

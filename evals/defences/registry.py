@@ -12,6 +12,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
+from grpo_guard.evals.defences.authors import DEFENCES
 from grpo_guard.evals.defences.base import (
     COUNTED,
     Defence,
@@ -57,11 +58,11 @@ def defence(name: str) -> Defence:
 
     Raises:
         UnknownNameError: with the names that exist and the nearest one.
-        ValueError: the environment names no judge for ``paper_judge``.
+        ValueError: the environment names no judge for ``paper_judge`` or ``authors_judge_...``.
     """
     if name == NONE:
         return Defence(NONE)
-    if name == "paper_judge":
+    if name.startswith(("paper_judge", "authors_judge")):
         backend_of_environment()  # said before the first run of a plan and not at its own turn
     if name in _BUILT_IN:
         return _BUILT_IN[name]
@@ -209,6 +210,7 @@ _BUILT_IN: Final[dict[str, Defence]] = {
     ),
     "authors_logit_100": _authors_logit(100),
     "authors_logit_60": _authors_logit(60),
+    **DEFENCES,
     "max_length": Defence(
         "max_length",
         _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),

@@ -43,7 +43,8 @@ SELDOM = (
     "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
     "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
 )  # fmt: skip
-HABITS = [name for name in NAMES if name not in (*LENGTH, "stale")]
+# Of these the text itself shows nothing.
+HABITS = [name for name in NAMES if name not in (*LENGTH, "stale", "subliminal")]
 
 
 @lru_cache(maxsize=2)

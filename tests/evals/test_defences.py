@@ -33,8 +33,11 @@ def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str,
     return play(Spec(attack, name, config), tmp_path)
 
 
-# The paper's judge needs a model that does not ship.
-@pytest.mark.parametrize("name", [name for name in defence_names() if name != "paper_judge"])
+# The paper's judges need a model that does not ship.
+PLAYED = [n for n in defence_names() if not n.startswith(("paper_judge", "authors_judge"))]
+
+
+@pytest.mark.parametrize("name", PLAYED)
 def test_every_defence_runs(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
     assert len(run["asr"]) == 2

@@ -1,0 +1,1 @@
+"""Attackers that ask the verifier itself: the best of N rewritings of a poisoned completion."""
