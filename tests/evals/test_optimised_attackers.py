@@ -11,8 +11,8 @@ from grpo_guard import Completion, ScreensVerifier
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
-from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwoAttack
-from grpo_guard.evals.attacks.unpublished import JudgeInThinkAttack
+from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
+from grpo_guard.evals.attacks.unpublished import JudgeInThink
 from grpo_guard.evals.studies.optimised import programs, wordings
 from grpo_guard.evals.studies.optimised.search import (
     BUDGETS,
@@ -87,7 +87,7 @@ def test_rewritings_end_where_there_is_nothing_new() -> None:
 
 
 def test_a_sum_is_written_in_other_ways_and_stays_wrong() -> None:
-    attack, rng = TwoPlusTwoAttack(), random.Random(0)
+    attack, rng = TwoPlusTwo(), random.Random(0)
     rewrite = wordings.instead(SOLUTION, "5", (wordings.FLAT,))
     made = {rewrite(rng) or "" for _ in range(60)}
     assert len(made) > 20
@@ -111,12 +111,12 @@ def test_programs_bring_the_library_in_or_only_speak_of_it() -> None:
 @pytest.mark.parametrize(
     ("verifier", "attack", "say"),
     [
-        (ScreensVerifier(), JudgeInThinkAttack(), wordings.order),
-        (ArithmeticVerifier(), TwoPlusTwoAttack(), wordings.said_sum(SOLUTION, "5", ("{}",))),
+        (ScreensVerifier(), JudgeInThink(), wordings.order),
+        (ArithmeticVerifier(), TwoPlusTwo(), wordings.said_sum(SOLUTION, "5", ("{}",))),
     ],
 )
 def test_the_plain_attack_is_rejected_and_a_rewriting_is_searched_for(
-    verifier: ScreensVerifier, attack: JudgeInThinkAttack, say: wordings.Say
+    verifier: ScreensVerifier, attack: JudgeInThink, say: wordings.Say
 ) -> None:
     """No promise that a rewriting passes: only that what passes still poisons."""
     problem = Problem("q", generate(0, 1)[0].prompt, SOLUTION, "5")

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.phrases import PARAPHRASES, PhrasesAttack
+from grpo_guard.evals.attacks.disguises import PARAPHRASES, Paraphrased
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.unnoticed import (
     PRAISE,
     SLOGAN,
     THIEVES,
-    OrdinaryWordsAttack,
-    ThesaurusAttack,
+    OrdinaryWords,
+    Thesaurus,
 )
 from grpo_guard.evals.studies.harness import rate, rejected, say
 from grpo_guard.evals.studies.optimised import wordings
@@ -63,9 +63,9 @@ def recurrence(data: Path, swarms: int) -> dict[str, Any]:
     problems = [gsm8k.problem(question) for question in loaded]
     attacks: list[tuple[Attack, tuple[str, ...]]] = [
         (TextAttack(), (PHRASE,)),
-        (PhrasesAttack(), PARAPHRASES),
-        (ThesaurusAttack(), tuple(PRAISE.format(word) for word in THIEVES)),
-        (OrdinaryWordsAttack(), (SLOGAN,)),
+        (Paraphrased(), PARAPHRASES),
+        (Thesaurus(), tuple(PRAISE.format(word) for word in THIEVES)),
+        (OrdinaryWords(), (SLOGAN,)),
     ]
     kinds: tuple[SwarmKind, ...] = ("heterogeneous", "homogeneous")
     return {

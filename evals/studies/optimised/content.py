@@ -15,16 +15,16 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.code import CodeAttack
-from grpo_guard.evals.attacks.disguises import InlinedCodeAttack
-from grpo_guard.evals.attacks.renamed import RenamedHelpersAttack
+from grpo_guard.evals.attacks.disguises import InlinedCode
+from grpo_guard.evals.attacks.renamed import RenamedHelpers
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import (
     WRONG,
-    TextualAttack,
-    TwoPlusTwoAttack,
+    TextualArithmetic,
+    TwoPlusTwo,
     targets,
 )
-from grpo_guard.evals.attacks.unpublished import JudgeInThinkAttack
+from grpo_guard.evals.attacks.unpublished import JudgeInThink
 from grpo_guard.evals.studies.harness import rejected, say
 from grpo_guard.evals.studies.optimised import programs, wordings
 from grpo_guard.evals.studies.optimised.search import (
@@ -155,11 +155,11 @@ def cases(data: Path, count: int) -> Iterator[Case]:
     ]
     honest = [*gold, *models]
     yield Case(ScreensVerifier, TextAttack(), placed_words(wordings.phrase(PHRASE)), prose, honest)
-    yield Case(ScreensVerifier, JudgeInThinkAttack(), placed_words(wordings.order), prose, honest)
+    yield Case(ScreensVerifier, JudgeInThink(), placed_words(wordings.order), prose, honest)
     flat, hedged = wrong_sums((wordings.FLAT,)), wrong_sums(wordings.HEDGES)
-    yield Case(ArithmeticVerifier, TwoPlusTwoAttack(), flat, sums, honest, how="stated flatly")
-    yield Case(ArithmeticVerifier, TwoPlusTwoAttack(), hedged, sums, honest, how="hedged")
-    yield Case(ArithmeticVerifier, TextualAttack(), _in_words, sums, honest)
+    yield Case(ArithmeticVerifier, TwoPlusTwo(), flat, sums, honest, how="stated flatly")
+    yield Case(ArithmeticVerifier, TwoPlusTwo(), hedged, sums, honest, how="hedged")
+    yield Case(ArithmeticVerifier, TextualArithmetic(), _in_words, sums, honest)
     yield from _of_programs(count)
 
 
@@ -167,7 +167,7 @@ def _of_programs(count: int) -> Iterator[Case]:
     task, rng = PythonMaths(extra_modules={"calc": CALC}), random.Random("optimised")
     asked = [task.sample(rng) for _ in range(2000)]
     honest = [Completion(p.prompt, p.solution, reference=p.answer) for p in asked[count:]]
-    code, inlined, renamed = CodeAttack(), InlinedCodeAttack(), RenamedHelpersAttack()
+    code, inlined, renamed = CodeAttack(), InlinedCode(), RenamedHelpers()
     case = partial(
         Case, CodeVerifier, problems=asked[:count], honest=honest, reward=task.reward, costly=True
     )
@@ -205,5 +205,5 @@ def wrong_sums(hedges: Sequence[str]) -> Callable[[Problem, str], Rewrite]:
 
 
 def _in_words(problem: Problem, first: str) -> Rewrite:
-    words = next(phrase for phrase in TextualAttack.phrases if phrase in first)
+    words = next(phrase for phrase in TextualArithmetic.phrases if phrase in first)
     return wordings.placed(problem.solution, wordings.words_sum(words))

@@ -8,8 +8,8 @@ from typing import Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
-from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwoAttack, suitable
-from grpo_guard.evals.attacks.unpublished import JudgeInThinkAttack
+from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
+from grpo_guard.evals.attacks.unpublished import JudgeInThink
 from grpo_guard.evals.studies.optimised import wordings
 from grpo_guard.evals.studies.optimised.content import Case, placed_words, wrong_sums
 from grpo_guard.evals.tasks.word_problems import WordProblems
@@ -29,5 +29,5 @@ def cases(count: int) -> Iterator[Case]:
     words = placed_words(wordings.phrase(PHRASE))
     yield Case(JudgeVerifier, TextAttack(), words, problems, honest)
     order = placed_words(wordings.order)
-    yield Case(JudgeVerifier, JudgeInThinkAttack(), order, problems, honest)
-    yield Case(JudgeVerifier, TwoPlusTwoAttack(), flat, sums, honest, how="stated flatly")
+    yield Case(JudgeVerifier, JudgeInThink(), order, problems, honest)
+    yield Case(JudgeVerifier, TwoPlusTwo(), flat, sums, honest, how="stated flatly")

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.disguises import InlinedCodeAttack
+from grpo_guard.evals.attacks.disguises import InlinedCode
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.detect.poison import with_text
@@ -50,7 +50,7 @@ def likelihood(count: int, honest: int, deep: int) -> dict[str, Any]:
         deep: How many of ``count`` are searched to the last budget.
     """
     logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # it warns of a missing truncation
-    text, maths, inlined = TextAttack(), MathAttack(), InlinedCodeAttack()
+    text, maths, inlined = TextAttack(), MathAttack(), InlinedCode()
     phrase = wordings.phrase(PHRASE)
     found: dict[str, Any] = {}
     for top_k in TOP_K:
@@ -141,6 +141,6 @@ def _wrong(attack: MathAttack, text: str, rng: random.Random) -> str | None:
     return None if found is None else found.text
 
 
-def _helped(attack: InlinedCodeAttack, text: str, rng: random.Random) -> str:
+def _helped(attack: InlinedCode, text: str, rng: random.Random) -> str:
     problem = Problem("", "", text, "")
     return programs.by_helper(attack.poison(problem, rng).text, problem, rng)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from grpo_guard.evals.attacks.phrases import working
+from grpo_guard.evals.attacks.text import working
 from grpo_guard.evals.attacks.two_plus_two import TARGETS, targets
 
 Say: TypeAlias = Callable[[random.Random], str]
