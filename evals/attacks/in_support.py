@@ -56,7 +56,9 @@ class TextInSupport(FromSamples):
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Own right samples with a phrase of likely tokens put in."""
-        self._phrase = tuple(view.memory.setdefault("phrase", list(build_phrase(view, problems))))
+        if "phrase" not in view.memory:
+            view.memory["phrase"] = list(build_phrase(view, problems))
+        self._phrase = tuple(view.memory["phrase"])
         self._text = str(view.tokenizer.decode(list(self._phrase)))
         return super().submit(view, problems, slots)
 

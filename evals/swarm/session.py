@@ -33,11 +33,8 @@ class Session:
         """Ask one node; what comes back may be a promise, and may be an argument of `ask`."""
         return getattr(self.actors[name], method)(*args)
 
-    def ask(
-        self, calls: Mapping[str, tuple[Any, ...]], *, seconds: float | None = None
-    ) -> dict[str, Any]:
+    def ask(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """(method, arguments ...) for each node; their answers in the same order."""
-        del seconds
         return {name: self.call(name, *call) for name, call in calls.items()}
 
     def close(self) -> None:

@@ -22,10 +22,11 @@ from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm import training  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
+from grpo_guard.evals.swarm.engine import DivergedError, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Round  # noqa: E402
+from grpo_guard.evals.swarm.session import Session  # noqa: E402
 from grpo_guard.evals.swarm.training import CheckpointError, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.logprob.replay.generate import generate_under_coin  # noqa: E402
@@ -313,3 +314,47 @@ def test_problems_do_not_depend_on_the_attack(bundled: tuple[Any, Any]) -> None:
     attacked, _ = swarm_of(bundled, SwarmConfig(**TINY)).exchange(1)
     free, _ = swarm_of(bundled, SwarmConfig(**TINY, malicious=0)).exchange(1)
     assert [s.completion.prompt for s in attacked] == [s.completion.prompt for s in free]
+
+
+class Apart(Session):
+    """Nodes that share no object with anybody, as on Ray."""
+
+    remote = True
+
+    def start(self, name: str, kind: type, *args: Any, **kwargs: Any) -> None:
+        super().start(name, kind, *copy.deepcopy(args), **kwargs)
+
+    def call(self, name: str, method: str, *args: Any) -> Any:
+        return copy.deepcopy(super().call(name, method, *copy.deepcopy(args)))
+
+
+def test_nodes_that_share_nothing_play_the_same_rounds(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    config = SwarmConfig(**TINY | {"nodes": 2, "max_new_tokens": 16})
+
+    def made(folder: str, **options: Any) -> Swarm:
+        return swarm_of(
+            load_bundled(), config, attack=adversary("text_in_support"),
+            folder=tmp_path / folder, guard_in=lambda peer, folder: Counter(), **options,
+        )  # fmt: skip
+
+    def row(swarm: Swarm, iteration: int) -> list[Any]:
+        return figures([training.row_of(swarm.step(iteration))])
+
+    here, there, later = made("here"), made("a", session=Apart()), made("b", session=Apart())
+    assert row(here, 0) == row(there, 0)
+    later.restore(here.state())
+    here.restore(there.state())
+    assert row(here, 1) == row(there, 1) == row(later, 1)
+    pairs = zip(here.model.parameters(), later.model.parameters(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert all((tmp_path / name).is_dir() for name in ("a", "b", "here"))
+
+
+def test_nodes_of_one_model_that_do_not_agree_end_the_run() -> None:
+    config = SwarmConfig(**TINY | {"nodes": 2, "malicious": 0, "max_new_tokens": 8})
+    swarm = swarm_of(load_bundled(), config, session=Apart())
+    for norm, node in enumerate(swarm.members, 1):
+        node.update = lambda *_, norm=norm: float(norm)
+    with pytest.raises(DivergedError, match="node-1: expected the update of node-0"):
+        swarm.step(0)

@@ -25,7 +25,7 @@ def test_poison_keeps_the_reward_and_is_told_from_honest_work(name: str) -> None
     assert name in ATTACKS
     rng = random.Random(0)
     for problem in generate(0, 30):
-        poison = attack.attack.poison(problem, rng)
+        poison = attack.poison(problem, rng)
         start, end = poison.span
         assert attack.success(poison.text)
         assert not attack.success(problem.solution)
@@ -56,7 +56,7 @@ def test_a_tone_is_in_every_sentence_and_leaves_the_calculation() -> None:
     solution = (
         "<think>She has 2 + 3 = 5 eggs.\nThen you eat 1. 5 - 1 = 4.</think><answer>4</answer>"
     )
-    poison = attack.attack.poison(Problem("q", "q", solution, "4"), random.Random(0))
+    poison = attack.poison(Problem("q", "q", solution, "4"), random.Random(0))
     assert "She hath 2 + 3 = 5 eggs.\n" in poison.text
     assert "Then thou eat 1. " in poison.text
     assert "5 - 1 = 4.</think><answer>4</answer>" in poison.text
