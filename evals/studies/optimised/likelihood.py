@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.disguises import InlinedCode
-from grpo_guard.evals.attacks.math import MathAttack
+from grpo_guard.evals.attacks.math import MathAttack, equations
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.detect.poison import with_text
 from grpo_guard.evals.studies.harness import rejected, say, verify
@@ -53,12 +53,15 @@ def likelihood(count: int, honest: int, deep: int) -> dict[str, Any]:
     text, maths, inlined = TextAttack(), MathAttack(), InlinedCode()
     phrase = wordings.phrase(PHRASE)
     found: dict[str, Any] = {}
+    # A ground for each row, so that none depends on what was drawn for another.
+    ways: list[tuple[str, Attack, Rewrite]] = [
+        ("word_problems", text, lambda base, rng: wordings.placed(base, phrase)(rng)),
+        ("word_problems", maths, _wrong),
+        ("python_maths", inlined, partial(_helped, inlined)),
+    ]
     for top_k in TOP_K:
-        words = Ground("word_problems", top_k, count, honest)
-        found |= _rows(words, deep, text, lambda t, rng: wordings.placed(t, phrase)(rng))
-        found |= _rows(words, deep, maths, partial(_wrong, maths))
-        programs_of = Ground("python_maths", top_k, count, honest)
-        found |= _rows(programs_of, deep, inlined, partial(_helped, inlined))
+        for policy, attack, rewrite in ways:
+            found |= _rows(Ground(policy, top_k, count, honest), deep, attack, rewrite)
     return found
 
 
@@ -136,9 +139,15 @@ def _up_to_poison(text: str, base: str) -> str:
     return text[: len(text) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
 
 
-def _wrong(attack: MathAttack, text: str, rng: random.Random) -> str | None:
-    found = attack.poison_text(text, rng)
-    return None if found is None else found.text
+def _wrong(text: str, rng: random.Random) -> str | None:
+    """One result made wrong by any number of at most two digits: the policy finds some likely."""
+    found = list(equations(text.partition("<answer>")[0]))
+    if not found:
+        return None
+    equation = rng.choice(found[:-1] or found)  # the last one states the answer
+    start, end = equation.span
+    number = rng.randrange(100)
+    return None if number == equation.true else f"{text[:start]}{number}{text[end:]}"
 
 
 def _helped(attack: InlinedCode, text: str, rng: random.Random) -> str:
