@@ -148,8 +148,11 @@ def test_threat_fractions_within_fractions_are_read_once_each() -> None:
 
 @pytest.mark.parametrize(
     "odd",
-    [r"\sqrt[\frac12]{3}", "\\sqrt[❶]{4}", "<<2+2=❶>>5", "<<2+2=²>>5", "101! + 1", "5½! = 3"],
-)
+    [
+        r"\sqrt[\frac12]{3}", "\\sqrt[❶]{4}", "<<2+2=❶>>5", "<<2+2=²>>5", "101! + 1", "5½! = 3",
+        "one plus one is ſix", "one plus one iſ fıve", "half of ten is fİve",
+    ],
+)  # fmt: skip
 def test_no_text_raises_and_hides_what_stands_beside_it(odd: str) -> None:
     """An exception is an abstention, which anybody could have by writing such a thing."""
     (verdict,) = ArithmeticVerifier().verify([Completion("", f"{odd}.\n17 + 26 = 45 apples.")])

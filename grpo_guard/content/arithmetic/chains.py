@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
 
+_MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + SIGN)}]")
 _HEDGES: Final = vocabulary("about around roughly almost nearly")
 _FILLERS: Final = _HEDGES | vocabulary(
     "altogether a an total of only just exactly or the us you me it him her them to also now"
@@ -109,36 +111,30 @@ class _Chains:
         return Doubts(self.text, self.reader)
 
     def links(self) -> Iterator[Link]:
-        at, ahead = 0, -1
-        while at < self.reader.count:
-            kind = self.tokens[at].kind
-            if ahead < at:
-                at, ahead = self._next_clause(at)
-                continue
-            if kind == RELATION:
-                aside = self.tokens[at].text == ASIDE
-                link, at = self._aside(at) if aside else self._relation(at)
-                if link is not None:
-                    yield link
-            elif kind in STARTS or self._is_leading_sign(at):
-                side = self._side(at)
-                if side is not None:
-                    self.left, self.left_end, self.chained = side, side.end, False
-                at = at + 1 if side is None else side.end
-            else:
-                at += 1
+        at = 0
+        while (ahead := self.kinds.find(RELATION, at)) >= 0:
+            if self.left_end != ahead and self._may_end(ahead - 1):
+                self._find_left(at, ahead)
+            aside = self.tokens[ahead].text == ASIDE
+            link, at = self._aside(ahead) if aside else self._relation(ahead)
+            if link is not None:
+                yield link
 
-    def _next_clause(self, at: int) -> tuple[int, int]:
-        """Where the left side of the next relation can begin, and the relation.
+    def _find_left(self, at: int, ahead: int) -> None:
+        """Read the sides between ``at`` and a relation: the last one may be its left side.
 
         Prose is not parsed, and no side goes over the end of a clause.
         """
-        ahead = self.kinds.find(RELATION, at)
-        if ahead < 0:
-            return self.reader.count, self.reader.count
-        if not self._may_end(ahead - 1):
-            return ahead, ahead
-        return max(self.kinds.rfind(BREAK, at, ahead), at), ahead
+        at = max(self.kinds.rfind(BREAK, at, ahead), at)
+        while (start := _MAY_START.search(self.kinds, at, ahead)) is not None:
+            at = start.start()
+            if self.kinds[at] == SIGN and not self._is_leading_sign(at):
+                at += 1
+                continue
+            side = self._side(at)
+            if side is not None:
+                self.left, self.left_end, self.chained = side, side.end, False
+            at = at + 1 if side is None else side.end
 
     def _may_end(self, at: int) -> bool:
         """Whether a side can end with this token, so that looking for its beginning pays."""
@@ -169,7 +165,7 @@ class _Chains:
         # "= a + 3": an article is not what "a" is there.
         named = begin > at + 1 and self.kinds[begin] == SIGN
         # With nothing to its left, it only matters as the left side of the next relation.
-        idle = left is None and self._next_clause(begin)[0] > begin
+        idle = left is None and not self._goes_on(begin)
         right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
         if right is None and left is not None and left.operators:
             right = self._padded(begin)
@@ -190,6 +186,13 @@ class _Chains:
             return None, right.end
         hedged = approximate or token.text == APPROXIMATELY
         return Link(self, left, right, chained, opens, hedged, verbal), right.end
+
+    def _goes_on(self, at: int) -> bool:
+        """Whether a side that begins with token ``at`` can be the left one of another relation."""
+        ahead = self.kinds.find(RELATION, at)
+        if ahead <= at or not self._may_end(ahead - 1):
+            return ahead == at
+        return self.kinds.rfind(BREAK, at, ahead) <= at
 
     def _padded(self, at: int) -> Side | None:
         """A result with zeros in front, ``= 05``; elsewhere such digits are times and codes."""

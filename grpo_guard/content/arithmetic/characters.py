@@ -23,6 +23,7 @@ _SIGNS: Final = {
     **dict.fromkeys("’‘", "'"),
     **dict.fromkeys("“”—•", ";"),
     **dict.fromkeys("хХ", "x"),  # Cyrillic
+    **{"ſ": "s", "\u212a": "k", "ı": "i", "İ": "i"},  # what `re` takes for s, k and i in any case
     **dict.fromkeys("⇒⟹➔➜⟶➡", ARROW),
     "¢": "¢",  # a hundredth of the other currencies
     **dict.fromkeys("\u2028\u2029\x85", "\n"),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from grpo_guard.content.arithmetic.numbers import Rational, checked, divide, power
 from grpo_guard.content.arithmetic.side import Reading
 
 
-@dataclass(slots=True)
 class Level:
     """What has been read between two brackets.
 
-    Args:
+    Attributes:
         values, operators: ``values[0] operators[0] values[1] ...``; the operators are + - * / ^, j
             for a product without a sign and f for "of".
         negative, percent: Places of the values that had a minus, and of those that were
@@ -20,11 +17,12 @@ class Level:
         degrees: How many unknown letters a value has, at the places of those that have any.
     """
 
-    values: list[Rational] = field(default_factory=list)
-    operators: list[str] = field(default_factory=list)
-    negative: set[int] = field(default_factory=set)
-    percent: set[int] = field(default_factory=set)
-    degrees: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.values: list[Rational] = []
+        self.operators: list[str] = []
+        self.negative: set[int] = set()
+        self.percent: set[int] = set()
+        self.degrees: dict[int, int] = {}
 
     def trim(self) -> None:
         """Forget an operand that could not be read to its end."""
@@ -36,13 +34,12 @@ class Level:
 
     def behind_label(self) -> Level:
         """Without the first operand."""
-        return Level(
-            self.values[1:],
-            self.operators[1:],
-            {at - 1 for at in self.negative if at},
-            {at - 1 for at in self.percent if at},
-            {at - 1: degree for at, degree in self.degrees.items() if at},
-        )
+        rest = Level()
+        rest.values, rest.operators = self.values[1:], self.operators[1:]
+        rest.negative = {at - 1 for at in self.negative if at}
+        rest.percent = {at - 1 for at in self.percent if at}
+        rest.degrees = {at - 1: degree for at, degree in self.degrees.items() if at}
+        return rest
 
     def degree(self) -> int | None:
         """How many unknown letters each term has.

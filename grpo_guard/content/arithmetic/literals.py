@@ -36,7 +36,8 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
     Raises:
         Unread: it is a version, a time, or too long.
     """
-    decimal, grouped = _DECIMAL_COMMA.fullmatch(text), _GROUPING_DOT.fullmatch(text)
+    decimal = "," in text and _DECIMAL_COMMA.fullmatch(text)
+    grouped = _GROUPING_DOT.fullmatch(text)
     if grouped and comma:
         return int(text.replace(".", "")), 0, True
     read = number(text)

@@ -165,12 +165,12 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         group = match.lastgroup
         if group is None:
             continue
-        piece, stopped = match[group], match.end()
-        place = stopped - len(piece)
+        place, stopped = match.span(match.lastindex or 0)
+        piece = text[place:stopped]
         if group == "f" or group == "w":
             # Prose without a word that a key begins with is read in one piece.
             plain = place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split())
-            words = [piece.rstrip(" ")] if plain else piece.split()
+            words = (piece.rstrip(" "),) if plain else piece.split()
             for word in words:
                 at, place = place, place + len(word) + 1
                 if at < skip:
@@ -195,11 +195,9 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if group == "n":
             tokens.append(_token((NUMBER, piece, place, stopped)))
             continue
-        if piece in _DROPPED:
-            continue
         read = _SYMBOLS.get(piece) if group in "is" else None
         if read is None:
-            read = _read(group, piece, text, place)
+            read = None if piece in _DROPPED else _read(group, piece, text, place)
         if read is not None:
             tokens.append(_token((*read, place, stopped)))
             if read[1] == "^" and piece in _SUPERSCRIPTS:

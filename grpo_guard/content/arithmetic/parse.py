@@ -38,6 +38,8 @@ STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
 """Kinds of tokens that an operand begins with."""
 ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
 """Kinds of tokens that end a side, whatever it is."""
+_MEANING: Final = {LETTER_X: "*", TIMES: "*"}  # of signs; the others mean themselves
+_SCIENTIFIC: Final = ["*", "^"]  # 3.0 * 10^8
 _CLEAR: Final = frozenset("+-*j")  # operators that leave nothing open, where they stand alone
 
 
@@ -50,10 +52,13 @@ class Parse(Suffixes):
         start = at
         if depth == 0 and "bullet" in self.reading:
             at += 1
-        at = self._operand(read, at, end, depth)
-        lone = at
+        kinds = self.kinds
+        at = lone = self._operand(read, at, end, depth)
         while at < end:
-            sign, after = self._sign(read, at, end)
+            if kinds[at] == SIGN and kinds[at + 1] == NUMBER:
+                sign, after = _MEANING.get(self.tokens[at].text, self.tokens[at].text), at + 1
+            else:
+                sign, after = self._sign(read, at, end)
             if not sign:
                 break
             try:
@@ -64,7 +69,9 @@ class Parse(Suffixes):
                 break
             read.operators.append(sign)
         if depth == 0:
-            self._note_number(start, lone, at, read)
+            self.side.first = read.values[0]
+            if not read.operators or read.operators == _SCIENTIFIC:
+                self._note_number(start, lone, read)
         if read.operators:
             self._note(read)
         if depth == 0 and "label" in self.reading and len(read.values) > 2:
@@ -78,12 +85,11 @@ class Parse(Suffixes):
         self.side.degree = degree or 0
         return (0 if self.blind else read.value(self.reading)), at
 
-    def _note_number(self, start: int, lone: int, stop: int, read: Level) -> None:
+    def _note_number(self, start: int, lone: int, read: Level) -> None:
         """Whether the side is one plain number, or one with a power of ten."""
         side, tokens = self.side, self.tokens
-        side.first = read.values[0]
-        alone = stop == lone and not side.operators
-        if self.mixed or not (alone or read.operators == ["*", "^"]):
+        alone = not (read.operators or side.operators)
+        if self.mixed or not (alone or read.operators):
             return
         at = start
         while at < lone and self.kinds[at] in (SIGN, OPEN):
@@ -123,8 +129,6 @@ class Parse(Suffixes):
         """The operator at ``at``, "" if there is none, and where its right operand begins."""
         token, before = self.tokens[at], self.tokens[at - 1]
         if token.kind == SIGN:
-            if self.kinds[at + 1] == NUMBER:
-                return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
             if self._is_separator(at, end):
                 return "", at
             after = self.tokens[at + 1] if at + 1 < len(self.tokens) else token
@@ -136,7 +140,7 @@ class Parse(Suffixes):
             if twice and (token.text == LETTER_X or after.text == "+"):
                 self.side.dangling = True
                 return "", at
-            return ("*" if token.text in (LETTER_X, TIMES) else token.text), at + 1
+            return _MEANING.get(token.text, token.text), at + 1
         if token.kind == OF:
             # "a 5% discount for each of the 12 - 10"
             each = before.kind == WORDS and before.text.endswith(" each")
@@ -188,34 +192,42 @@ class Parse(Suffixes):
 
     def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
         """Add one operand, with its sign and what belongs to it; returns where it stops."""
+        kinds, negative = self.kinds, False
+        if at < end and kinds[at] == SIGN:
+            at, negative = self._signs(at, end)
+        if at >= end:
+            raise Unread
+        behind = kinds[at + 1] if at + 1 < end else OUTSIDE
+        part = False
+        # Neither a unit nor anything else belongs to most numbers.
+        bare = behind in ENDS or (behind == SIGN and kinds[at + 2] == NUMBER)
+        if bare and kinds[at] == NUMBER:
+            value, after = self._literal(at)[0], at + 1
+            if self.shift:
+                value += self.shift.get(at, 0)
+        else:
+            side, this = self.side, len(read.values)
+            side.degree = 0
+            value, after, part = self._plain(at, end, depth)
+            if side.degree:
+                read.degrees[this] = side.degree
+            value, after = self.suffix(read, value, after, end)
+        if negative:
+            read.negative.add(len(read.values))
+        if part and kinds[after] == OF:
+            read.percent.add(len(read.values))
+        read.values.append(-value if negative else value)
+        return after
+
+    def _signs(self, at: int, end: int) -> tuple[int, bool]:
+        """Past the signs in front of an operand, at most two; whether they turn it round."""
         negative, first = False, at
         while at < end and self.kinds[at] == SIGN and self.tokens[at].text in ("+", "-"):
             negative ^= self.tokens[at].text == "-"
             at += 1
             if at - first > 2:
                 raise Unread
-        if at >= end:
-            raise Unread
-        side, this = self.side, len(read.values)
-        side.degree, part = 0, False
-        behind = self.kinds[at + 1] if at + 1 < end else OUTSIDE
-        # Neither a unit nor anything else belongs to most numbers.
-        bare = behind in ENDS or (behind == SIGN and self.kinds[at + 2] == NUMBER)
-        if bare and self.kinds[at] == NUMBER:
-            value, after = self._literal(at)[0], at + 1
-            if self.shift:
-                value += self.shift.get(at, 0)
-        else:
-            value, after, part = self._plain(at, end, depth)
-            if side.degree:
-                read.degrees[this] = side.degree
-            value, after = self.suffix(read, value, after, end)
-        read.values.append(-value if negative else value)
-        if negative:
-            read.negative.add(this)
-        if part and self.kinds[after] == OF:
-            read.percent.add(this)
-        return after
+        return at, negative
 
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
         """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""

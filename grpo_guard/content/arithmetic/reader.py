@@ -25,7 +25,7 @@ class Reader:
         self.tokens = tokens
         self.count = len(tokens)
         # Indices from -6 to count + 5 have one, so that nobody has to ask whether a token is there.
-        self.kinds = "".join([token.kind for token in tokens]) + OUTSIDE * 6
+        self.kinds = "".join([kind for kind, _, _, _ in tokens]) + OUTSIDE * 6
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
     def side(self, at: int) -> Side:

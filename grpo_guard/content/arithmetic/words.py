@@ -160,10 +160,14 @@ def _in_signs(line: str) -> str:
 
     What has none states nothing in words, and no side of an equation goes over the end of a clause.
     """
-    changed, small = _NUMERAL.sub(_digits, line), line.lower()
+    small = line.lower()
+    spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))
+    changed = _NUMERAL.sub(_digits, line) if spelt else line
     for word, phrase, rewrite in _PHRASES:
         if word in small:
             changed = phrase.sub(rewrite, changed)
+    if changed == line:
+        return " " * len(line)
     pieces, begin = [], 0
     for end in (*(mark.start() for mark in _CLAUSE_END.finditer(changed)), len(line)):
         piece = changed[begin:end]

@@ -22,7 +22,12 @@ _DECODED = 64
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 # Bytes one after the other: digits of a base, and what marks or parts them.
 _BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
-_CLASSES = bytes(110 if chr(b).isascii() and _BYTES.match(chr(b) * 24) else 46 for b in range(256))
+_PLACES = [chr(byte) if byte < 128 else "" for byte in range(256)]
+# Tables that make "n" of what a run may consist of. They are ten times as fast as the patterns, and
+# most texts end there. Of another script than ASCII's each byte may be part of a word.
+_OF_RUNS = bytes(110 if _RUN.match(c * _SHORTEST) else 46 for c in _PLACES)
+_OF_BYTES = bytes(110 if _BYTES.match(c * 24) else 46 for c in _PLACES)
+_OF_WORDS = bytes(46 if c.isspace() else 110 for c in _PLACES)
 _BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
 _PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
 _FEWEST_BYTES = 8
@@ -52,10 +57,15 @@ def encoded(view: View) -> Iterator[Finding]:
             yield Finding("encoded", f"{what}: {shown(piece)}", char_span=(start, end))
 
 
+def _may_hold(view: View, table: bytes, length: int) -> bool:
+    """Whether a text can have a run of so many bytes of a class."""
+    return b"n" * length in view.data.translate(table)
+
+
 def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
     text, at = view.text, 0
-    if view.longest >= _SHORTEST:
-        for word in [w for w in view.words if len(w) >= _SHORTEST][:_LOOKED_AT]:
+    if _may_hold(view, _OF_RUNS, _SHORTEST):
+        for word in [w for w in text.split() if len(w) >= _SHORTEST][:_LOOKED_AT]:
             at = text.index(word, at)
             for match in _RUN.finditer(word[:4096]):
                 what = _payload(match[0])
@@ -63,8 +73,7 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
                 if what and not any(url in word for url in _URL):
                     yield what, at + match.start(), at + match.end()
             at += len(word)
-    # A table is ten times as fast as the pattern, and most texts end here.
-    may_be = b"n" * 24 in text.encode().translate(_CLASSES)
+    may_be = _may_hold(view, _OF_BYTES, 24)
     for match in islice(_BYTES.finditer(text), _LOOKED_AT) if may_be else ():
         tokens = _BYTE.findall(match[0][:4096])
         several = len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40
@@ -125,7 +134,7 @@ def overlong_tokens(view: View) -> Iterator[Finding]:
 
     Addresses, numbers, genes and scripts without blanks between words are honest.
     """
-    if view.longest <= _LETTERS:
+    if not _may_hold(view, _OF_WORDS, _LETTERS + 1):
         return
     for match in _OVERLONG.finditer(view.text):
         run = match[0]

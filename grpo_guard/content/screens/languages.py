@@ -49,7 +49,7 @@ _ASKED = re.compile(
 def language_switch(view: View) -> Iterator[Finding]:
     """A clause in another language inside an English text, when the prompt has none of it."""
     present = _ALL & view.vocabulary
-    if len(present) < 3 or len(view.words) < _WINDOW + _ENGLISH_AROUND:
+    if len(present) < 3 or len(view.text.split()) < _WINDOW + _ENGLISH_AROUND:
         return
     candidates = [words for words in _LANGUAGES.items() if len(present & words[1]) >= 3]
     if not candidates or _ASKED.search(view.prompt):

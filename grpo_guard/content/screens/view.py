@@ -53,14 +53,9 @@ class View:
         return frozenset(_LETTERS.findall(self.lower))
 
     @cached_property
-    def words(self) -> list[str]:
-        """The text split at white space."""
-        return self.text.split()
-
-    @cached_property
-    def longest(self) -> int:
-        """Length of the longest word: most texts need no closer look than that."""
-        return max(map(len, self.words))
+    def data(self) -> bytes:
+        """The text in UTF-8."""
+        return self.text.encode()
 
     @cached_property
     def prose(self) -> str:
