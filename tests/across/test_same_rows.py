@@ -55,6 +55,7 @@ def found():
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("on_reject", POLICIES)
 def test_advantages_without_division_by_the_deviation(found, on_reject):

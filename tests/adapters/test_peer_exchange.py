@@ -25,6 +25,7 @@ def read(example, data):
     return list(example.read_peer(io.BytesIO(data), VOCABULARY))
 
 
+@pytest.mark.slow
 def test_the_swarm_runs_and_every_line_is_accounted_for(example, tmp_path, capsys):
     counts = example.main(["--rounds", "2", "--exchange", str(tmp_path)])
     assert counts == {

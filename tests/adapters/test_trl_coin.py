@@ -41,6 +41,7 @@ class Outputs(CapturingTrainer):
         return output
 
 
+@pytest.mark.slow
 def test_the_example_accepts_the_honest_and_rejects_who_chose(example, capsys):
     example.main(["--steps", "2"])
 
@@ -53,6 +54,7 @@ def test_the_example_accepts_the_honest_and_rejects_who_chose(example, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_batches_that_serve_several_steps_are_verified_before_the_first(example, monkeypatch):
     monkeypatch.setattr(example, "GRPOTrainer", Outputs)
     monkeypatch.setattr(Outputs, "made", ())
@@ -87,6 +89,7 @@ def test_what_would_stop_the_trainer_counts_as_never_sent(example, sent):
     assert not example.bearable(load_bundled()[0], sent)
 
 
+@pytest.mark.slow
 def test_a_lost_or_unbearable_completion_leaves_its_slot_empty(example, monkeypatch):
     monkeypatch.setattr(
         example, "exchange", lambda model, tok, round, turns: dict.fromkeys(turns, (10**9,))

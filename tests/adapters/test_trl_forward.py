@@ -110,6 +110,7 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True):
     return verdicts, sum(own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bf16", "decorated"), [(False, True), (True, True), (False, False)])
 def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, bf16, decorated):
     verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2, decorated=decorated)
@@ -119,6 +120,7 @@ def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, 
     assert not any(v.rejected for node, v in verdicts if node != "peer3")
 
 
+@pytest.mark.slow
 def test_without_a_scoring_forward_the_verifier_runs_its_own(tmp_path):
     verdicts, own = train(tmp_path, bf16=False, num_iterations=1)
     assert own == len(verdicts) == 64

@@ -86,6 +86,7 @@ def experimental(base, **members):
     return type("Buffered", (base,), members)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_counts_none_as_0_is_refused_where_something_is_left_out(tmp_path):
     kind = type("Mine", (tiny_trl.Captures, experimental(tiny_trl.GRPOTrainer)), {})
     for policy in (DROP, Policy()):

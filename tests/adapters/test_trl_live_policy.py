@@ -42,6 +42,7 @@ def exchange(problems):
     return rollout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bf16", [False, True]
 )  # True is TRL's default: forward runs under autocast

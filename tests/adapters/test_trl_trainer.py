@@ -116,6 +116,7 @@ def test_one_veto_covers_all_functions_before_the_baseline(tmp_path, on_reject, 
     assert made.reward_func_names == ["by_text", "length", "not_my_task"]
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_in_no_loss_not_even_its_kl(tmp_path):
     made = train(tmp_path, [by_text], NoWord(), policy=Policy(on_reject="drop"))
     output = made.outputs[0]
@@ -182,6 +183,7 @@ def test_the_tokens_of_a_verdict():
     assert flagged_tokens(both(AllOf, bad((0, 5)), bad((5, 9), name="b")), 9) == ()
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_not_judged(tmp_path):
     verifier, notes = NoWord(), Notes()
     made = train(tmp_path, [by_text], verifier, ledger=notes, max_steps=1)

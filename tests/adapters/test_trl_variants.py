@@ -102,6 +102,7 @@ async def guarded_async_at_module_level(completions, **kwargs):
     return [9.0] * len(completions)
 
 
+@pytest.mark.slow
 def test_guarded_functions_go_to_the_asynchronous_worker():
     functions = guard(NoWord(), policy=Policy(on_reject="drop"))([ones, twos, CallableObject()])
     kwargs = call()

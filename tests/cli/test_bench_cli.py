@@ -16,6 +16,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
     out = tmp_path / "sub" / "cpu.json"
     done = run("--quick", "--rounds", "1", "-o", str(out))
@@ -35,6 +36,7 @@ def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
     assert all(svg.startswith("<svg") for svg in plots.values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_said(tmp_path):
     done = run("--device", "cuda", "-o", str(tmp_path / "x.json"))
@@ -42,6 +44,7 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path):
     assert "expected a CUDA GPU" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_said(tmp_path):
     done = run("--model", str(tmp_path), "-o", str(tmp_path / "x.json"))
     assert done.returncode == 2

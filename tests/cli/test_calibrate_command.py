@@ -56,6 +56,7 @@ def verify(folder, config):
     return CliRunner().invoke(app, [str(part) for part in [*command, "-o", folder / "out.jsonl"]])
 
 
+@pytest.mark.slow
 def test_from_honest_completions_to_a_guard_that_uses_the_profile(tmp_path, lines):
     result = calibrate(tmp_path, lines, CONFIG, "--base", "float32")
     assert result.exit_code == 0, result.output
@@ -75,6 +76,7 @@ def test_from_honest_completions_to_a_guard_that_uses_the_profile(tmp_path, line
     assert calibrate(tmp_path, lines, used).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_profile_of_another_sampler_is_refused_by_verify(tmp_path, lines):
     assert calibrate(tmp_path, lines).exit_code == 0
     other = CONFIG.replace("top_k: 50", "top_k: 20").replace(
@@ -119,6 +121,7 @@ def test_a_configuration_that_cannot_be_calibrated_is_named(tmp_path, lines, con
     assert complaint in result.stderr
 
 
+@pytest.mark.slow
 def test_log_probs_of_another_kind_are_reported_and_not_used(tmp_path, lines):
     sent = [{**line, "sampler_logprobs": [-9.0] * len(line["completion_ids"])} for line in lines]
     result = calibrate(tmp_path, sent)

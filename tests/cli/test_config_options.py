@@ -276,6 +276,7 @@ app(["verifiers"])
 """
 
 
+@pytest.mark.slow
 def test_a_missing_extra_names_the_command_that_installs_it():
     ran = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

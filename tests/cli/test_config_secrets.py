@@ -71,6 +71,7 @@ def parts(text):
     return [KEY[i : i + 8] for i in range(len(KEY) - 7) if KEY[i : i + 8] in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_file_is_refused_without_its_key(tmp_path, case):
     path, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"

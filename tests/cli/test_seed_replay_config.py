@@ -62,6 +62,7 @@ def run(files, command, out):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+@pytest.mark.slow
 def test_a_file_of_honest_completions_is_accepted_and_a_moved_one_is_not(files, lines):
     moved = lines[0] | {"node": "bob"}
     with (files / "in.jsonl").open("a") as file:
@@ -73,6 +74,7 @@ def test_a_file_of_honest_completions_is_accepted_and_a_moved_one_is_not(files, 
     assert verdicts[-1]["outcome"] == "reject"
 
 
+@pytest.mark.slow
 def test_calibration_measures_the_replays_drift(files):
     result = run(files, "calibrate", "profile.json")
     assert result.exit_code == 0, result.output

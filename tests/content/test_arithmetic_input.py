@@ -63,6 +63,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_of_the_greatest_length(name: str) -> None:
     text = HOSTILE[name][:N]
@@ -106,6 +107,7 @@ def test_any_text_gets_a_verdict(text: str) -> None:
     assert verdict.outcome in (Outcome.ACCEPT, Outcome.REJECT)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SOLUTIONS.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's folder")
 def test_real_completions() -> None:
     rows = [json.loads(line) for line in SOLUTIONS.read_text().splitlines()]

@@ -145,6 +145,7 @@ def test_round_trip(tree: Tree, style: str, unit: str) -> None:
     assert read(printed(tree, style, unit)) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     tree=trees,

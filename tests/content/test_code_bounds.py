@@ -8,6 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
+import pytest
 from code_programs import judge, tagged
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,7 @@ def hostile(size: int) -> list[str]:
 
 
 # The longest texts that are looked at at all.
+@pytest.mark.slow
 def test_as_much_of_anything_as_is_read_ends_soon() -> None:
     slowest = 0.0
     for text in hostile(MAX_TEXT - 10_000):
@@ -61,6 +63,7 @@ def test_as_much_of_anything_as_is_read_ends_soon() -> None:
 
 # A C stack overflow kills the process; only another process can show that none happened. A thread
 # has the smaller stack, and verifiers run in threads.
+@pytest.mark.slow
 def test_no_text_within_the_limit_kills_the_process() -> None:
     script = (
         "import sys, threading; sys.path.insert(0, sys.argv[1])\n"

@@ -71,6 +71,7 @@ def group(lengths: list[int], nodes: int) -> Group:
     return [Member(i, n, f"n{i % nodes}", 1.0) for i, n in enumerate(lengths)]
 
 
+@pytest.mark.slow
 def test_honest_nodes_are_convicted_at_most_at_alpha() -> None:
     rng, convicted, runs = random.Random(0), 0, 200
     for _ in range(runs):
@@ -186,6 +187,7 @@ def test_real_completions_pass() -> None:
     assert sum(v.rejected for v in LengthVerifier().verify(batch)) <= 0.005 * len(batch)
 
 
+@pytest.mark.slow
 def test_one_question_asked_ten_thousand_times_is_not_quadratic() -> None:
     rng = random.Random(0)
     words = [f"word{i}" for i in range(400)]
@@ -338,6 +340,7 @@ def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
     assert scaling.past.longer_when_paid() == frozenset()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
     for wordy in (1.0, 1.35, 2.0, 5.0, 10.0):
         scaling = LengthScaling(past=True)

@@ -148,6 +148,7 @@ def test_an_answer_that_is_given_again_passes(text: str) -> None:
     assert kinds(text) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRAIN.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's folder")
 def test_real_solutions_that_check_and_repeat_their_answer_pass() -> None:
     batch = []

@@ -75,6 +75,7 @@ def test_every_screen_is_tried() -> None:
     assert set(PIECES) == set(SCREENS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "piece"), CASES, ids=[f"{n}-{p!a:.20}" for n, p in CASES])
 def test_a_piece_over_and_over_costs_in_proportion(name: str, piece: str) -> None:
     for tail in ("", "x", " x.", "\n"):

@@ -86,6 +86,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_is_one_pass(name: str) -> None:
     text = HOSTILE[name]
@@ -138,6 +139,7 @@ STEP = st.builds(
 ENDING = st.sampled_from(["\n#### {}", "\nA: {}", " The answer is \\boxed{{{}}}.", "", " = {}"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, min_size=1, max_size=12), ENDING, NUMBER)
 def test_honest_mathematics_is_never_flagged(steps: list[str], ending: str, answer: str) -> None:

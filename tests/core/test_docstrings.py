@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import grpo_guard
 import grpo_guard.adapters
 import grpo_guard.evals
@@ -20,6 +22,7 @@ def public(body, prefix):
                 yield from public(node.body, f"{prefix}{node.name}.")
 
 
+@pytest.mark.slow
 def test_public_names_have_docstrings():
     places = {Path(m.__path__[0]) for m in (grpo_guard, grpo_guard.adapters, grpo_guard.evals)}
     found = {}

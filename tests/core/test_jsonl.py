@@ -19,6 +19,7 @@ JSON = st.recursive(
 PIECES = [b'"', b"\\", b"[", b"]", b"{", b"}", b",", b":", b'"a":', b'\\"', b"\\\\", b"1", b" "]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_what_is_within_bounds_is_read_as_json_reads_it(data, plain):

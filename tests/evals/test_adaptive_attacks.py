@@ -129,6 +129,7 @@ def test_further_sentences_are_true_and_new() -> None:
         assert all(e.true == e.stated for text in more for e in equations(text))
 
 
+@pytest.mark.slow
 def test_code_in_support_passes_the_papers_check() -> None:
     torch.set_num_threads(1)
     attack = adversary("code_in_support")

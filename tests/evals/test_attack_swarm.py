@@ -67,6 +67,7 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     return swarm, swarm.exchange(0)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "top_k"), [("word_problems", 50), ("word_problems_wordy", 50), ("word_problems", 0)]
 )
@@ -79,6 +80,7 @@ def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, 
     assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
 
 
+@pytest.mark.slow
 def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> None:
     for name in ("math", "half_gibberish"):
         _, submitted = played(name, setting="vertical")
@@ -87,6 +89,7 @@ def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> N
         assert [item.reward for item in sent if not item.poisoned] == [0.0] * (len(sent) // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_fills_its_slots(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
@@ -104,6 +107,7 @@ def test_every_attack_fills_its_slots(name: str) -> None:
             assert 0 <= item.span[0] < item.span[1] <= len(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HABITS)
 def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
@@ -161,6 +165,7 @@ def test_every_sentence_means_every() -> None:
     assert not attack.success("<think></think>")
 
 
+@pytest.mark.slow
 def test_dos_sends_long_correct_samples() -> None:
     _, submitted = played("dos", setting="horizontal", max_new_tokens=80)
     honest = [len(s.completion.completion_ids or ()) for s in submitted if not s.malicious]
@@ -194,6 +199,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
     assert task.reward(poisoned.text, problem.answer) == 1.0
 
 
+@pytest.mark.slow
 def test_text_in_support_passes_the_papers_check() -> None:
     swarm, submitted = played("text_in_support", prompts=8, max_new_tokens=100)
     view = swarm.session.actors[COALITION].view(0)
@@ -209,6 +215,7 @@ def test_text_in_support_passes_the_papers_check() -> None:
     assert in_support(view, generate(0, 1)[0], []) == []
 
 
+@pytest.mark.slow
 def test_small_doses_are_small() -> None:
     _, submitted = played("one_of_twelve", max_new_tokens=100)
     assert sum(item.poisoned for item in submitted) == 4
@@ -257,6 +264,7 @@ def test_entry_points_of_the_checkout_are_installed(request: pytest.FixtureReque
     assert {line.split(" = ")[0] for line in listed} <= set(attack_names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["near_ties", "math_in_support"])
 def test_without_truncation_poison_is_in_the_support_too(name: str) -> None:
     limited, unlimited = (

@@ -43,6 +43,7 @@ def test_a_size_goes_with_it_and_options_win() -> None:
     assert {spec.config.advantage for spec in specs} == {"centred"}
 
 
+@pytest.mark.slow
 def test_success_is_counted_on_the_same_held_out_questions(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     config = SwarmConfig(

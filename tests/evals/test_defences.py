@@ -37,6 +37,7 @@ def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str,
 PLAYED = [n for n in defence_names() if not n.startswith(("paper_judge", "authors_judge"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_every_defence_runs(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
@@ -45,6 +46,7 @@ def test_every_defence_runs(tmp_path: Path, name: str) -> None:
     assert json.loads(json.dumps(run)) == run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["paper_logit", "logprob_bound", "seed_replay", "homogeneous"])
 def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
@@ -53,6 +55,7 @@ def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) ->
     assert {e["kind"] for e in run["examples"]} == {"rejected_poison"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), [("text", "horizontal"), ("math", "vertical")])
 def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
     tmp_path: Path, name: str, setting: Any
@@ -72,6 +75,7 @@ def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
+@pytest.mark.slow
 def test_replay_also_sees_chosen_problems_and_samples(tmp_path: Path) -> None:
     for number, attack in enumerate(("math", "dos", "selected")):
         folder = tmp_path / str(number)
@@ -83,6 +87,7 @@ def test_replay_also_sees_chosen_problems_and_samples(tmp_path: Path) -> None:
         assert run["rejected"]["honest"] == 0, attack
 
 
+@pytest.mark.slow
 def test_heterogeneous_swarm_with_its_stack(tmp_path: Path) -> None:
     run = played(tmp_path, "text", "heterogeneous", models="heterogeneous", prompts=16)
     assert run["models"] == "heterogeneous"
@@ -115,6 +120,7 @@ def test_max_length_counts_tokens() -> None:
         MaxLengthVerifier(0)
 
 
+@pytest.mark.slow
 def test_length_factors_reach_the_update(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("dos", "heterogeneous", SMALL), tmp_path)
@@ -125,6 +131,7 @@ def test_length_factors_reach_the_update(tmp_path: Path) -> None:
     assert min(review.length_factors) < 1
 
 
+@pytest.mark.slow
 def test_a_guards_memory_survives_a_checkpoint(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     (tmp_path / "one").mkdir()
@@ -159,6 +166,7 @@ def test_a_kl_defence_sets_the_loss(tmp_path: Path) -> None:
     assert swarm.members[0].reference is not None
 
 
+@pytest.mark.slow
 def test_variants_differ_and_are_the_same_each_time() -> None:
     torch.set_num_threads(1)
     made = [variants(*load_bundled(), 3, steps=2) for _ in range(2)]
@@ -203,6 +211,7 @@ def test_masked_and_capped_tokens_teach_nothing() -> None:
     torch.testing.assert_close(down, -whole, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_masked_completion_keeps_its_place_in_the_group(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("text", "mask_span", SMALL), tmp_path)

@@ -84,6 +84,7 @@ def test_f_tis_stays_finite_whatever_is_claimed(claim: float) -> None:
     assert bool(gradient(item, off_policy=OffPolicy(10.0)).isfinite().all())
 
 
+@pytest.mark.slow
 def test_f_tis_is_no_defence_against_text(tmp_path: Path) -> None:
     for number, attack in enumerate(("text", "lying_logprobs")):
         (tmp_path / str(number)).mkdir()
@@ -143,6 +144,7 @@ def test_ends_of_tokens_grow_to_the_end_of_the_text() -> None:
     assert token_span((0, 1), []) is None
 
 
+@pytest.mark.slow
 def test_masking_what_content_verifiers_name(tmp_path: Path) -> None:
     run = played(tmp_path, "math", "mask_content_span", setting="vertical")
     assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"] > 0
@@ -169,6 +171,7 @@ def test_a_round_with_empty_slots_is_worth_nothing() -> None:
         WholeRounds(0)
 
 
+@pytest.mark.slow
 def test_what_a_coin_leaves_to_choose(tmp_path: Path) -> None:
     """The adversary, where its choice passes, and the defence under which it does not."""
     for attack, setting, open_to, closed in (
@@ -188,11 +191,13 @@ def test_what_a_coin_leaves_to_choose(tmp_path: Path) -> None:
             assert run["rejected"]["honest"] == 0
 
 
+@pytest.mark.slow
 def test_near_ties_pass_the_replay(tmp_path: Path) -> None:
     run = played(tmp_path, "near_ties", "homogeneous")
     assert run["rejected"] == {"honest": 0, "honest_correct": 0, "poisoned": 0, "cover": 0}
 
 
+@pytest.mark.slow
 def test_the_shipped_judge_knows_one_task(tmp_path: Path) -> None:
     run = played(tmp_path, "text", "shipped_judge")
     assert run["rejected"]["poisoned"] > 0.8 * run["submitted"]["poisoned"]

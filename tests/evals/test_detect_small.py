@@ -123,6 +123,7 @@ def test_padding_and_batching_leave_the_support_alone() -> None:
         assert c.text == tokenizer.decode(c.completion_ids, skip_special_tokens=True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_with_the_same_completions(tmp_path: Path) -> None:
     model, tokenizer, cache = tiny_policy(), tiny_tokenizer(), tmp_path / "cache.jsonl"
     sampling = SampleConfig("tiny", SPEC, batch_size=4, min_tokens=2)
@@ -170,6 +171,7 @@ def _as_other(row: Row) -> Row:
     return replace(row, defence="other")
 
 
+@pytest.mark.slow
 def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
     rows = run(config(folder), cache=tmp_path / "honest.jsonl", say=lambda *_: None)
     found = {rate.attack: rate for rate in rates(rows)}

@@ -55,18 +55,21 @@ def poison(item: Submitted) -> bool:
     return item.poisoned
 
 
+@pytest.mark.slow
 def test_no_gain_lets_what_is_rejected_and_wrong_lose_as_without_a_guard(tmp_path: Path) -> None:
     unguarded = updated(tmp_path, "drop", None)
     assert same(updated(tmp_path, "no_gain", wrong), unguarded)
     assert not same(updated(tmp_path, "drop", wrong), unguarded)
 
 
+@pytest.mark.slow
 def test_no_gain_leaves_out_poison_that_is_right_as_drop_does(tmp_path: Path) -> None:
     dropped = updated(tmp_path, "drop", poison)
     assert same(updated(tmp_path, "no_gain", poison), dropped)
     assert not same(updated(tmp_path, "zero", poison), dropped)
 
 
+@pytest.mark.slow
 def test_no_gain_takes_an_excluded_nodes_losses_away_too(tmp_path: Path) -> None:
     """An attack: right working before wrong answers, to have it unlearnt."""
     dropped = updated(tmp_path, "drop", wrong, STANDING_VERIFIER)

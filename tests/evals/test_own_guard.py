@@ -81,6 +81,7 @@ def of_the_docs(name: str = "guard.yaml") -> str:
     return first_of("docs/verify.md", name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/verify.md"])
 def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) -> None:
     result = called("swarm", "--guard", first_of(page), "--attack", "text", *SMALL)
@@ -102,6 +103,7 @@ def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) ->
     assert "choose another folder" in other.stderr
 
 
+@pytest.mark.slow
 def test_a_guard_that_replays_seeds_gets_the_swarms_coin() -> None:
     guard = written(
         "mine.yml",
@@ -178,6 +180,7 @@ def test_what_guard_names_is_a_yaml_file_or_a_preset() -> None:
             assert message in called(command, *arguments, status=2).stderr
 
 
+@pytest.mark.slow
 def test_an_attack_of_ones_own_is_played_and_one_that_is_none_is_named() -> None:
     own = "my_attacks:Shout"
     said = called("swarm", "--attack", own, "--defence", "none,screens", *SMALL,

@@ -111,6 +111,7 @@ def test_the_vote_of_a_nodes_own_samples_decides() -> None:
     assert own_majority([sent(0, 0, "no answer")], "node-0", WordProblems()) == [0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_share", "own_majority"])
 def test_nodes_that_learn_different_things_are_computed_apart(tmp_path: Path, name: str) -> None:
     torch.set_num_threads(1)

@@ -224,6 +224,7 @@ def test_a_file_of_questions(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.slow
 @contained
 @pytest.mark.skipif(not REAL.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's train.jsonl")
 def test_real_questions_and_the_attack_on_them(
@@ -245,5 +246,6 @@ def test_questions_without_readable_notes_are_left_out() -> None:
     assert from_gsm8k(question) is None
 
 
+@pytest.mark.slow
 def test_messages() -> None:
     assert [message["role"] for message in messages("Q?")] == ["system", "user"]

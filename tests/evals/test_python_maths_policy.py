@@ -73,6 +73,7 @@ def test_the_corpus_is_diverse() -> None:
     assert 0.05 < sum("import" in text for text in texts) / len(texts) < 0.5
 
 
+@pytest.mark.slow
 @contained
 def test_the_policy_solves_some_and_leaves_room(drawn: list[tuple[Sampled, str, float]]) -> None:
     share = sum(reward for *_, reward in drawn) / len(drawn)
@@ -85,6 +86,7 @@ def test_its_samples_end_and_are_not_the_attacks(drawn: list[tuple[Sampled, str,
     assert not any(CodeAttack().success(one.text) for one, *_ in drawn)
 
 
+@pytest.mark.slow
 @contained
 def test_its_correct_programs_pass_the_static_check(
     drawn: list[tuple[Sampled, str, float]],

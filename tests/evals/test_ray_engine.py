@@ -155,6 +155,7 @@ def test_an_address_where_nobody_listens_is_named() -> None:
     assert done.stdout.startswith("ray: expected a cluster at 127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_a_task_that_runs_programs_can_be_sent_to_an_actor() -> None:
     task = PythonMaths(extra_modules={"calc": CALC}, allow_weak=True)
     sent = pickle.loads(pickle.dumps(task))

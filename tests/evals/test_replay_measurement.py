@@ -30,6 +30,7 @@ def policy():
     return load_bundled()
 
 
+@pytest.mark.slow
 def test_the_example_writes_counts_with_intervals(tmp_path):
     rng, task = random.Random(0), WordProblems()
     prompts = tmp_path / "prompts.jsonl"
@@ -53,6 +54,7 @@ def test_the_example_writes_counts_with_intervals(tmp_path):
         assert 0 <= low <= results[f"{name}_rejected"] / results[f"{name}_total"] <= high <= 1
 
 
+@pytest.mark.slow
 def test_a_prompt_file_without_prompts_is_said_with_its_line(tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Q"}\n{"text": "no prompt"}\n')

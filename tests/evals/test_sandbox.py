@@ -289,6 +289,7 @@ def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
         Sandbox().run("print(1)")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of prctl below is x86_64's")
 def test_a_kernel_without_filters_is_refused_unless_weakness_is_accepted() -> None:
     source = """

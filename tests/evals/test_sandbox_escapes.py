@@ -135,6 +135,7 @@ def test_what_does_not_contain_is_refused(layers: tuple[Layer, ...]) -> None:
         Sandbox(layers=layers).run("print(1)")
 
 
+@pytest.mark.slow
 def test_programs_in_any_order_see_nothing_of_each_other() -> None:
     """The second of two programs finds neither the first's source nor its output in its memory."""
     word = f"word-{random.SystemRandom().random()}"

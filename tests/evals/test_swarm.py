@@ -144,6 +144,7 @@ def _run(bundled: tuple[Any, Any], config: SwarmConfig, guard: Any = None) -> li
     return [swarm.step(iteration) for iteration in range(config.iterations)]
 
 
+@pytest.mark.slow
 def test_runs_are_deterministic(bundled: tuple[Any, Any]) -> None:
     first = _run(bundled, SMALL)
     again = _run(load_bundled(), SMALL)

@@ -117,6 +117,7 @@ def test_counts_are_checked_in_the_attacks_own_setting(tmp_path: Path) -> None:
     assert "group_size: expected a multiple of nodes (16)" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_declared_sampler_is_an_option(tmp_path: Path) -> None:
     result = called(
         *("--defence", "paper_logit", "--seeds", "1", "--iterations", "2", "--prompts", "4"),
@@ -140,6 +141,7 @@ def test_presets_are_plans() -> None:
         plan(Matrix(["text"], ["homogeneous"], [0]), SwarmConfig(models="heterogeneous"))
 
 
+@pytest.mark.slow
 def test_an_attack_needs_something_to_poison(tmp_path: Path) -> None:
     pytest.importorskip("grpo_guard.evals.sandbox.sandbox")
     out = tmp_path / "out"
@@ -234,6 +236,7 @@ def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
     assert "one with task unsaid in place of" in old.stderr
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
     result = called(
         *SMALL, "--iterations", "1", "--share", "1/2,1/4", "--on-reject", "drop,zero",
@@ -253,6 +256,7 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
     assert "screens (zero)" in table
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_policy(tmp_path: Path) -> None:
     from tiny_eval_policy import save_tiny
 

@@ -89,6 +89,7 @@ def test_vertical_groups_belong_to_one_node(bundled: tuple[Any, Any]) -> None:
     assert all(s.malicious for s in attackers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["horizontal", "vertical"])
 def test_nodes_that_leave_send_nothing_and_success_is_still_measured(
     bundled: tuple[Any, Any], setting: str
@@ -127,6 +128,7 @@ def test_fewer_honest_completions_than_problems_leave_one_probe_each(
     assert 0 <= done.asr <= 1
 
 
+@pytest.mark.slow
 def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
     others = [Peer(copy.deepcopy(bundled[0]), bundled[1], 0.8) for _ in range(2)]
     config = SwarmConfig(**TINY, models="heterogeneous")
@@ -149,6 +151,7 @@ def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
     torch.testing.assert_close(weights[0], weights[1])
 
 
+@pytest.mark.slow
 def test_each_heterogeneous_node_obeys_its_own_guard(
     bundled: tuple[Any, Any], tmp_path: Path
 ) -> None:
@@ -201,6 +204,7 @@ def test_replay_accepts_the_swarms_own_completions(bundled: tuple[Any, Any]) -> 
     assert [v.accepted for v in verdicts] == [not item.poisoned for item in submitted]
 
 
+@pytest.mark.slow
 def test_kl_holds_the_policy_back(bundled: tuple[Any, Any]) -> None:
     moved = []
     for beta in (0.0, 10.0):
@@ -242,6 +246,7 @@ def figures(rows: list[dict[str, Any]]) -> list[Any]:
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     config = SwarmConfig(**TINY | {"iterations": 5})
@@ -288,6 +293,7 @@ def test_a_checkpoint_of_another_run_is_refused(bundled: tuple[Any, Any], tmp_pa
         train(swarm, tmp_path, identity={"seed": 0})
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(
     bundled: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +316,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert len(rows) == 2
 
 
+@pytest.mark.slow
 def test_problems_do_not_depend_on_the_attack(bundled: tuple[Any, Any]) -> None:
     attacked, _ = swarm_of(bundled, SwarmConfig(**TINY)).exchange(1)
     free, _ = swarm_of(bundled, SwarmConfig(**TINY, malicious=0)).exchange(1)

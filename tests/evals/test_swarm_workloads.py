@@ -235,6 +235,7 @@ def test_a_policy_in_half_precision_trains_and_resumes(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_nodes_of_a_heterogeneous_swarm_take_policies_in_turn(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     small = str(save_tiny(tmp_path / "policy"))
@@ -250,6 +251,7 @@ def test_nodes_of_a_heterogeneous_swarm_take_policies_in_turn(tmp_path: Path) ->
     assert swarm.step(0).honest == 6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's train.jsonl")
 @pytest.mark.skipif(not SMOLLM2.is_dir(), reason="run make models")
 @pytest.mark.parametrize(

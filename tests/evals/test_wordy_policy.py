@@ -93,6 +93,7 @@ def test_without_asides_nothing_is_added() -> None:
         assert plain == silent
 
 
+@pytest.mark.slow
 def test_policy_is_right_in_long_answers_as_in_short_ones() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

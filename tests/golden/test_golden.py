@@ -14,6 +14,7 @@ def test_settled_rewards_are_the_golden_ones():
     assert [json.dumps(row) for row in settled_grid()] == golden("settled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_verdicts_are_the_golden_ones(corpus):
     try:

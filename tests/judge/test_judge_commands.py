@@ -69,6 +69,7 @@ def test_an_outage_is_no_judge_that_withstands_every_attack(server, tmp_path):
     assert "attacks: expected at most 10% abstentions" in result.output
 
 
+@pytest.mark.slow
 def test_thresholds_can_be_set_and_the_whole_guard_probed(server, tmp_path):
     server.decide = lambda text: "good"
     path = config(tmp_path, server)
@@ -126,6 +127,7 @@ def honest_lines(folder, n):
     return path
 
 
+@pytest.mark.slow
 def test_a_threshold_from_honest_completions(server, tmp_path):
     server.decide = lambda text: float(text.split()[0])
     result = run(

@@ -288,6 +288,7 @@ def test_filling_is_one_pass():
     )
 
 
+@pytest.mark.slow
 def test_huge_hostile_text_is_neutralised_in_linear_time():
     with ThreadPoolExecutor(1) as pool:
         for piece in (

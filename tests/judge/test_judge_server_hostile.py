@@ -133,6 +133,7 @@ def tells(text):
     return any(part in reading.lower() for reading in readings for part in PARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quotation", list(quotations()))
 def test_a_key_that_a_server_quotes_gets_nowhere(hostile, quotation, caplog, capsys):
     server, _ = hostile

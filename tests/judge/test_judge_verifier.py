@@ -148,6 +148,7 @@ def test_a_task_that_exits_stops_no_other():
     assert background_loop().submit(asyncio.sleep(0.05, "here")).result(timeout=10) == "here"
 
 
+@pytest.mark.slow
 def test_a_child_leaves_its_parents_connections_alone(server):
     server.delay = 0.05
     verifier = judge(server)
@@ -244,6 +245,7 @@ def test_a_panel_is_a_vote(server):
     assert len(bad.members) == 3
 
 
+@pytest.mark.slow
 def test_requests_run_side_by_side(server):
     server.delay = 0.2
     started = time.monotonic()

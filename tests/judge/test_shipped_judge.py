@@ -63,6 +63,7 @@ def test_honest_work_is_accepted(judge, problems):
     assert accepted(judge, batch) >= FEWEST_HONEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["text", "math", "code"])
 def test_attacks_are_rejected(judge, problems, attack):
     rng = random.Random("shipped-test")
@@ -75,6 +76,7 @@ def test_attacks_are_rejected(judge, problems, attack):
     assert accepted(judge, batch) <= MOST_POISONED
 
 
+@pytest.mark.slow
 def test_what_is_no_solution_is_rejected(judge):
     rng = random.Random("shipped-test")
     kinds = [kind for kind in NEGATIVES for _ in range(12)]

@@ -68,6 +68,7 @@ def test_random_tokens_are_rejected(verifier):
     assert rejected(verifier.verify(batch)) == len(batch)
 
 
+@pytest.mark.slow
 def test_another_temperature_with_the_declared_top_k_is_rejected(verifier):
     hot = [c for c in honest(64, seed=5, temperature=3.0) if len(c.completion_ids) >= 40]
     assert len(hot) >= 20

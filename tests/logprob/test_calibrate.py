@@ -32,6 +32,7 @@ def test_exact_bounds_in_closed_form(hits, total, low, high):
     assert upper_bound(hits, total) == pytest.approx(high)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3000), st.floats(0, 1))
 @settings(deadline=None)
 def test_exact_bounds_solve_their_equations(total, share):
@@ -80,6 +81,7 @@ def test_where_the_data_contradict_the_base_its_far_rates_are_no_guide():
     assert rates[9.0] == (upper_bound(0, 10_000), "count")
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 12), max_size=30), st.integers(100, 5000))
 @settings(deadline=None)
 def test_rates_never_rise(gaps, n):
@@ -139,6 +141,7 @@ def calibrated():
     return calibrate(verifiers(), honest(256), base=FLOAT32)
 
 
+@pytest.mark.slow
 def test_honest_completions_of_the_bundled_policy():
     result = calibrated()
     assert result.completions == 256
@@ -171,6 +174,7 @@ def with_log_probs(completions, shift=0.0):
     ]
 
 
+@pytest.mark.slow
 def test_drift_is_reported_from_the_senders_log_probs():
     result = calibrate(verifiers()[:1], with_log_probs(honest(256), 0.08), base=FLOAT32)
     assert result.drift.tokens == result.tokens
@@ -179,6 +183,7 @@ def test_drift_is_reported_from_the_senders_log_probs():
     assert result.profile.tau.value == pytest.approx(0.12, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_wrong_temperature_is_noticed_and_not_calibrated_away_silently():
     hot = honest(256, seed=5, temperature=2.0)
     result = calibrate(verifiers()[:1], hot, base=FLOAT32)

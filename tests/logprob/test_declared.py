@@ -25,11 +25,13 @@ def said(caplog, batch, spec, **options):
     return [r.getMessage() for r in caplog.records if "look sampled" in r.getMessage()]
 
 
+@pytest.mark.slow
 def test_an_honest_sampler_is_not_spoken_of(caplog):
     assert said(caplog, honest(256), SPEC) == []
     assert said(caplog, honest(256, seed=3, top_k=ALL), OPEN) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("top_k", "spec"), [(50, SPEC), (ALL, OPEN)])
 def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
     batch = honest(128, seed=5, temperature=1.6, top_k=top_k)
@@ -38,6 +40,7 @@ def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
     assert 1.35 <= float(message.partition("at about ")[2].split()[0].rstrip(".")) <= 1.9
 
 
+@pytest.mark.slow
 def test_one_odd_node_of_three_is_its_own_affair(caplog):
     batch = [replace(c, node="ann") for c in honest(64)]
     batch += [replace(c, node="ben") for c in honest(64, seed=2)]

@@ -44,6 +44,7 @@ def encoder(**changes):
     return Encoder(tokenizer, replace(SPEC, **changes), vocab_size=len(tokenizer))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_millions_of_pads_are_cut_off_at_once():
     good = next(c for c in honest(8) if c.completion_ids[-1] == policy()[1].eos_token_id)

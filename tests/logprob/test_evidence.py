@@ -49,6 +49,7 @@ SPECS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(("profile", "drift"), [(FLOAT32, 0.0), (BFLOAT16, 0.05)])
 def test_honest_p_values_are_super_uniform(spec, profile, drift):
@@ -109,6 +110,7 @@ def stats_with_gaps(gaps):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [8192, 49_152, 151_936])
 def test_wrong_digits_are_seen_although_tokenizers_number_digits_in_a_row(vocab):
     """Ten neighbouring ids, one right at 95 %: the nine others must not hide behind it."""

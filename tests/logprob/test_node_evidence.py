@@ -93,6 +93,7 @@ def test_a_conviction_stands_beside_a_budget():
     assert all(v.rejected for v in AllOf(alone, Fixed(0.5), alpha=1e-3).verify(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_k", [0, 50])
 def test_a_node_that_always_answers_alike_is_not_convicted(top_k):
     """Equal answers have equal shares of the keyed hash: luck that must not be multiplied."""
@@ -122,6 +123,7 @@ def column(name, n):
     return shapes.get(name, np.full(n, values.get(name, 0.0)))
 
 
+@pytest.mark.slow
 def test_honest_text_without_ids_convicts_nobody():
     """Retokenised text has improbable tokens that nobody wrote; the loose profile knows of it."""
     check = LogProbBoundVerifier(*policy(), sampling=replace(SPEC, top_k=0), require_ids=False)
@@ -139,6 +141,7 @@ def test_honest_text_without_ids_convicts_nobody():
     assert rejected == 0
 
 
+@pytest.mark.slow
 def test_honest_nodes_pass_round_after_round():
     check = LogProbBoundVerifier(*policy(), sampling=SPEC)
     rejected = 0
@@ -155,6 +158,7 @@ def test_a_batch_that_is_looked_at_twice_is_judged_alike():
     assert [v.outcome for v in check.verify(batch)] == first
 
 
+@pytest.mark.slow
 def test_a_hot_node_is_convicted_over_its_batch():
     # Each prompt once: the answers to one prompt are one answer.
     hot = sent_by("eve", honest(160, seed=5, temperature=2.0)[::4])

@@ -95,6 +95,7 @@ def test_noise_follows_from_the_hash_by_integers_alone():
     np.testing.assert_array_equal(fixed, FIXED.numpy())
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_triton_kernel_makes_the_tables_noise(tmp_path):
     path = tmp_path / "noise.json"

@@ -57,6 +57,7 @@ def planted(completion, phrase=FOREIGN):
     return Completion(completion.prompt, text, node="bad"), (at, at + len(phrase))
 
 
+@pytest.mark.slow
 def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
     work = [c for c in as_text(honest(96, seed=2)) if len(c.text) > 60]
     rejected = sum(v.rejected for v in verifier().verify(work))
@@ -73,12 +74,14 @@ def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
         assert verdict.p_value <= ALPHA
 
 
+@pytest.mark.slow
 def test_p_values_of_honest_work_are_not_smaller_than_chance_allows():
     p = np.array([v.p_value for v in verifier().verify(as_text(honest(96, seed=3))) if v.p_value])
     for alpha in (0.05, 0.2, 0.5):
         assert wilson(int((p <= alpha).sum()), len(p)).low <= alpha
 
 
+@pytest.mark.slow
 def test_negative_controls_are_not_accepted():
     rng = random.Random(0)
     _, tokenizer = policy()

@@ -35,6 +35,7 @@ def verdict(text):
     return verifier().verify([Completion(PROMPT, text, node="n")])[0]
 
 
+@pytest.mark.slow
 def test_honest_work_is_accepted_with_a_p_value():
     assert verdict(HONEST).accepted
     assert verdict(HONEST).p_value > 0.05

@@ -137,6 +137,7 @@ def test_a_completion_without_informative_positions_has_no_match_rate_and_passes
     assert evidence.p_value == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("n", [12, 150])
 @pytest.mark.parametrize("profile", [BFLOAT16, FLOAT32, TIGHT, LOOSE], ids=lambda p: p.name)

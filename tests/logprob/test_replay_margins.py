@@ -84,6 +84,7 @@ def reference_margin(z, target, noise, spec, edge_logits, edge_mass):
     return max(0.0, best - z[target] - noise[target]) * spec.temperature
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(
     seed=st.integers(0, 10**6),
@@ -172,6 +173,7 @@ def test_a_drawn_token_does_not_lose_to_itself_by_rounding():
         assert (margin == 0).all()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 10**6),
@@ -273,6 +275,7 @@ def test_a_token_without_competitors_has_no_margin():
 # Without truncation
 
 
+@pytest.mark.slow
 def test_without_truncation_every_token_of_the_vocabulary_competes():
     """At T = 1 a few percent of draws lie beyond the likeliest tokens; looking only at these, an
     attacker could choose there among several tokens that all seem drawn."""

@@ -22,6 +22,7 @@ def test_honest_completions_are_accepted_in_order():
     assert all(v.p_value == 1.0 for v in verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
@@ -77,6 +78,7 @@ def test_a_flipped_digit_is_found_where_it_stands():
     assert all(v.findings[0].char_span for v, t in caught if v.findings[0].kind == "forged_token")
 
 
+@pytest.mark.slow
 def test_the_choice_among_honest_samples_is_no_choice():
     """The longest of many: each is honest in every token, and none is the slot's."""
     samples = [drawn(coin_name=f"attacker {i}") for i in range(8)]

@@ -78,6 +78,7 @@ def shares_with_numbers(rng, rows, longest):
     return shares_of(places, longest, numbers=8, answers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("longest", [24, None])
 def test_honest_completions_are_rejected_at_most_at_the_stated_rate(spec, longest):
@@ -111,6 +112,7 @@ def test_a_budget_divided_by_the_realised_length_would_break_the_promise():
     assert wilson(fixed, total, 0.999).low <= alpha
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS[:2])
 def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes(spec):
     rng = np.random.default_rng(2)
@@ -242,6 +244,7 @@ def verifier():
     return TailProbabilityVerifier(*policy(), sampling=SPEC, profile="float32")
 
 
+@pytest.mark.slow
 def test_honest_completions_of_the_bundled_policy_pass(verifier):
     verdicts = verifier.verify(honest(256))
     assert sum(v.rejected for v in verdicts) == 0
@@ -269,6 +272,7 @@ def test_random_tokens_are_rejected_and_the_worst_is_shown(verifier):
         assert "rank" in finding.message
 
 
+@pytest.mark.slow
 def test_a_swapped_token_is_located_where_it_stands(verifier):
     """Found only where the small policy is sure enough; what is found is found at its place."""
     rng = random.Random(3)

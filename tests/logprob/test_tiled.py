@@ -116,6 +116,7 @@ def test_real_valued_logits_and_large_vocabularies_give_the_reference_statistics
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_k", [0, 50])
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler on the PATH")
 def test_the_compiled_sums_are_the_eager_ones(top_k):
@@ -355,6 +356,7 @@ def test_more_tiles_than_are_merged_at_once(closed, top_k):
     assert_matches(type(stats)(*(column[open_ones] for column in stats)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [300, 8193, 9000, 20_000])
 def test_the_set_k_counts_each_of_its_members_once(vocab):
     """Fairness of the bets: the tokens that belong to K weigh what the normaliser says, no more.

@@ -248,6 +248,7 @@ def test_a_smaller_budget_makes_smaller_batches_of_the_same_completions():
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_budget_of_threads_holds_for_the_call_and_no_longer():
     seen, sequences, model = [], group(np.random.default_rng(0)), model_of("llama", {})
 

@@ -41,6 +41,7 @@ def results(tmp_path_factory):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted(name, results):

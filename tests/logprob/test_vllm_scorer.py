@@ -213,6 +213,7 @@ def test_engines_differ_in_what_top_p_counts():
         assert got == pytest.approx(gap)
 
 
+@pytest.mark.slow
 def test_honest_work_passes_and_random_tokens_do_not():
     spec = spec_of(temperature=0.7, top_k=20)
     rejected = 0

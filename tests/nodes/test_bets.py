@@ -35,6 +35,7 @@ def mean_of(bets, node, peers, rate, rates, held=lambda k: k):
 BETS = {(r, o): Bets(Tolerance(r, o)) for r in (1.0, 1.5, 3.0) for o in (0.001, 0.01, 0.05)}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     bets=st.sampled_from(sorted(BETS)),

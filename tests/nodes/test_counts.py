@@ -127,6 +127,7 @@ def test_who_stops_is_forgiven_again(tmp_path):
     assert judged([completion("dan", 41, 0, TAKEN_BACK)])[0].accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
     found = 0

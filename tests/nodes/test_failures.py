@@ -56,6 +56,7 @@ def fill(ballast):
             file.write(b"x" * 4096)
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_of_writing(tmp_path):
     path, written, chance = tmp_path / "run.sqlite", -1, random.Random(0)
     for _ in range(12):
@@ -80,6 +81,7 @@ def test_kill_9_in_the_middle_of_writing(tmp_path):
     assert EvidenceLedger(path).state("mal") is State.HARD
 
 
+@pytest.mark.slow
 def test_two_processes_write_and_nothing_is_lost_or_doubled(tmp_path):
     path, rounds = tmp_path / "run.sqlite", 150
     # Two ranks with half of each round.

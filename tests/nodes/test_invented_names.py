@@ -81,6 +81,7 @@ def play(ledger, rounds, away=lambda t: ()):
     return states
 
 
+@pytest.mark.slow
 def test_standings_are_the_same_round_for_round(tmp_path, monkeypatch):
     # Hard, away, released while it is away, back again.
     def away(t):

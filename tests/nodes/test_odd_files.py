@@ -95,6 +95,7 @@ def plant(path, sound, table, column, value, chance):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), list(columns()))
 def test_odd_values_raise_nothing_but_a_ledger_error(tmp_path, sound, table, column):
     chance = random.Random(f"{table}.{column}")

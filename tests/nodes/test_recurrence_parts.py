@@ -45,6 +45,7 @@ def test_all_looks_together_cost_no_more_than_the_budget() -> None:
     assert spent <= 1.0
 
 
+@pytest.mark.slow
 def test_honest_nodes_of_one_population_are_hardly_ever_convicted() -> None:
     """At alpha 0.4 the bound would allow 40 % of the nodes; far fewer are."""
     vocabulary = [f"w{chr(97 + a)}{chr(97 + b)}x" for a in range(20) for b in range(10)]
@@ -75,6 +76,7 @@ def test_counts_are_never_too_high_and_their_bounds_never_too_low(prompts: list[
     assert sketch.total == len(prompts)
 
 
+@pytest.mark.slow
 def test_a_flood_of_features_stays_within_the_bound_and_keeps_what_recurs() -> None:
     sketch = Sketch()
     for number in range(WINDOW * 12):

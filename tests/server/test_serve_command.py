@@ -43,6 +43,7 @@ def run(files, *options, config="guard.yaml"):
     return CliRunner().invoke(app, command)
 
 
+@pytest.mark.slow
 def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
     command = [sys.executable, "-m", "grpo_guard", "serve", "-c", "guard.yaml", "--port", "0"]
@@ -80,6 +81,7 @@ def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
         server.stderr.close()
 
 
+@pytest.mark.slow
 def test_more_may_wait_than_files_are_usually_open(files):
     """OpenRLHF opens a connection for each completion of a rollout, all at once."""
 

@@ -191,6 +191,7 @@ READY.go.set()
 WEB = client(READY)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW | ANYTHING, max_size=3), st.none() | st.lists(ANYTHING, max_size=3))
 def test_whatever_the_body_the_reply_is_an_answer_or_a_refusal(rows, more):

@@ -35,6 +35,7 @@ def test_a_function_of_a_script_travels_by_value(name):
     assert trainer.rewards(cloudpickle.loads(sent), ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
 
 
+@pytest.mark.slow
 def test_two_processes_and_one_that_is_started_again():
     with worker() as one, worker() as two:
         first, second = {}, {}
