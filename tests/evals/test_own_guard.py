@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,13 @@ class Wants:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands are called in a folder of the user's, where no model of the guard file lies."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("my_attacks.py").write_text(ATTACK)
+    yield
+    sys.modules.pop("my_attacks", None)  # other tests have modules of this name
 
 
 def called(*arguments: str, status: int = 0) -> Any:
