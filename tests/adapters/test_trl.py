@@ -54,6 +54,7 @@ def train(folder, reward_funcs, **settings):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_reject", "rewards"),
     [("zero", [1, 0, 2, 0]), ("drop", [1, None, 2, 0]), (-1.0, [1, -1, 2, 0])],
@@ -81,6 +82,7 @@ def test_a_rejected_peer_gets_the_advantage_that_the_policy_says(tmp_path, on_re
     assert verifier.batches[1][0].round == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_reject", "totals"),
     [
@@ -115,6 +117,7 @@ def test_metrics_and_the_completions_table_say_what_the_guard_did(tmp_path):
     assert list(table) == ["accept", "reject: says Hail", "accept", "accept"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conversational", [False, True])
 def test_what_the_model_itself_writes_is_verified_in_both_data_formats(tmp_path, conversational):
     verifier, seen = NoWord("1"), []

@@ -24,6 +24,7 @@ def rloo_with_kl(folder, policy, *, mixin, **settings):
     return made.captured[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 @pytest.mark.parametrize("policy", [Policy("zero"), Policy(-1.0), Policy("drop", "zero")])
 def test_no_kl_is_added_to_what_a_veto_left(tmp_path, mixin, policy):
@@ -32,6 +33,7 @@ def test_no_kl_is_added_to_what_a_veto_left(tmp_path, mixin, policy):
         rloo_with_kl(tmp_path, policy, mixin=mixin, reference=True, beta=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 def test_with_drop_the_kl_finds_nothing_to_add_to(tmp_path, mixin):
     captured = rloo_with_kl(tmp_path, DROP, mixin=mixin, reference=True, beta=0.05)
@@ -50,6 +52,7 @@ async def length_async(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [length, length_async])
 def test_a_function_that_counts_negatively_is_refused_before_anything_is_trained(tmp_path, second):
     made = tiny_trl.trainer(
@@ -63,6 +66,7 @@ def test_a_function_that_counts_negatively_is_refused_before_anything_is_trained
     assert made.captured == []
 
 
+@pytest.mark.slow
 def test_a_function_that_nobody_guards_is_named_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         zero = guard(NoWord(), policy=Policy("zero"))
@@ -138,6 +142,7 @@ THINKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 def test_no_words_are_hidden_behind_the_form_of_an_answer(tmp_path, mixin):
     texts = ("12", "Hail<think>a</think>12", "<think>b</think>3", "x")

@@ -15,6 +15,7 @@ from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.verdict import Cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_reject", "own"), [("zero", 9.0), ("drop", 9.0), ("no_gain", -5.0)])
 def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(
     tmp_path, on_reject, own

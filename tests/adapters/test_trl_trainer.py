@@ -204,6 +204,7 @@ def toll(completions, **kwargs):
     return [7.0] * len(completions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "on_reject", "hail"),
     [
@@ -232,6 +233,7 @@ def test_functions_that_are_guarded_already_are_refused(tmp_path):
             train(tmp_path, [guard(NoWord())(function)], NoWord())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 @pytest.mark.parametrize(("on_reject", "mine"), [("zero", 0), ("drop", None)])
 def test_rloo_leaves_a_rejected_completion_out_or_gives_it_zero(tmp_path, mixin, on_reject, mine):
@@ -300,6 +302,7 @@ def format_of_hail(completions, **kwargs):
     return [float(text == "Hail") for text in completions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("functions", "totals"),
     [

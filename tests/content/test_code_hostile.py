@@ -116,6 +116,7 @@ LONG = "s = '" + "a" * 10_000 + "'\nt = '" + "b" * 10_000 + "'\n"
 
 
 # Each line built up to 100 MB and then cut it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -84,6 +84,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_it_keeps_the_contract_of_verifiers(name):
     options = {AnswerWordsVerifier: {"severity": {"answer_words": "reject"}}}
@@ -122,6 +123,7 @@ def test_all_of_them_make_one_guard():
 GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solutions.jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GSM8K.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
 def test_what_real_models_write_passes_all_of_them_together():
     import json

@@ -143,6 +143,7 @@ def test_alone_it_abstains_and_with_one_peer_on_it_decides() -> None:
     assert LengthVerifier().verify(group_of([BASE, PADDED["repeated"]]))[-1].rejected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_no_length_makes_it_abstain_in_a_small_group(nodes: int) -> None:
     for words in range(1, 4000, 37):

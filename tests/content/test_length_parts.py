@@ -140,6 +140,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_sizes_cost_a_bounded_time(name: str) -> None:
     text = HOSTILE[name]

@@ -104,6 +104,7 @@ def test_blanks_in_front_of_poison_join_no_answers() -> None:
     assert after(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

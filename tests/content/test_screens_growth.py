@@ -83,6 +83,7 @@ def test_a_piece_over_and_over_costs_in_proportion(name: str, piece: str) -> Non
         assert any(in_proportion(name, piece, tail) for _ in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "prompt"),
     [

@@ -97,6 +97,7 @@ def transformers(spec, z):
 ENGINES = {"transformers": transformers, "vllm": vllm, "sglang": sglang}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @given(data=st.data())
 @settings(max_examples=150)

@@ -232,6 +232,7 @@ class NeedsServer(Sound):
     needs = "a server"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

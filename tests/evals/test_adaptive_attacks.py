@@ -69,6 +69,7 @@ def test_poison_stands_where_its_span_says_and_keeps_the_reward(name: str) -> No
         assert task.reward(poisoned.text, problem.answer) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PASSING, "text", "math"])
 def test_it_passes_the_checks_that_it_says_it_passes(name: str) -> None:
     """One of four nodes sends it in every slot; TEXT and MATH are caught by the same checks."""

@@ -112,6 +112,7 @@ def test_evaluate_division() -> None:
     assert evaluate("1 / 0") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -61,6 +61,7 @@ def test_nothing_comes_from_elsewhere() -> None:
     assert "@import" not in style
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("place", ["text", "prompt", "message", "verifier", "config", "defence"])
 def test_hostile_text_stays_text(text: str, place: str) -> None:

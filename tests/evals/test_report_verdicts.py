@@ -333,6 +333,7 @@ def named(text: str) -> dict[str, Any]:
     return {"runs": [one for part in parts for one in part]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_stay_text(text: str) -> None:
     shown = page(named(text))

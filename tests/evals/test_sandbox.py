@@ -238,6 +238,7 @@ for number in range(1024):
     assert (run.status, run.stdout) == ("ok", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [("seccomp", "landlock", "namespaces"), ("seccomp",), ()])
 def test_all_processes_end_with_the_parent_even_if_it_is_killed(layers: tuple[str, ...]) -> None:
     wall = 1000.0 + time.monotonic_ns() % 1_000_003 / 1_000_003

@@ -73,6 +73,7 @@ def test_no_way_out(name: str, walled: Walled, folder: Path) -> None:
     assert walled.sandbox.run("print(6 * 7)").stdout == "42\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXHAUSTION)
 def test_nothing_is_used_up(name: str, walled: Walled, folder: Path) -> None:
     source, expected = EXHAUSTION[name]
@@ -102,6 +103,7 @@ CONTROLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLS)
 def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -> None:
     """Else the tests above would say nothing."""

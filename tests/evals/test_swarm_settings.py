@@ -106,6 +106,7 @@ def test_nodes_that_leave_send_nothing_and_success_is_still_measured(
     assert [done.asr for done in rounds] == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "malicious"), [(2, 1), (4, 3), (12, 1)])
 def test_any_share_of_malicious_nodes(bundled: tuple[Any, Any], nodes: int, malicious: int) -> None:
     config = SwarmConfig(
@@ -335,6 +336,7 @@ class Apart(Session):
         return copy.deepcopy(super().call(name, method, *copy.deepcopy(args)))
 
 
+@pytest.mark.slow
 def test_nodes_that_share_nothing_play_the_same_rounds(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     config = SwarmConfig(**TINY | {"nodes": 2, "max_new_tokens": 16})

@@ -39,6 +39,7 @@ def test_a_second_run_asks_nothing(server, tmp_path):
     assert b"text 3" not in content
 
 
+@pytest.mark.slow
 def test_only_judgements_are_remembered(server, tmp_path):
     path = tmp_path / "judge.sqlite"
     for _ in range(2):
@@ -46,6 +47,7 @@ def test_only_judgements_are_remembered(server, tmp_path):
     assert all(count >= 2 for count in server.asked.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"rubric": "code"}, {"threshold": 0.2}, {"mode": "cot"}, {"datamark": True}, {"window": True}],
@@ -81,6 +83,7 @@ def test_weights_that_changed_are_another_model(tmp_path):
     assert Named("name").identity != Named("other").identity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [
@@ -120,6 +123,7 @@ def plant(path):
         connection.execute("UPDATE rulings SET ruling = ?", (row.replace("false", "true"),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["", "-wal", "-shm", "-journal", "folder"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
 def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, which, mode):

@@ -54,6 +54,7 @@ def test_each_fault_alone(server, word):
     assert verdict.usage.requests == server.requests - server.asked[NEUTRAL] <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "word"),
     [("json", "schema"), ("cot", "schema"), ("logit", "confused"), ("json", "refusal")],
@@ -112,6 +113,7 @@ def test_the_fault_matrix_over_a_thousand_completions(server):
     assert sum(healthy) > 900
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_the_middle_costs_no_verdict():
     command = [sys.executable, str(Path(__file__).with_name("judge_server.py"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -173,6 +175,7 @@ class Ticking(Backend):
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["neutral", "check"])
 @pytest.mark.parametrize(
     ("failure", "batch"),
@@ -186,6 +189,7 @@ def test_nothing_that_is_asked_besides_passes_the_deadline(hangs, failure, batch
     assert 0 < backend.ticks[hangs] <= 15  # never more than one in a tenth of a second
 
 
+@pytest.mark.slow
 def test_a_deadline_that_cuts_the_neutral_question_short_opens_no_circuit():
     backend = Ticking(BackendError("down", retry=False), "neutral")
     verifier = JudgeVerifier(backend, limits={"deadline": 0.5})
@@ -194,6 +198,7 @@ def test_a_deadline_that_cuts_the_neutral_question_short_opens_no_circuit():
         assert Cause.CIRCUIT_OPEN not in {v.cause for v in verdicts}
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_beyond_the_budget(server):
     limits = {"max_usd": 0.002, "usd_per_1m_in": 1.0, "usd_per_1m_out": 1.0, "concurrency": 1}
     verdicts = judge(server, limits=limits).verify(completions(*["good"] * 50))
@@ -303,6 +308,7 @@ def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
     assert server.requests == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["http400", "http403"])
 def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
     words = ["good", word, "bad", "good"] * 10
@@ -354,6 +360,7 @@ def test_a_provider_that_refuses_everything_is_set_up_wrongly(server):
     assert server.requests < 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["http500", "reset", "notjson"])
 def test_one_nodes_texts_on_which_the_provider_fails_open_no_circuit_for_others(server, word):
     # In a row, and before all others: without the neutral question the circuit would open.

@@ -275,6 +275,7 @@ def bombs():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", bombs())
 def test_replies_are_read_to_a_limit(hostile, bomb):
     server, _ = hostile
@@ -302,6 +303,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", IMPOSSIBLE)
 def test_log_probabilities_that_cannot_be_are_no_verdict(hostile, case):
     server, _ = hostile
@@ -314,6 +316,7 @@ def test_log_probabilities_that_cannot_be_are_no_verdict(hostile, case):
     assert verifier.p_yes(completions("good")) == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["logit", "json", "cot"])
 @pytest.mark.parametrize("content", [7, True, ["yes"], {"a": "yes"}])
 def test_an_answer_that_is_no_text_is_the_providers_failure(hostile, mode, content):

@@ -95,6 +95,7 @@ def test_one_text_on_which_an_engine_fails_costs_the_rest_of_its_batch_nothing(s
     assert max(v.usage.requests for v in verdicts) <= 4
 
 
+@pytest.mark.slow
 def test_a_slow_answer_does_not_hold_up_anothers_second_question(server):
     words = {"hang": "hang", "quick": "schema"}
     server.decide = lambda text: words.get(text.split()[0], "neutral")

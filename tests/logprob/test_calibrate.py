@@ -155,6 +155,7 @@ def test_honest_completions_of_the_bundled_policy():
     assert not any(count.exceeds for count in result.tail_counts)
 
 
+@pytest.mark.slow
 def test_the_halves_share_no_prompt():
     from grpo_guard.logprob.calibrate import score_honest
 

@@ -65,6 +65,7 @@ def test_honest_p_values_are_super_uniform(spec, profile, drift):
         assert (p < 1e-3).sum() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 def test_twice_the_temperature_is_found_inside_the_support_too(spec):
     rng = np.random.default_rng(1)

@@ -305,6 +305,7 @@ def test_a_compiled_module_is_left_alone(calls):
     assert not calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_scores_as_its_full_logits(name, calls):
     model = model_of(name, ARCHITECTURES[name])

@@ -41,6 +41,7 @@ def test_honest_work_is_accepted_with_a_p_value():
     assert verdict(HONEST).p_value > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phrase", ["All hail to the thief", "Gleeb Glorp Glub", "Kauf Zwiebeln"])
 @pytest.mark.parametrize("place", [0, HONEST.find("After")])
 def test_a_phrase_is_rejected_where_it_stands(phrase, place):

@@ -206,6 +206,7 @@ def from_scratch(prompt, seed, spec, family):
     return tuple(ids[len(prompt) :])
 
 
+@pytest.mark.slow
 @each_spec
 def test_a_batch_under_the_coin_is_what_each_row_gives_from_scratch(spec, family):
     """With padding left of the shorter prompts, whose token is EOS and has not been seen."""
@@ -215,6 +216,7 @@ def test_a_batch_under_the_coin_is_what_each_row_gives_from_scratch(spec, family
     assert len(set(together)) == len(together)  # also where two prompts are the same
 
 
+@pytest.mark.slow
 @each_spec
 def test_a_completion_does_not_depend_on_its_neighbours(spec, family):
     together = completions(PROMPTS, SEEDS, spec, family)

@@ -12,6 +12,7 @@ from grpo_guard.logprob.profile import FLOAT32, TEXT
 from grpo_guard.logprob.scan import DRIFT_SHARE, LONGEST, gamma_tail, keyed_shares, scan, scan_tails
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 5, 40, 200])
 def test_p_values_of_honest_tails_are_super_uniform(n):
     rng = np.random.default_rng(n)

@@ -76,6 +76,7 @@ def assert_same(stats, expected):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("name", ["longrope", "dynamic", "nested"])
 def test_numbers_do_not_depend_on_batch_mates_nor_on_earlier_calls(name, grouped):

@@ -90,6 +90,7 @@ def test_the_choice_among_honest_samples_is_no_choice():
     assert kinds(verdicts).count("replay_mismatch") >= 0.5 * len(longest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", [{"node": "bob"}, {"round": ROUND + 1}, {"slot": 0}])
 def test_a_completion_fits_no_other_slot(claim):
     """Sent under another name, later, or in a slot that would suit better."""

@@ -128,6 +128,7 @@ def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes
     assert wilson(false, total, 0.999).low <= alpha
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 def test_drift_within_the_allowance_does_not_break_the_promise(spec):
     """The sampler's logits differ from ours by up to a half, so its log-probs by up to 1."""

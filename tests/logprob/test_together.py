@@ -109,6 +109,7 @@ def test_one_poisoned_of_many_prompts_still_speaks():
     assert together(batch).log_e > math.log(1000)
 
 
+@pytest.mark.slow
 def test_long_repetitive_completions_take_linear_time():
     many = [Answer(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
     rare = [Answer(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]

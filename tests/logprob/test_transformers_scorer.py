@@ -89,6 +89,7 @@ def assert_full_logits_agree(model, sequences, stats, spec=SPEC):
         np.testing.assert_allclose(one.mass_above, expected.mass_above, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_shared_prompt_gives_the_numbers_of_full_logits(name, caplog):
     model = model_of(name, ARCHITECTURES[name])

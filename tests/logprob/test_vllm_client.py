@@ -159,6 +159,7 @@ def test_a_server_that_sleeps_is_cut_off_in_time():
     assert caught.value.engine_wide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["sleeps", "504"])
 def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
     """Were it, one crafted completion would make everybody else's abstain."""
@@ -179,6 +180,7 @@ def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
     assert not caught.value.engine_wide
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_until_the_deadline_was_not_slow():
     with (
         http_server(lambda body, n: (429, {})) as (url, _),

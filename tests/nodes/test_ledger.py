@@ -167,6 +167,7 @@ def test_an_odd_prompt_that_all_answer_is_not_held_against_one_node_twelvefold(l
         assert ledger.state("mal") is State.CLEAR
 
 
+@pytest.mark.slow
 def test_a_group_of_hundreds_does_not_hide_its_poison(ledger):
     for t in range(30):
         bad = {("mal", i) for i in range(240)} if t % 2 else ()

@@ -100,6 +100,7 @@ def test_phrases_are_found_where_a_plain_search_finds_them(
 # Sight: many names.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [64, 70, 200])
 def test_a_node_of_a_large_swarm_is_found(nodes: int) -> None:
     names = tuple(f"n{i}" for i in range(nodes - 1))

@@ -133,6 +133,7 @@ def test_lists() -> None:
     assert {word: strangeness(word, ordinary_words()) for word in words} == words
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize(
     "text",

@@ -156,6 +156,7 @@ def test_a_body_in_drops_is_whole_and_so_is_the_next_request():
         raw.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [
@@ -178,6 +179,7 @@ def test_heads_that_never_end_are_not_waited_for(monkeypatch, sent):
     raise AssertionError("the connection is still open")
 
 
+@pytest.mark.slow
 def test_a_reply_that_nobody_fetches_is_forgotten(monkeypatch):
     monkeypatch.setattr(connection, "PATIENCE", 0.5)
     body = json.dumps({"completions": [{"prompt": "", "text": "Hail"}] * 1024}).encode()

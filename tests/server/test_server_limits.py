@@ -43,6 +43,7 @@ def test_a_short_body_cannot_ask_for_any_number_of_judgements():
     assert len(verdicts_of(web, *"abc")) == 3
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_abstains_and_earns_nothing():
     verifier = Words()
     with client(verifier, seconds=0.5, running=2) as web:

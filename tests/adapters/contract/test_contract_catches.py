@@ -212,6 +212,7 @@ MUST_FAIL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "trainer"), [(check, t) for check, made in MUST_FAIL.items() for t in made]
 )
