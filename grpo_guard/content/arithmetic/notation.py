@@ -44,6 +44,8 @@ CLOSE: Final = ")"
 PERCENT: Final = "%"
 ROOT: Final = "r"
 FRACTION: Final = "q"  # LaTeX \frac: two groups follow
+BINOMIAL: Final = "binomial"  # a FRACTION
+LOGARITHM: Final = "logarithm"  # a ROOT
 VULGAR: Final = "v"  # one character such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
@@ -109,9 +111,11 @@ _COMMANDS: Final = {
     **dict.fromkeys(("times", "cdot", "ast"), (SIGN, "*")),
     "div": (SIGN, "/"),
     **dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), (FRACTION, "")),
+    **dict.fromkeys(("binom", "dbinom", "tbinom"), (FRACTION, BINOMIAL)),
     **dict.fromkeys(("approx", "simeq"), (RELATION, APPROXIMATELY)),
     **dict.fromkeys(("eq", "equals", "="), (RELATION, "=")),
     "sqrt": (ROOT, ""),
+    "log": (ROOT, LOGARITHM),
     **dict.fromkeys(("lbrack", "lparen"), (OPEN, "(")),
     **dict.fromkeys(("rbrack", "rparen"), (CLOSE, ")")),
     **dict.fromkeys(("circ", "degree"), (WORDS, "degrees")),

@@ -8,10 +8,12 @@ from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.literals import is_next_thousand, literal, part_behind, proper
 from grpo_guard.content.arithmetic.notation import (
+    BINOMIAL,
     BREAK,
     CLOSE,
     FRACTION,
     LETTER_X,
+    LOGARITHM,
     MAX_DIGITS,
     NUMBER,
     OF,
@@ -27,7 +29,15 @@ from grpo_guard.content.arithmetic.notation import (
     WORDS,
     number,
 )
-from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide, magnitude, root
+from grpo_guard.content.arithmetic.numbers import (
+    Rational,
+    UndefinedError,
+    choose,
+    divide,
+    logarithm,
+    magnitude,
+    root,
+)
 from grpo_guard.content.arithmetic.side import Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
 
@@ -271,6 +281,8 @@ class Parse(Suffixes):
     def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
         self.side.operators.append("r")
+        if self.tokens[at].text == LOGARITHM:
+            return self._logarithm(at + 1, end, depth)
         index, inside = 2, at + 1
         if self.kinds[inside] == OPEN and self.tokens[inside].text == "[":
             order = number(self.tokens[inside + 1].text) if inside + 2 < end else None
@@ -285,10 +297,35 @@ class Parse(Suffixes):
             raise Unread
         return (value if self.blind else root(value, index)), after
 
+    def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        r"""``\log_2 8``, ``\log_{2}(8)``: with a base, and nothing behind that may belong to it."""
+        written = self.tokens[at].text if at < end else ""
+        if written == "_":
+            base, inside = self._group(at + 1, end, depth)
+        elif written[:1] == "_" and written[1:].isdecimal() and len(written) < MAX_DIGITS:
+            base, inside = int(written[1:]), at + 1
+        else:
+            raise Unread
+        if self.side.degree:
+            raise Unread
+        value, after = self._argument(inside, end, depth)
+        if self.side.degree:
+            raise Unread
+        loose = self.kinds[after] == SIGN and self.tokens[after].text in "+-"
+        if self.kinds[after] not in ENDS and not loose:
+            raise Unread
+        return (0 if self.blind else logarithm(value, base)), after
+
+    def _argument(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        if at < end and self.kinds[at] == NUMBER:
+            return self._literal(at)[0], at + 1
+        return self._group(at, end, depth + 1)
+
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""``\frac{1}{2}`` and ``\frac12``."""
-        self.side.operators.append("/")
-        if self.kinds[at + 1] == NUMBER:
+        binomial = self.tokens[at].text == BINOMIAL
+        self.side.operators.append("!" if binomial else "/")
+        if self.kinds[at + 1] == NUMBER and not binomial:
             part, after = proper(self.tokens, at, end)
             if part is None:
                 raise Unread
@@ -296,7 +333,9 @@ class Parse(Suffixes):
         top, middle = self._group(at + 1, end, depth)
         degree = self.side.degree
         bottom, after = self._group(middle, end, depth)
-        if self.side.degree:
+        if self.side.degree or (binomial and degree):
             raise Unread
         self.side.degree = degree
+        if binomial:
+            return (0 if self.blind else choose(top, bottom)), after
         return (0 if self.blind else divide(top, bottom)), after
