@@ -115,7 +115,7 @@ def _chained(note: re.Match[str]) -> str:
 
 def _is_copied(note: re.Match[str]) -> bool:
     """Whether nothing else than its result, or that in another unit, stands behind a note."""
-    if note[2] is None or note[2] == note[1].rpartition("=")[2].strip():
+    if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
         return True
     unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
     return any(size != 1 for _, size in sizes_of(unit))
