@@ -32,6 +32,8 @@ _SAID: Final = re.compile(
 )
 
 
+# Digits of other scripts have been folded; fractions and raised digits are characters too.
+_DIGIT: Final = re.compile(r"[0-9]|[^\x00-\x7f]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
@@ -39,7 +41,11 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
     """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
     for match in _SEGMENT.finditer(text):
         line = match.group()
-        if "=" in line or "~" in line or (_OPERATION.search(line) and _SAID.search(line)):
+        number = _DIGIT.search(line)
+        if number is None:
+            continue  # a sign of equality needs one before it
+        equal = max(line.rfind("="), line.rfind("~")) > number.start()
+        if equal or (_OPERATION.search(line) and _SAID.search(line)):
             yield match.span()
 
 

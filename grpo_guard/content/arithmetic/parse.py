@@ -84,11 +84,12 @@ class Parse(Suffixes):
             if not read.operators or read.operators == _SCIENTIFIC:
                 self._note_number(start, lone, read)
         self.side.operators += read.operators
-        if not _SUMS.isdisjoint(read.operators) and not _PRODUCTS.isdisjoint(read.operators):
-            self.side.open.add("order")
-        if "/" in read.operators:
-            self.side.open |= {"tight"} if "j" in read.operators else set()
-            self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
+        if len(read.operators) > 1:  # one alone leaves nothing open
+            if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
+                self.side.open.add("order")
+            if "/" in read.operators:
+                self.side.open |= {"tight"} if "j" in read.operators else set()
+                self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
         degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
