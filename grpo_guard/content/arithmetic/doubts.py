@@ -73,6 +73,7 @@ SPOKEN: Final = frozenset(
         "a verb that may say it of something else",
         "another number behind it",
         "a question",
+        "a label",
     }
 )
 
