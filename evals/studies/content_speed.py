@@ -3,10 +3,11 @@
 ``python -m grpo_guard.evals.studies.content_speed --data FOLDER -o FILE``
 
 Solution steps of real models from ``model_solutions.jsonl``, put together to completions of about
-300 tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. Each solution is used before one is
-used again. With ``--also FILE``, a model's own samples as they are (JSONL with ``prompt``, ``text``
-and ``reference``). No verifier remembers anything from one completion to the next that could make
-it faster. CPU time of one thread; rounds take turns, and the median of the rounds counts.
+300 tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. Each
+solution is used before one is used again. With ``--also FILE``, a model's own samples as they are
+(JSONL with ``prompt``, ``text`` and ``reference``). No verifier remembers anything from one
+completion to the next that could make it faster. CPU time of one thread; rounds take turns, and the
+median of the rounds counts.
 """
 
 from __future__ import annotations
