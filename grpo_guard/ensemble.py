@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import ruger
+from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Outcome, Verdict
 from grpo_guard.verifier import (
     AllOf,
@@ -87,9 +88,9 @@ class Cascade(AllOf):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         rows: list[list[Verdict]] = [[] for _ in batch]
         left = list(range(len(batch)))
-        for member in range(len(self.members)):
-            heard = self._heard(member, [batch[i] for i in left])
-            for i, verdict in zip(left, heard, strict=True):
-                rows[i].append(verdict)
+        for index, member in enumerate(self.members):
+            said = supervised(member, [batch[i] for i in left])
+            for i, verdict in zip(left, said, strict=True):
+                rows[i].append(self._counted(verdict, index))
             left = [i for i in left if not rows[i][-1].rejected]
         return [self._combine(row) for row in rows]

@@ -185,7 +185,7 @@ class Guard:
         """
         if policy is not None:
             _require_fitting(self.verifier, policy)
-        policy = (policy or self.policy).chosen()
+        policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(

@@ -223,12 +223,15 @@ class Ensemble(CompletionVerifier):
             member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        columns = [self._heard(i, batch) for i in range(len(self.members))]
+        columns = [
+            [self._counted(verdict, i) for verdict in supervised(member, batch)]
+            for i, member in enumerate(self.members)
+        ]
         return [self._combine(row) for row in zip(*columns, strict=True)]
 
-    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
-        """What one member says, as this ensemble counts it."""
-        return supervised(self.members[index], batch)
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
+        """The verdict of the member at ``index``, as this ensemble counts it."""
+        return verdict
 
     def _combine(self, row: Sequence[Verdict]) -> Verdict:
         applicable = applicable_of(row)
@@ -322,11 +325,10 @@ class AllOf(Ensemble):
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
 
-    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
-        verdicts = super()._heard(index, batch)
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
         if self.alpha is None:
-            return verdicts
-        return [decided_by_p(verdict, self.alpha * self.shares[index]) for verdict in verdicts]
+            return verdict
+        return decided_by_p(verdict, self.alpha * self.shares[index])
 
     def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
         outcomes = {v.outcome for v in verdicts}
