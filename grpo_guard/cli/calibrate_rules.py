@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, writing
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
 from grpo_guard.cli.rows import group_of, whole_groups
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     found: dict[str, HonestScores] = {}
     places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
     batches = [[completions[i] for i in batch] for batch in places]
-    for leaf in leaves(config.tree()):
+    for leaf in config.leaves():
         if reads_log_probs(leaf):
             continue
         options = {name: value for name, value in leaf.items() if name != "calibration"}
@@ -77,5 +77,8 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
                 f"{len(verdicts)}: {verdicts[0].reason}"
             ) from None
     if not found:
-        raise ConfigError("verifier: expected one that reads no log-probs, got none")
+        raise ConfigError(
+            "verifier: expected one that reads no log-probs, got none; those of a preset are "
+            "calibrated where they are written out"
+        )
     return found
