@@ -74,7 +74,7 @@ class Fortunes(Memory):
                 e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
                 first of those that nothing speaks against; it begins anew when it comes back.
         """
-        with self._held():
+        with self.held():
             after = {
                 node: self._nodes.get(node, Fortune()).after(digest, log_e)
                 for node, (digest, log_e) in batch.items()

@@ -94,7 +94,7 @@ class NodeMemory(Memory):
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        with self._held():
+        with self.held():
             met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
@@ -109,7 +109,7 @@ class NodeMemory(Memory):
     def convicted(self) -> dict[str, float]:
         """Nodes with longer work than most others, and the e-value that all of these reach."""
         bar = math.log((self.max_nodes - 1) / self.alpha)
-        with self._read():
+        with self.fresh():
             against = defaultdict[str, list[float]](list)
             for (node, _), wealth in self._wealth.items():
                 against[node].append(_log_mean(wealth))

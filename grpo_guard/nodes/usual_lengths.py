@@ -110,7 +110,7 @@ class UsualLengths(Memory):
 
     def known(self) -> Mapping[str, Usual]:
         """What is usual by now, by node."""
-        with self._read():
+        with self.fresh():
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
@@ -120,7 +120,7 @@ class UsualLengths(Memory):
             seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
                 first `MAX_NODES` nothing is kept.
         """
-        with self._held():
+        with self.held():
             for node, log_ratio in seen:
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)

@@ -136,7 +136,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             for queue in queues.values()
             for i in queue
         }
-        with self._held():
+        with self.held():
             for turn in lockstep(queues):
                 for i in turn:
                     self._count(batch[i], prompts, features[i])
@@ -186,7 +186,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         Which completions were seen is not kept. Whoever can read them knows which node is counted
         with which, and whoever can write them, who is convicted.
         """
-        with self._read():
+        with self.fresh():
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         Raises:
             ValueError: they are of another kind of swarm or not of this form.
         """
-        with self._held():
+        with self.held():
             self._take_up(state)
 
     def _state(self) -> dict[str, Any]:
