@@ -21,16 +21,10 @@ __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Vote", "inner_verifiers"]
 
 
 def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    """A verifier and all that it is made of, depth first.
-
-    A wrapper keeps what it wraps in ``members``, ``member`` or ``verifier``.
-    """
+    """A verifier and all that it is made of, its ``members``, depth first."""
     yield verifier
-    inner = [*getattr(verifier, "members", ())]
-    inner += [getattr(verifier, name, None) for name in ("member", "verifier")]
-    for one in inner:
-        if isinstance(one, CompletionVerifier):
-            yield from inner_verifiers(one)
+    for member in getattr(verifier, "members", ()):
+        yield from inner_verifiers(member)
 
 
 class Vote(Ensemble):

@@ -81,9 +81,10 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
     """The verifiers without log-probs, as if nothing had been calibrated or were remembered."""
     from grpo_guard.config import build_verifier
-    from grpo_guard.ensemble import Ensemble, inner_verifiers
+    from grpo_guard.ensemble import inner_verifiers
     from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.nodes.standing_verifier import StandingVerifier
+    from grpo_guard.verifier import Composed
 
     if config.preset is None:
         for leaf in config.leaves():
@@ -93,5 +94,5 @@ def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
         return
     guard = config.model_copy(update={"state": None}).build()
     for verifier in inner_verifiers(guard.verifier):
-        if not isinstance(verifier, Ensemble | StandingVerifier | LogProbVerifier):
+        if not isinstance(verifier, Composed | StandingVerifier | LogProbVerifier):
             yield verifier
