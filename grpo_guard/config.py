@@ -193,13 +193,13 @@ class GuardConfig(Options):
         if self.preset is None:
             yield from _leaves(self.verifier)
             return
-        name = self._known_preset()
-        said = self.said(without=("preset", "policy", "state", "beside"))
-        if "coin" in said:
-            said["run"] = said.pop("coin")
+        name, options = self._known_preset(), dict(self.model_extra or {})
+        beside = options.pop("beside", None)
+        if "coin" in options:
+            options["run"] = options.pop("coin")
         if name in _OPTIONS_OF:
-            yield {"type": _OPTIONS_OF[name], **said}
-        yield from _leaves((self.model_extra or {}).get("beside"))
+            yield {"type": _OPTIONS_OF[name], **options}
+        yield from _leaves(beside)
 
     def _known_preset(self) -> str:
         return _choose(list(PRESETS), str(self.preset), "preset")
@@ -207,7 +207,7 @@ class GuardConfig(Options):
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
         model, preset = preset_options(name), PRESETS[name]
-        said = self.said(without=("preset", "policy"))
+        said = self.said(without={"preset", "policy"})
         on = live if live and reads_policy(preset) else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})

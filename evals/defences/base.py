@@ -21,7 +21,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import Composed, CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 
 @dataclass(frozen=True, slots=True)
