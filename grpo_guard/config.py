@@ -182,15 +182,24 @@ class GuardConfig(Options):
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
 
-    def tree(self) -> dict[str, Any]:
-        """The verifiers, for commands that look at them one by one.
+    def leaves(self) -> Iterator[dict[str, Any]]:
+        """The leaves of the tree, for commands that look at verifiers one by one.
+
+        Of a preset: the verifier that its options are of, and what stands ``beside`` it.
 
         Raises:
-            ConfigError: the file names a preset.
+            ConfigError: the preset is unknown.
         """
-        if self.verifier is None:
-            raise ConfigError("verifier: expected a tree of verifiers, got a preset; write it out")
-        return self.verifier
+        if self.preset is None:
+            yield from _leaves(self.verifier)
+            return
+        name, options = self._known_preset(), dict(self.model_extra or {})
+        beside = options.pop("beside", None)
+        if "coin" in options:
+            options["run"] = options.pop("coin")
+        if name in _OPTIONS_OF:
+            yield {"type": _OPTIONS_OF[name], **options}
+        yield from _leaves(beside)
 
     def _known_preset(self) -> str:
         return _choose(list(PRESETS), str(self.preset), "preset")
@@ -198,7 +207,7 @@ class GuardConfig(Options):
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
         model, preset = preset_options(name), PRESETS[name]
-        said = {n: v for n, v in self.said().items() if n not in ("preset", "policy")}
+        said = self.said(without={"preset", "policy"})
         on = live if live and reads_policy(preset) else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
@@ -245,6 +254,15 @@ class GuardConfig(Options):
             return None if self.state is None else NodeStore(self.state)
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+
+def _leaves(node: Any) -> Iterator[dict[str, Any]]:
+    """The nodes with a type, whatever the combinators around them."""
+    if isinstance(node, dict) and "type" in node:
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _leaves(inner)
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
-from grpo_guard.ensemble import Cascade, Ensemble
+from grpo_guard.ensemble import Cascade
 from grpo_guard.framework import adapter_for
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
@@ -20,13 +20,13 @@ from grpo_guard.policy import Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
 
 
-# Groups whose lowest reward is remembered, for completions that come without theirs.
+# Groups whose lowest reward is remembered.
 REMEMBERED = 1024
 
 
@@ -99,7 +99,8 @@ class Guard:
         self.length_scaling = length_scaling
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
-        self._lowest = _LowestSeen()
+        # The lowest reward of the last groups, for completions that come without their group.
+        self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
 
     def under(self, policy: Policy) -> Guard:
@@ -185,7 +186,7 @@ class Guard:
         """
         if policy is not None:
             _require_fitting(self.verifier, policy)
-        policy = (policy or self.policy).chosen()
+        policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
@@ -195,9 +196,9 @@ class Guard:
             groups=review.groups,
             labels=review.labels,
             length_factors=review.length_factors,
-            lowest_seen=self._lowest.seen if any(rulings) else 0.0,
+            lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
         )
-        self._lowest.add(settled.lowest)
+        self._lowest.extend(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
     async def areview(
@@ -297,7 +298,7 @@ def _require_standing_asked(verifier: CompletionVerifier) -> None:
     Raises:
         ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
     """
-    if not isinstance(verifier, Ensemble):
+    if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
         raise ValueError(
@@ -309,23 +310,9 @@ def _require_standing_asked(verifier: CompletionVerifier) -> None:
 
 
 def _has_standing(verifier: CompletionVerifier) -> bool:
-    if isinstance(verifier, Ensemble):
+    if isinstance(verifier, Composed):
         return any(map(_has_standing, verifier.members))
     return verifier.name == STANDING_VERIFIER
-
-
-class _LowestSeen:
-    """The lowest reward of the last groups, for completions that come without their group."""
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=REMEMBERED)
-
-    @property
-    def seen(self) -> float:
-        return min(tuple(self._last), default=0.0)
-
-    def add(self, lowest: Sequence[float]) -> None:
-        self._last.extend(lowest)
 
 
 def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:

@@ -55,12 +55,14 @@ class Cause(StrEnum):
     @property
     def outcomes(self) -> frozenset[Outcome]:
         """The outcomes that this cause can stand beside."""
-        if self is Cause.JUDGED:
-            return frozenset({Outcome.ACCEPT, Outcome.REJECT})
-        return frozenset({Outcome.REJECT if self in AUTHOR_CAUSES else Outcome.ABSTAIN})
+        return _OUTCOMES[self]
 
 
 AUTHOR_CAUSES = frozenset({Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG})
+_OUTCOMES = {
+    cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
+    for cause in Cause
+} | {Cause.JUDGED: frozenset({Outcome.ACCEPT, Outcome.REJECT})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,11 +100,20 @@ LENGTH: Final[Mapping[str, Severity]] = {
     "redundant": _REJECT,
 }
 
+# What one node repeats from prompt to prompt; it is counted before it is found.
+RECURRENCE: Final[Mapping[str, Severity]] = {
+    "recurring_identifier": _REJECT,
+    "recurring_opening": _REJECT,
+    "recurring_phrase": _REJECT,
+    "recurring_shape": _REJECT,
+}
+
 SEVERITY: Final[Mapping[str, Severity]] = {
     **ARITHMETIC,
     **ANSWER_WORDS,
     **SCREENS,
     **CODE,
     **LENGTH,
+    **RECURRENCE,
 }
 """Every kind that a rule can find."""

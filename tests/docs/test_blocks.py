@@ -90,7 +90,7 @@ def test_yaml_says_what_a_guard_file_may(block):
     config = GuardConfig.read(data, "")
     config.whole_policy()
     if config.preset is None:
-        leaves(config.tree())
+        leaves(config.verifier)
     else:
         rest = {k: v for k, v in config.said().items() if k not in ("preset", "policy")}
         preset_options(config.preset).read(rest, config.preset)

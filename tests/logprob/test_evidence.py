@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_stats import reference_stats
 
 from grpo_guard.logprob.evidence import binomial_tail, heaviest_span, weigh
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT, DriftProfile, bf16_ulp
 from grpo_guard.sampling import SamplingSpec, support_mask
 
