@@ -40,6 +40,8 @@ class Cause(StrEnum):
     MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
     REFUSED = "refused"
     OVERLONG = "overlong"
+    # Nobody known signed it, see `grpo_guard.identity`: rejects, and counts against nobody.
+    UNAUTHENTICATED = "unauthenticated"
     # Not the author's doing: abstains.
     TIMEOUT = "timeout"
     RATE_LIMITED = "rate_limited"
@@ -60,7 +62,9 @@ class Cause(StrEnum):
         return frozenset({Outcome.REJECT if self in AUTHOR_CAUSES else Outcome.ABSTAIN})
 
 
-AUTHOR_CAUSES = frozenset({Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG})
+AUTHOR_CAUSES = frozenset(
+    {Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG, Cause.UNAUTHENTICATED}
+)
 
 
 @dataclass(frozen=True, slots=True)
