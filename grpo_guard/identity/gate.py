@@ -14,7 +14,7 @@ on it is whoever the sender wanted to harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -28,12 +28,13 @@ from grpo_guard.identity.envelope import (
     message,
     prompt_bytes,
 )
-from grpo_guard.identity.keys import IdentityError, KeyRing, require_crypto, require_label
+from grpo_guard.identity.keys import PREFIX, IdentityError, require_crypto, require_label
 from grpo_guard.identity.replays import Replays, digest
+from grpo_guard.identity.ring import KeyRing
 from grpo_guard.verdict import Cause, Finding, Verdict, reject
 
 if TYPE_CHECKING:
-    from grpo_guard.nodes.store import NodeStore
+    from grpo_guard.nodes.store import Kept, NodeStore
 
 NAME: Final = "identity"
 REFUSALS: Final[Mapping[str, str]] = {
@@ -101,7 +102,11 @@ class Identity:
             and earns, and counts neither for nor against anybody. A bad envelope is refused
             all the same.
         late: Rounds that an envelope may be behind.
-        store: Where pinned keys and what came lately are kept; None = until the process ends.
+        store: Where pinned keys are kept; None = until the process ends.
+
+    Attributes:
+        given_up: Asked in the thread of `admit`: an event that is set once nobody waits for its
+            answer, as what was not answered may come again; None = it is waited for.
 
     Raises:
         IdentityError: an argument is out of range.
@@ -125,7 +130,8 @@ class Identity:
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
         self._replays = Replays(late)
         self._lock = threading.Lock()
-        self._kept = None if store is None else _kept_in(store, self)
+        self._kept = _kept_in(store, ring) if store is not None and ring.pin else None
+        self.given_up: Callable[[], threading.Event | None] = _waits_for_ever
 
     def admit(
         self,
@@ -166,7 +172,7 @@ class Identity:
 
     def state_dict(self) -> dict[str, Any]:
         """Pinned keys, and what came lately, as plain JSON values."""
-        return {"pinned": self.ring.pinned, "filled": self._replays.state_dict()}
+        return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave.
@@ -177,10 +183,18 @@ class Identity:
         try:
             fresh = Replays(self._replays.late, self._replays.most)
             fresh.load_state_dict(state["filled"])
-            self.ring.pin_all(state["pinned"])
+            self.ring.load_state_dict(state)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"identity: expected a state of its own: {error!s:.200}") from None
         self._replays = fresh
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process knows the keys, and waits for nobody.
+        return {**vars(self), "_lock": None, "given_up": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock, self.given_up = threading.Lock(), _waits_for_ever
 
     def _signed(self, completion: Completion) -> _Signed | Finding | Admitted | None:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""
@@ -209,7 +223,7 @@ class Identity:
             return _refusal("wrong_key", f"of {shown(name)}")
         if self.ring.name_of(key) is None:
             # A name that is a key's stands for no other; its own key is welcome to it.
-            if name.startswith("ed25519:") and name != key:
+            if name.startswith(PREFIX) and name != key:
                 return _refusal("wrong_key", f"of {shown(name)}")
             return None if self.ring.has_room else _refusal("unknown_key", key)
         if name not in (key, self.ring.name_of(key)):
@@ -228,7 +242,7 @@ class Identity:
             return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
         if self.ring.name_of(key) is None:
             self.ring.pin_key(envelope.node, key)
-        kind = self._replays.refusal(key, round, signed.place, signed.said)
+        kind = self._replays.refusal(key, round, signed.place, signed.said, self.given_up())
         return None if kind is None else _refusal(kind)
 
     def _other_label(self, completion: Completion, envelope: Envelope) -> str | None:
@@ -241,6 +255,10 @@ class Identity:
             if came not in (None, signed):
                 return f"signed for {field} {signed}, it came as {field} {came}"
         return None
+
+
+def _waits_for_ever() -> threading.Event | None:
+    return None
 
 
 def _refusal(kind: str, more: str = "") -> Finding:
@@ -263,7 +281,7 @@ def _labelled(completion: Completion, state: _Signed | Finding | Admitted | None
     )
 
 
-def _kept_in(store: NodeStore, identity: Identity) -> Any:
+def _kept_in(store: NodeStore, ring: KeyRing) -> Kept:
     from grpo_guard.nodes.store import Kept
 
-    return Kept(store, NAME, identity.state_dict, identity.load_state_dict)
+    return Kept(store, NAME, ring.state_dict, ring.load_state_dict)

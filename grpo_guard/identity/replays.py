@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MOST_IN_ROUND: Final = 4096
 """Completions of one key in one round: what further ones it signs is refused."""
 _DIGEST_BYTES: Final = 16
+
+
+class _Filler(NamedTuple):
+    """What fills a place."""
+
+    said: bytes
+    given_up: threading.Event | None = None
+
+    def __reduce__(self) -> Any:
+        return _Filler, (self.said,)  # events are this process's own
+
+    @property
+    def holds(self) -> bool:
+        return self.given_up is None or not self.given_up.is_set()
 
 
 class Replays:
@@ -25,9 +40,16 @@ class Replays:
     def __init__(self, late: int, most: int = MOST_IN_ROUND) -> None:
         self.late, self.most = late, most
         self._newest: dict[str, int] = {}
-        self._filled: dict[str, dict[int, dict[bytes, bytes]]] = {}
+        self._filled: dict[str, dict[int, dict[bytes, _Filler]]] = {}
 
-    def refusal(self, key: str, round: int, place: bytes, said: bytes) -> str | None:
+    def refusal(
+        self,
+        key: str,
+        round: int,
+        place: bytes,
+        said: bytes,
+        given_up: threading.Event | None = None,
+    ) -> str | None:
         """Fill a place; why not, where it cannot be: ``late``, ``replayed``, ``contradicted`` or
         ``too_many``.
 
@@ -36,6 +58,7 @@ class Replays:
             round: That the message names.
             place: Digest of prompt and slot.
             said: Digest of the message.
+            given_up: Once it is set the place is free again: nobody heard what was said of it.
         """
         newest = self._newest.get(key, round)
         if round < newest - self.late:
@@ -47,11 +70,11 @@ class Replays:
                 del rounds[old]
         filled = self._filled[key].setdefault(round, {})
         known = filled.get(place)
-        if known is not None:
-            return "replayed" if known == said else "contradicted"
-        if len(filled) >= self.most:
+        if known is not None and known.holds:
+            return "replayed" if known.said == said else "contradicted"
+        if known is None and len(filled) >= self.most:
             return "too_many"
-        filled[place] = said
+        filled[place] = _Filler(said, given_up)
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,7 +83,7 @@ class Replays:
             key: {
                 "newest": newest,
                 "filled": {
-                    str(round): {place.hex(): said.hex() for place, said in filled.items()}
+                    str(round): {p.hex(): f.said.hex() for p, f in filled.items() if f.holds}
                     for round, filled in self._filled.get(key, {}).items()
                 },
             }
@@ -77,7 +100,7 @@ class Replays:
         for key, kept in state.items():
             newest[str(key)] = int(kept["newest"])
             filled[str(key)] = {
-                int(round): {bytes.fromhex(p): bytes.fromhex(s) for p, s in places.items()}
+                int(round): {bytes.fromhex(p): _Filler(bytes.fromhex(s)) for p, s in places.items()}
                 for round, places in kept["filled"].items()
             }
         self._newest, self._filled = newest, filled
