@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from grpo_guard.completion import Completion, shown
 from grpo_guard.identity.envelope import (
@@ -31,10 +31,8 @@ from grpo_guard.identity.envelope import (
 from grpo_guard.identity.keys import PREFIX, IdentityError, require_crypto, require_label
 from grpo_guard.identity.replays import Replays, digest
 from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.store import Kept, NodeStore
 from grpo_guard.verdict import Cause, Finding, Verdict, reject
-
-if TYPE_CHECKING:
-    from grpo_guard.nodes.store import Kept, NodeStore
 
 NAME: Final = "identity"
 REFUSALS: Final[Mapping[str, str]] = {
@@ -130,7 +128,12 @@ class Identity:
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
         self._replays = Replays(late)
         self._lock = threading.Lock()
-        self._kept = _kept_in(store, ring) if store is not None and ring.pin else None
+        # Agreed keys need no file, and no batch then waits for one.
+        self._kept = (
+            Kept(store, NAME, ring.state_dict, ring.load_state_dict)
+            if store is not None and ring.pin
+            else None
+        )
         self.given_up: Callable[[], threading.Event | None] = _waits_for_ever
 
     def admit(
@@ -280,8 +283,3 @@ def _labelled(completion: Completion, state: _Signed | Finding | Admitted | None
         node=of.public_key, round=of.round, slot=of.slot, metadata={ENVELOPE: ADMITTED}
     )
 
-
-def _kept_in(store: NodeStore, ring: KeyRing) -> Kept:
-    from grpo_guard.nodes.store import Kept
-
-    return Kept(store, NAME, ring.state_dict, ring.load_state_dict)
