@@ -146,10 +146,11 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
     and what comes after `MOST_PROMPT_PARTS` parts does not count.
     """
     if isinstance(prompt, str):
-        return prompt
+        # A text that reads like a digest must not be taken for the messages that it is of.
+        return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
-    for _ in range(MOST_PROMPT_PARTS):
+    for _ in range(MOST_PROMPT_PARTS + 1):  # and the list that holds them
         if not pending:
             break
         part = pending.pop()
