@@ -232,7 +232,10 @@ def _prompt(completion: Completion) -> bytes:
 
 def _key(completion: Completion, prompt: bytes) -> bytes:
     of = completion
-    parts = (of.round, of.node, of.group, of.slot, of.completion_ids)
+    # A slot says which of a node's completions it is. Nobody signs a group: whoever sends another's
+    # work again, under another group each time, must not have it counted each time.
+    group = of.group if of.slot is None else None
+    parts = (of.round, of.node, group, of.slot, of.completion_ids)
     data = repr(parts).encode("utf-8", "backslashreplace")
     text = of.text.encode("utf-8", "surrogatepass")
     return _digest(_digest(data) + prompt + _digest(text))
