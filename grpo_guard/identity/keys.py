@@ -23,6 +23,10 @@ MAX_LABEL: Final = 200
 """Characters of a node's or a run's name: they are remembered."""
 PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
+_PRIME: Final = 2**255 - 19
+_OF_ORDER_8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+# The ordinates of the eight points of small order.
+_SMALL_ORDER: Final = frozenset({0, 1, _PRIME - 1, _OF_ORDER_8, _PRIME - _OF_ORDER_8})
 
 
 class IdentityError(ValueError):
@@ -132,6 +136,10 @@ def require_public(value: object) -> str:
         IdentityError: it is none.
     """
     if type(value) is str and _PUBLIC.fullmatch(value):
+        # Signatures under these fit any message, so that everybody could sign as such a node.
+        y = int.from_bytes(bytes.fromhex(value.removeprefix(PREFIX)), "little") & (1 << 255) - 1
+        if y % _PRIME in _SMALL_ORDER:
+            raise IdentityError(f"public_key: expected a key of large order, got {shown(value)}")
         return value
     raise IdentityError(
         f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, "

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from grpo_guard.identity.keys import (
+    PREFIX,
     IdentityError,
     SigningKey,
     fingerprint,
@@ -91,6 +93,34 @@ def test_a_public_key_has_one_form() -> None:
             require_public(other)
     with pytest.raises(IdentityError):
         require_label("node", "a\u202eb")
+
+
+@pytest.mark.parametrize(
+    "ordinate",
+    [
+        0,
+        1,
+        2**255 - 20,
+        2**255 - 19,
+        2**255 - 18,
+        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+    ],
+)
+@pytest.mark.parametrize("sign", [0, 1 << 255])
+def test_a_key_of_small_order_is_none(ordinate: int, sign: int) -> None:
+    # Its signatures fit many messages, whoever made them.
+    key = PREFIX + (ordinate | sign).to_bytes(32, "little").hex()
+    with pytest.raises(IdentityError, match="public_key: expected a key of large order"):
+        require_public(key)
+
+
+def test_the_ordinates_of_small_order_are_those_where_signatures_fit_anything() -> None:
+    # The neutral point as both halves fits whatever is said: why such keys are refused.
+    neutral = (1).to_bytes(32, "little")
+    key = Ed25519PublicKey.from_public_bytes(neutral)
+    for message in (b"one", b"another"):
+        key.verify(neutral + bytes(32), message)
 
 
 def test_fingerprints_are_short_and_each_keys_own() -> None:
