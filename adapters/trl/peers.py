@@ -40,6 +40,8 @@ class Sent:
         slot: Which of the completions that the node owes for this prompt; None = not said.
         refused: Why it is not to be used; None = it may be.
         admitted: Whether `Identity.admit` has admitted it: what a guard with an identity asks for.
+        round: Round that its node signed it for, which may be one that is just over; None = the one
+            given to `peer_rollouts`.
     """
 
     node: str | None
@@ -47,6 +49,7 @@ class Sent:
     slot: int | None = None
     refused: str | None = None
     admitted: bool = False
+    round: int | None = None
 
     @classmethod
     def of(cls, completion: Completion, given: Verdict | None) -> Sent:
@@ -63,6 +66,7 @@ class Sent:
             completion.slot,
             refused=None if given is None else given.reason,
             admitted=is_admitted(completion),
+            round=completion.round,
         )
 
 
@@ -117,7 +121,8 @@ def peer_rollouts(
         "completion_ids": [ids for ids, _ in rows],
         "logprobs": None,
         "node": [one.node for one in sent],
-        "round": [at] * len(sent),
+        # Under the coin of another round honest work would look like poison.
+        "round": [at if one.round is None else one.round for one in sent],
         # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
         "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
         MALFORMED: problems,

@@ -64,3 +64,11 @@ def test_rows_that_were_not_checked_are_refused_by_a_guard_that_asks_for_it() ->
     guard = Guard(presets.failures_only().verifier, identity=identity)
     (verdict,) = guard.review(*parts_of(rows)).verdicts
     assert verdict.findings[0].kind == "unsigned"
+
+
+def test_work_that_came_late_keeps_the_round_that_its_node_signed() -> None:
+    identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
+    came = signed(Completion("3+4?", "", completion_ids=[5, 2], round=4, slot=0), ALICE, run="r")
+    (sent,) = [Sent.of(*one) for one in zip(*identity.admit([came], round=5), strict=True)]
+    made = peer_rollouts(["3+4?", "3+4?"], [sent, Sent("bob", [5, 2], 0)], trainer())
+    assert made["round"] == [4, 5]
