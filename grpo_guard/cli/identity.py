@@ -57,14 +57,14 @@ def verify(
 ) -> None:
     """Check the envelopes of a file. Exit 1 where one is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
-    from grpo_guard.identity.gate import Identity
+    from grpo_guard.identity.gate import ANY_ROUND, Identity
     from grpo_guard.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
     with bad_input(ValueError, ImportError), opened(source) as file:
         # Without a file of keys it is asked whether signatures fit, and not whose they are.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
-        gate = Identity(ring, run=run, late=2**62)
+        gate = Identity(ring, run=run, late=ANY_ROUND)
         rows = Rows(file, str(source))
         for begin in range(0, len(rows), BATCH):
             read = [rows[i].completion for i in range(begin, min(begin + BATCH, len(rows)))]

@@ -35,6 +35,7 @@ from grpo_guard.nodes.store import Kept, NodeStore
 from grpo_guard.verdict import Cause, Finding, Verdict, reject
 
 NAME: Final = "identity"
+REFUSED: Final = Cause.UNAUTHENTICATED
 REFUSALS: Final[Mapping[str, str]] = {
     "unsigned": "it came without an envelope",
     "malformed_envelope": "its envelope cannot be read",
@@ -50,6 +51,8 @@ REFUSALS: Final[Mapping[str, str]] = {
     "too_many": "its signer has sent too much in this round",
 }
 """Why a completion is refused, by the kind of the finding."""
+ANY_ROUND: Final = 2**63
+"""As ``late``: more rounds than an envelope can be behind."""
 
 
 class Admitted:
@@ -157,7 +160,7 @@ class Identity:
                 ``node``, ``round`` and ``slot`` what the exchange says, None where it says nothing.
                 What has been admitted once passes as it is.
             given: Verdicts that are known already, see `Guard.review`; they are kept, and what they
-                stand on loses its name as well unless it is signed.
+                stand on loses its name as well unless it is signed. What was refused stays so.
             round: The training round now: envelopes may be ``late`` behind it, and not ahead. None
                 = not known here, then each key's own newest round counts.
 
@@ -168,7 +171,12 @@ class Identity:
         if len(known) != len(batch):
             raise ValueError(f"given: expected {len(batch)}, one per completion, got {len(known)}")
         # Signatures first: they take long, and the store's file is held by nobody meanwhile.
-        found = [self._signed(completion) for completion in batch]
+        # What was refused before is not looked at again, without the label for which it was: it
+        # would fill the place of its signer's own copy.
+        found = [
+            None if verdict is not None and verdict.cause is REFUSED else self._signed(completion)
+            for completion, verdict in zip(batch, known, strict=True)
+        ]
         admitted: list[Completion] = []
         with self._lock, self._kept.held() if self._kept is not None else nullcontext():
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
@@ -176,12 +184,13 @@ class Identity:
                     state = self._filled(completion, state, round) or state
                 admitted.append(_labelled(completion, state))
                 if known[i] is None and isinstance(state, Finding):
-                    known[i] = reject(NAME, Cause.UNAUTHENTICATED, findings=(state,))
+                    known[i] = reject(NAME, REFUSED, findings=(state,))
         return Admission(admitted, known)
 
     def state_dict(self) -> dict[str, Any]:
         """Pinned keys, and what came lately, as plain JSON values."""
-        return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
+        with self._lock:
+            return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave.
@@ -189,13 +198,19 @@ class Identity:
         Raises:
             ValueError: it is of another form; nothing has changed then.
         """
-        try:
-            fresh = Replays(self._replays.late, self._replays.most)
-            fresh.load_state_dict(state["filled"])
-            self.ring.load_state_dict(state)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"identity: expected a state of its own: {error!s:.200}") from None
-        self._replays = fresh
+        with self._lock:
+            try:
+                fresh = Replays(self._replays.late, self._replays.most)
+                fresh.load_state_dict(state["filled"])
+                self.ring.load_state_dict(state)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"identity: expected a state of its own: {error!s:.200}") from None
+            self._replays = fresh
+
+    def allow_any_order(self) -> None:
+        """From now on no round is over: for a file, whose groups are judged in an order that any of
+        its senders can change."""
+        self._replays.late = ANY_ROUND
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process knows the keys, and waits for nobody.

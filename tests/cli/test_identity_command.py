@@ -138,6 +138,25 @@ def test_a_guard_file_refuses_what_nobody_known_signed(
     ]
 
 
+def test_a_strange_line_does_not_make_honest_rounds_late(tmp_path: Path, keys: Path) -> None:
+    # Groups are judged together where their first line stands: a line that nobody signed would
+    # have the last round judged first.
+    honest = [
+        signed(Completion(f"{i} + {n} = ?", "7", round=n, slot=0, node="alice"), ALICE, run=RUN)
+        for n in range(5)
+        for i in range(40)
+    ]
+    strange = Completion(honest[-1].prompt, "7", round=4, slot=0, node="mallory")
+    out = tmp_path / "out.jsonl"
+    config = tmp_path / "guard.yaml"
+    config.write_text(f"verifier: {{type: arithmetic}}\nidentity: {{keys: {keys}, run: {RUN}}}\n")
+    source = lines(tmp_path / "in.jsonl", strange, *honest, honest[0])
+    assert invoke("verify", source, "--config", config, "--out", out).exit_code == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    kinds = [row["findings"][0]["kind"] if row["findings"] else None for row in found]
+    assert kinds == ["unsigned", *[None] * len(honest), "replayed"]
+
+
 def test_a_guard_file_can_admit_unsigned_work(tmp_path: Path, keys: Path, sent: Path) -> None:
     config = guard_file(tmp_path, f"{{keys: {keys}, run: {RUN}, unsigned: admit, late: 0}}")
     guard = GuardConfig.from_yaml(config).build()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from grpo_guard.identity.gate import ADMITTED, NAME, REFUSALS, Admission, Identi
 from grpo_guard.identity.keys import IdentityError, SigningKey
 from grpo_guard.identity.replays import Replays
 from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.intake import intake
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
@@ -277,6 +279,15 @@ def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> N
     assert [c.node for c in admission.batch] == [None, ALICE.public]
 
 
+def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None:
+    # A guard checks again what an adapter checked, and a refused completion has lost its label.
+    gate = identity()
+    for copy in (replace(by_alice(), node="mallory"), by_alice(round=9)):
+        first = gate.admit([copy], round=5)
+        assert gate.admit(*first) == first
+    assert only(gate.admit([by_alice()], round=5)) is None
+
+
 def test_one_verdict_is_given_per_completion() -> None:
     with pytest.raises(ValueError, match="given: expected 1, one per completion, got 2"):
         identity().admit([work()], [None, None])
@@ -429,6 +440,43 @@ def test_the_state_goes_into_a_checkpoint_and_out_again() -> None:
     assert verdict.findings[0].kind == "replayed"
     with pytest.raises(ValueError, match="identity: expected a state of its own"):
         Identity(KeyRing(), run=RUN).load_state_dict({"pinned": {}, "filled": {"k": 1}})
+
+
+def test_an_old_copy_under_new_groups_counts_once() -> None:
+    # A process that starts anew does not know it, and nobody signs a group.
+    entries = []
+    for group in (None, 1, "b"):
+        batch, _ = identity().admit([replace(by_alice(), group=group)])
+        entries += intake(batch, [reject("rules", message="poison")]).entries
+    assert len({entry.key for entry in entries}) == 1
+    assert {entry.node for entry in entries} == {ALICE.public.encode()}
+
+
+def test_a_checkpoint_can_be_written_while_completions_come() -> None:
+    gate, failed = identity(), list[Exception]()
+    work_of_alice = [by_alice(str(slot), slot=slot) for slot in range(600)]
+    done = threading.Event()
+
+    def save() -> None:
+        while not done.is_set():
+            try:
+                gate.state_dict()
+            except Exception as error:
+                failed.append(error)
+                return
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        saving = threading.Thread(target=save)
+        saving.start()
+        for start in range(0, len(work_of_alice), 8):
+            gate.admit(work_of_alice[start : start + 8])
+        done.set()
+        saving.join()
+    finally:
+        sys.setswitchinterval(switching)
+    assert failed == []
 
 
 def test_what_was_not_answered_may_come_again() -> None:
