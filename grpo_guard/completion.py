@@ -91,6 +91,15 @@ class Completion:
                 raise CompletionError(name, "a value that can be read", given) from None
             object.__setattr__(self, name, value)
 
+    def with_labels(self, **fields: Any) -> Completion:
+        """A copy with other values of these fields, which are of the form that it holds already:
+        to read all of it anew would take ten times as long."""
+        copied = object.__new__(Completion)
+        for name in _READ:
+            value = fields[name] if name in fields else getattr(self, name)
+            object.__setattr__(copied, name, value)
+        return copied
+
     @property
     def prompt_text(self) -> str:
         """Everything that was asked, as one text: of a chat, what its messages say, in order."""
@@ -137,10 +146,11 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
     and what comes after `MOST_PROMPT_PARTS` parts does not count.
     """
     if isinstance(prompt, str):
-        return prompt
+        # A text that reads like a digest must not be taken for the messages that it is of.
+        return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
-    for _ in range(MOST_PROMPT_PARTS):
+    for _ in range(MOST_PROMPT_PARTS + 1):  # and the list that holds them
         if not pending:
             break
         part = pending.pop()

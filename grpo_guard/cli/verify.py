@@ -66,6 +66,8 @@ def verify(
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
             guard = GuardConfig.from_yaml(config).build()
+            if guard.identity is not None:
+                guard.identity.allow_any_order()
         counted = Summary(len(rows), done)
         try:
             with writing(out):
@@ -99,27 +101,30 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
             if max(places) < done:
                 continue
             batch = [rows[place] for place in places]
-            for place, row, verdict in zip(places, batch, _verdicts(guard, batch), strict=True):
+            for place, (row, verdict) in zip(places, _judged(guard, batch), strict=True):
                 if place >= done:
                     counted.add(row, verdict)
                     written.put(place, _line(place, row, verdict))
                     bar.advance(task)
 
 
-def _verdicts(guard: Guard, batch: list[Row]) -> list[Verdict]:
-    """One verdict per row; a line that holds no completion is its sender's doing."""
-    from grpo_guard.supervise import supervised
+def _judged(guard: Guard, batch: list[Row]) -> list[tuple[Row, Verdict]]:
+    """The rows as they were judged, under the nodes that they are really from, and one verdict for
+    each; a line that holds no completion is its sender's doing."""
+    from dataclasses import replace
+
     from grpo_guard.verdict import Cause, reject
 
     completions = [row.completion for row in batch if row.completion is not None]
-    verdicts = supervised(guard.verifier, completions)
-    if guard.ledger is not None:
-        guard.ledger.record(completions, verdicts)
-    said = iter(verdicts)
-    return [
-        reject("input", Cause.MALFORMED, row.problem) if row.completion is None else next(said)
-        for row in batch
-    ]
+    said = zip(*guard.judge(completions), strict=True)
+    judged = []
+    for row in batch:
+        if row.completion is None:
+            judged.append((row, reject("input", Cause.MALFORMED, row.problem)))
+        else:
+            completion, verdict = next(said)
+            judged.append((replace(row, completion=completion), verdict))
+    return judged
 
 
 def _line(place: int, row: Row, verdict: Verdict) -> str:

@@ -114,7 +114,8 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     Where the standing was the last word, those after it in a cascade were not asked, and only the
     cheap ones before it spoke; such a completion counts for nothing.
     """
-    if verdict.verifier in _OF_RECORD:
+    # The name on it is whoever its sender wanted to harm.
+    if verdict.verifier in _OF_RECORD or verdict.cause is Cause.UNAUTHENTICATED:
         return None
     if not _has_standing(verdict):
         return verdict.outcome
@@ -231,7 +232,10 @@ def _prompt(completion: Completion) -> bytes:
 
 def _key(completion: Completion, prompt: bytes) -> bytes:
     of = completion
-    parts = (of.round, of.node, of.group, of.slot, of.completion_ids)
+    # A slot says which of a node's completions it is. Nobody signs a group: whoever sends another's
+    # work again, under another group each time, must not have it counted each time.
+    group = of.group if of.slot is None else None
+    parts = (of.round, of.node, group, of.slot, of.completion_ids)
     data = repr(parts).encode("utf-8", "backslashreplace")
     text = of.text.encode("utf-8", "surrogatepass")
     return _digest(_digest(data) + prompt + _digest(text))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionError
-from grpo_guard.completion import prompt_key
+from grpo_guard.completion import MAX_PROMPT_PARTS, prompt_key
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -146,3 +146,17 @@ def test_prompt_keys_are_equal_where_prompts_are(content):
     assert key == prompt_key([{"role": "user", "content": other}])
     assert key != prompt_key([{"role": "user", "content": [content]}])
     assert prompt_key("p") == "p"
+
+
+def test_a_text_that_reads_like_a_digest_is_not_the_messages():
+    key = prompt_key([{"role": "user", "content": "What is 70 + 2?"}])
+    keys = [key, prompt_key(key), prompt_key(prompt_key(key)), prompt_key(f"text {key}")]
+    assert len(set(keys)) == 4
+
+
+def test_the_last_part_of_the_longest_prompt_counts():
+    def longest(last):
+        return [{"role": "user", "tools": [1] * (MAX_PROMPT_PARTS - 7), "content": last}]
+
+    Completion(longest("a"), "")
+    assert prompt_key(longest("a")) != prompt_key(longest("b"))
