@@ -13,6 +13,7 @@ from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
 from grpo_guard.framework import adapter_for
+from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.intake import STANDING_VERIFIER
@@ -67,6 +68,8 @@ class Guard:
             loop of your own; adapters choose by what their trainer can carry out.
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
+        failures: A grader that fails, or a reward that is no finite number, is no reward: what it
+            was about leaves its group. None = exceptions come through, and NaN stays.
 
     Raises:
         TypeError: ``verifier`` is none.
@@ -85,6 +88,7 @@ class Guard:
         policy: Policy | None = None,
         ledger: Ledger | None = None,
         length_scaling: LengthScaling | None = None,
+        failures: GraderFailures | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -97,6 +101,7 @@ class Guard:
 
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
+        self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
         self._lowest = _LowestSeen()
@@ -187,6 +192,8 @@ class Guard:
             _require_fitting(self.verifier, policy)
         policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
+        if self.failures is not None:
+            rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards],
