@@ -14,7 +14,8 @@ guard's memory of nodes with the run.
 
 What is left out carries prime-rl's own mark of a trace that is no score, an error: samplers and
 gates skip it and records show why. The sink has listed the group's traces before they are scored
-and would ship this one without an advantage; so its tokens' mask is cleared, and it makes no sample.
+and would ship this one without an advantage; so its tokens' mask is cleared, and it makes no
+sample.
 
 Each turn that the model wrote is a completion with its token ids, see `grpo_guard.adapters.traces`;
 its round is the policy's version. Written against prime-rl at 559b44772e47 (21 August 2026):
@@ -27,9 +28,9 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from grpo_guard.adapters.reward_function import chosen_policy
+from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.traces import review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
@@ -38,10 +39,7 @@ from grpo_guard.verdict import Outcome
 LEFT_OUT = {Outcome.REJECT: "GuardRejected", Outcome.ABSTAIN: "GuardAbstained"}
 """Type of the error that a trace gets, by its verdict."""
 NO_REWARD = "NoFiniteReward"
-_CANNOT = {
-    ("on_long", "scale"): "prime-rl's adapter judges a group's turns and compares no lengths; use "
-    'prime-rl\'s own length_penalty, or on_long="keep".'
-}
+_CANNOT: Final = without_lengths("prime-rl")
 
 
 class GuardedScoring:
@@ -151,7 +149,7 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
         guarded = type(f"Guarded{own.__name__}", (GuardedScoring, own), {"guard": guard})
         algo.ALGORITHM_CLASSES[name] = guarded
 
-    class GuardedCurriculum(train_source.Curriculum):  # type: ignore[misc,name-defined]
+    class GuardedCurriculum(train_source.Curriculum):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.gates["guard"] = GuardGate(guard, least)
@@ -163,9 +161,9 @@ def _trainable(episodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """As prime-rl's own: whole traces of the policy in training, with tokens that it drew."""
     for episode in episodes:
         for trace in episode.traces:
-            if not trace.has_error and trace.agent.trainable:
-                if any(any(node.mask) for node in trace.nodes):
-                    yield episode, trace
+            drawn = any(any(node.mask) for node in trace.nodes)
+            if drawn and not trace.has_error and trace.agent.trainable:
+                yield episode, trace
 
 
 def _version(episode: Any) -> int | None:
@@ -199,5 +197,3 @@ def _leave_out(trace: Any, kind: str, reason: str) -> None:
 def _kind(trace: Any) -> str | None:
     last = trace.errors[-1].type if trace.has_error and trace.errors else None
     return last if last in (*LEFT_OUT.values(), NO_REWARD) else None
-
-

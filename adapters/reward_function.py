@@ -161,6 +161,14 @@ def without_no_gain(place: str, instead: str) -> Cannot:
     }
 
 
+def without_lengths(trainer: str) -> Cannot:
+    """What a policy may not ask where rollouts of several turns are judged turn by turn."""
+    return {
+        ("on_long", "scale"): f"{trainer}'s adapter judges rollouts turn by turn and compares no "
+        'lengths; choose on_long="keep".'
+    }
+
+
 def rewards_only(guard: Guard, trainer: str) -> Guard:
     """The guard under the rules that such a trainer can carry out; raises FrameworkError."""
     return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))

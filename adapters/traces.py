@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from grpo_guard.adapters.received import Row, claimed, read, received, review
+from grpo_guard.adapters.received import Row, claimed, read, received
+from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.completion import content_text
 from grpo_guard.guard import Guard, Review
-from grpo_guard.metrics import metrics
-from grpo_guard.verdict import Verdict
-
-# Reviewed at a time: each turn holds its whole prefix, and all of a long trace at once would take
-# memory by the square of its length.
-TURNS_AT_ONCE: Final = 32
 
 
 def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
@@ -48,8 +42,8 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         ids = read(_ids, nodes, i)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
         finish = ended if i == turns[-1] else None
-        row = read(said, nodes[i].message)
-        yield received(asked, row, **ids, **shared, finish_reason=finish)
+        text = read(said, nodes[i].message)
+        yield received(asked, text, **ids, **shared, finish_reason=finish)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
@@ -67,18 +61,14 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
     Raises:
         AbstainError: as `Guard.review`.
     """
-    found: dict[int, Verdict] = {}
-    turns = (
-        (i, row)
-        for i, (trace, round) in enumerate(traces)
-        for row in rows_from(trace, round=round)
+    return review_turns(
+        guard,
+        (
+            (i, row)
+            for i, (trace, round) in enumerate(traces)
+            for row in rows_from(trace, round=round)
+        ),
     )
-    while batch := list(islice(turns, TURNS_AT_ONCE)):
-        verdicts = review(guard, [row for _, row in batch]).verdicts
-        for (i, _), verdict in zip(batch, verdicts, strict=True):
-            found[i] = max(found.get(i, verdict), verdict, key=_badness)
-    worst = [found[i] for i in sorted(found)]
-    return Review(worst, metrics(worst))
 
 
 def said(message: Any) -> str:
@@ -90,10 +80,6 @@ def said(message: Any) -> str:
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
     return "\n".join(part for part in parts if isinstance(part, str) and part)
-
-
-def _badness(verdict: Verdict) -> int:
-    return 2 if verdict.rejected else 1 if verdict.abstained else 0
 
 
 def _before(nodes: Sequence[Any], i: int) -> list[int]:

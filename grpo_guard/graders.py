@@ -1,8 +1,9 @@
 """A grader that raises or takes too long says nothing of a completion; it does not say 0.
 
 Trainers make a failed grader the end of the run, or a reward of 0 that lowers the group's mean and
-teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward function
-itself, and what fails earns None: it leaves its group, like any completion without a reward.
+teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
+function itself, and what fails earns None: it leaves its group, like any completion without a
+reward.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class GraderFailures:
             AbstainError: too many calls failed; the last exception is its cause.
         """
         try:
-            answer = call(*args, **kwargs) if self.timeout is None else self._timed(
-                call, args, kwargs
+            answer = (
+                call(*args, **kwargs) if self.timeout is None else self._timed(call, args, kwargs)
             )
         except Exception as error:
             return self._failure(name, error)
@@ -92,9 +93,7 @@ class GraderFailures:
         self._count(name, None)
         return answer
 
-    def _timed(
-        self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def _timed(self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         with self._lock:
             if self._hung >= MAX_HUNG_GRADERS:
                 raise TimeoutError(f"{self._hung} earlier calls still hang")

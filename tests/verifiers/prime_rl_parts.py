@@ -152,10 +152,9 @@ async def _really_shipped(algo, admission, group):
 
 def episode(task, trace, group="g", version=3):
     """As the dispatcher hands it to the sink."""
+    span = vf.PolicySpan(start=version, end=version)
     return vf.Episode(
         env=vf.EnvInfo(id="sums", name="sums"), task=trace.task, group=vf.GroupInfo(id=group),
-        run=vf.TrainRunInfo(
-            id="run", work=vf.TrainWorkInfo(step=4, policy=vf.PolicySpan(start=version, end=version))
-        ),
+        run=vf.TrainRunInfo(id="run", work=vf.TrainWorkInfo(step=4, policy=span)),
         traces=[trace], ok=True,
     )  # fmt: skip

@@ -194,7 +194,7 @@ def test_failures_of_the_guard_stop_the_orchestrator(prime):
 
 
 def test_what_cannot_be_carried_out_is_refused(prime):
-    with pytest.raises(FrameworkError, match="length_penalty"):
+    with pytest.raises(FrameworkError, match="turn by turn"):
         install(Guard(Words(), policy=Policy(on_long="scale")))
     install(Guard(Words()))
     with pytest.raises(FrameworkError, match="guarded already"):
