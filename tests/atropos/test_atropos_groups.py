@@ -8,15 +8,15 @@ import pytest
 
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
-import torch  # noqa: E402
-from atropos_parts import WORDS, group, row, tokenizer  # noqa: E402
-from example_trainer.data import pad_data_to_good_offset  # noqa: E402
-from example_trainer.training import compute_grpo_loss  # noqa: E402
+import torch
+from atropos_parts import WORDS, group, row, tokenizer
+from example_trainer.data import pad_data_to_good_offset
+from example_trainer.training import compute_grpo_loss
 
-from grpo_guard import CompletionVerifier, Guard, Policy, presets  # noqa: E402
-from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
-from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+from grpo_guard import CompletionVerifier, Guard, Policy, presets
+from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
+from grpo_guard.framework import FrameworkError
+from grpo_guard.verdict import Cause, abstain, accept, reject
 
 TOKENIZER = tokenizer()
 
