@@ -158,8 +158,8 @@ def _checked(episode: Any) -> Any:
     one_row = isinstance(episode, Mapping) and len(episode.get("input_ids", ())) == 1
     if not one_row:
         raise FrameworkError(
-            "AReaL: GuardedGroup: expected a workflow whose episode is a dict of tensors with one "
-            "row, such as RLVRWorkflow; got another"
+            "AReaL: GuardedGroup: expected a workflow whose episode is a dict of tensors "
+            "with one row, such as RLVRWorkflow; got another"
         )
     return episode
 

@@ -34,11 +34,10 @@ from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.traces import review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
-from grpo_guard.verdict import Outcome
+from grpo_guard.verdict import Verdict
 
-LEFT_OUT = {Outcome.REJECT: "GuardRejected", Outcome.ABSTAIN: "GuardAbstained"}
-"""Type of the error that a trace gets, by its verdict."""
-NO_REWARD = "NoFiniteReward"
+REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
+"""Type of the error that a trace gets which is left out."""
 _CANNOT: Final = without_lengths("prime-rl")
 
 
@@ -76,7 +75,7 @@ class GuardedScoring:
             )
         for (_, trace), verdict in zip(traces, review.verdicts, strict=True):
             if id(trace) not in left:
-                _leave_out(trace, LEFT_OUT.get(verdict.outcome, NO_REWARD), verdict.reason)
+                _leave_out(trace, verdict)
 
 
 class GuardGate:
@@ -110,8 +109,8 @@ class GuardGate:
         """Shares since the last call, as prime-rl logs them under ``curriculum/<env>/gate/``."""
         counts, self._counts = self._counts, Counter()
         shares = {
-            "reject_rate": ("GuardRejected", "traces"),
-            "abstain_rate": ("GuardAbstained", "traces"),
+            "reject_rate": (REJECTED, "traces"),
+            "abstain_rate": (UNSEEN, "traces"),
             "no_reward_rate": (NO_REWARD, "traces"),
             "turned_away_rate": ("turned_away", "groups"),
         }
@@ -184,10 +183,11 @@ def _with_reward(trace: Any, reward: float) -> Any:
     return trace.model_copy(update={"rewards": {"guard": Reward(score=reward)}})
 
 
-def _leave_out(trace: Any, kind: str, reason: str) -> None:
+def _leave_out(trace: Any, verdict: Verdict) -> None:
     from verifiers.v1 import Error
 
-    trace.errors = [*trace.errors, Error(type=kind, message=reason)]
+    kind = REJECTED if verdict.rejected else UNSEEN if verdict.abstained else NO_REWARD
+    trace.errors = [*trace.errors, Error(type=kind, message=verdict.reason)]
     trace.ok = False
     for node in trace.nodes:
         node.mask = [False] * len(node.mask)
@@ -196,4 +196,4 @@ def _leave_out(trace: Any, kind: str, reason: str) -> None:
 
 def _kind(trace: Any) -> str | None:
     last = trace.errors[-1].type if trace.has_error and trace.errors else None
-    return last if last in (*LEFT_OUT.values(), NO_REWARD) else None
+    return last if last in (REJECTED, UNSEEN, NO_REWARD) else None

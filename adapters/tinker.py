@@ -78,25 +78,20 @@ class GuardedGroups:
         )
         kept = self.guard.settle(totals, replace(review, groups=None))
         mean = mean_of_kept([reward for reward in kept if reward is not None])
-        answers = []
+        answers: list[tuple[float, dict[str, float | int]]] = []
         for i, trajectory in enumerate(trajectory_group):
             reward, (own, logged) = kept[i], given[i] or (0.0, {})
-            out = reward is None
-            for turn in trajectory.transitions if out else ():
-                turn.metrics[MASKED] = 1.0
-            final = own if reward == totals[i] and not out else (mean if out else reward) - steps[i]
+            if reward is None:
+                final = mean - _take_out(trajectory)
+            else:  # what keeps its reward keeps it to the last bit
+                final = own if reward == totals[i] else reward - steps[i]
             verdict = review.verdicts[i]
-            answers.append(
-                (
-                    final,
-                    {
-                        **logged,
-                        "guard/reject": float(verdict.rejected),
-                        "guard/abstain": float(verdict.abstained),
-                        "guard/left_out": float(out),
-                    },
-                )
-            )
+            figures = {
+                "guard/reject": float(verdict.rejected),
+                "guard/abstain": float(verdict.abstained),
+                "guard/left_out": float(reward is None),
+            }
+            answers.append((final, {**logged, **figures}))
         return answers
 
     async def _graded(self, trajectories: list[Any], envs: Sequence[Any]) -> Sequence[Any]:
@@ -129,6 +124,15 @@ class GuardedGroups:
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _take_out(trajectory: Any) -> float:
+    """Mask its turns; the sum of what they were given, each a number by then."""
+    for turn in trajectory.transitions:
+        turn.metrics[MASKED] = 1.0
+        (reward,) = finite_or_none([turn.reward])
+        turn.reward = reward or 0.0
+    return float(sum(turn.reward for turn in trajectory.transitions))
 
 
 def _ids(observation: Any) -> tuple[int, ...] | None:
