@@ -11,9 +11,10 @@ whatever the guard says. It can leave nothing out.
 
 with ``reward_norm.group_size: 8``. A workflow may return None for an episode, and AReaL leaves it
 out; but its normalisation cuts the batch into groups of a fixed size, so that one episode less
-shifts every later group onto its neighbours' rewards. Here what is left out, and what failed, keeps
-its place: it gets the mean of those that stay and an empty loss mask. The deviation counts its
-place, and so does a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
+shifts every later group onto its neighbours' rewards, and three that came of four are given
+advantages of 100,000. Here what is left out, and what failed, keeps its place: it gets the mean of
+those that stay and an empty loss mask. The deviation counts its place, and so does a leave-one-out
+mean. Leave ``overlong_reward_penalty`` off, which comes later.
 
 Written against AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).

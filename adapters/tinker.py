@@ -80,7 +80,8 @@ class GuardedGroups:
         mean = mean_of_kept([reward for reward in kept if reward is not None])
         answers: list[tuple[float, dict[str, float | int]]] = []
         for i, trajectory in enumerate(trajectory_group):
-            reward, (own, logged) = kept[i], given[i] or (0.0, {})
+            reward = kept[i]
+            own, logged = given[i] or (0.0, {})
             if reward is None:
                 final = mean - _take_out(trajectory)
             else:  # what keeps its reward keeps it to the last bit
@@ -91,7 +92,7 @@ class GuardedGroups:
                 "guard/abstain": float(verdict.abstained),
                 "guard/left_out": float(reward is None),
             }
-            answers.append((final, {**logged, **figures}))
+            answers.append((final, dict(logged) | figures))
         return answers
 
     async def _graded(self, trajectories: list[Any], envs: Sequence[Any]) -> Sequence[Any]:

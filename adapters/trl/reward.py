@@ -208,7 +208,8 @@ def _trainer(kwargs: Mapping[str, Any]) -> Any:
 
 
 def _rows(kwargs: Mapping[str, Any]) -> list[Row]:
-    return rows_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
+    trainer = _trainer(kwargs)
+    return rows_from(kwargs, tokenizer=tokenizer_of(trainer), trainer=trainer)
 
 
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()

@@ -75,7 +75,7 @@ class GRPOAdvantageEstimator:
         for prompt in torch.unique(prompt_ids, dim=0):
             rows = (prompt_ids == prompt).all(1).nonzero().flatten()
             others = torch.ones(len(rows), len(rows)) - torch.eye(len(rows)) * self.leave_one_out
-            count = len(rows) - int(self.leave_one_out)
+            count = torch.tensor(float(len(rows) - int(self.leave_one_out)))
             if len(rows) <= 1:
                 baseline[rows] = rewards[rows]
                 continue
