@@ -25,7 +25,6 @@ orchestrator/algo/{base,grpo,routing}.py, curriculum/{base,gates/base}.py, train
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
@@ -33,6 +32,7 @@ from typing import Any, ClassVar, Final
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.traces import review_all
 from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Verdict
 
@@ -63,7 +63,7 @@ class GuardedScoring:
             review_all, guard, [(trace, _version(episode)) for episode, trace in traces]
         )
         rewards = [trace.reward for _, trace in traces]
-        kept = guard.settle([r if math.isfinite(r) else None for r in rewards], review)
+        kept = guard.settle(finite_or_none(rewards), review)
         left = {
             id(trace): trace if reward == was else _with_reward(trace, reward)
             for (_, trace), reward, was in zip(traces, kept, rewards, strict=True)

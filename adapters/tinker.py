@@ -109,13 +109,13 @@ class GuardedGroups:
         turns = trajectory.transitions
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1
-            cut = turn.ac.stop_reason == "length" or str(trajectory.stop_reason) in _CUT_OFF
-            prompt = read(_ids, turn.ob)
+            cut = read(_cut_off, turn.ac.stop_reason, trajectory.stop_reason) is True
+            prompt, ids = read(_ids, turn.ob), turn.ac.tokens
             yield received(
-                read(self._text, prompt or ()),
-                read(self._text, turn.ac.tokens),
+                read(self._text, () if prompt is None else prompt),
+                read(self._text, ids),
                 prompt_ids=prompt,
-                completion_ids=turn.ac.tokens or None,
+                completion_ids=None if isinstance(ids, list) and not ids else ids,
                 sampler_logprobs=turn.ac.maybe_logprobs,
                 finish_reason="length" if last and cut else None,
                 node=node,
@@ -125,6 +125,10 @@ class GuardedGroups:
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:
+    return of_turn == "length" or str(of_trajectory) in _CUT_OFF
 
 
 def _take_out(trajectory: Any) -> float:

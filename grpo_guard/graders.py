@@ -24,6 +24,9 @@ from grpo_guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 # A thread cannot be killed: a grader that hangs leaves one behind for each call.
 MAX_HUNG_GRADERS: Final = 32
+# A grader that subtracts answers may say 1e308, which is infinite in the trainers' float32 and
+# makes NaN of its group; the square of this one, for deviations, is not.
+LARGEST_REWARD: Final = 1e18
 
 
 class Failed(Enum):
@@ -142,5 +145,5 @@ class GraderFailures:
 
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
-    """A reward that is no finite number is none."""
-    return [r if r is not None and math.isfinite(r) else None for r in rewards]
+    """A reward that is no finite number is none; nor is one beyond `LARGEST_REWARD`."""
+    return [r if r is not None and abs(r) <= LARGEST_REWARD else None for r in rewards]

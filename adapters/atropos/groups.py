@@ -24,6 +24,7 @@ from grpo_guard.adapters.received import Row, claimed
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
 from grpo_guard.completion import shown
+from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict, reject
@@ -116,8 +117,12 @@ class GroupGuard:
             return f"tokens: expected ids from 0 to {most}, got others"
         if not all(m in (MASKED, token) for m, token in zip(masks, tokens, strict=True)):
             return f"masks: expected {MASKED} or the token's own id, got another token's"
-        claims = _of_row(group.get("inference_logprobs"), i) or []
-        if not all(_number(x) is not None and LEAST_LOGPROB <= x <= NO_LOGPROB for x in claims):
+        claims = _of_row(group.get("inference_logprobs"), i)
+        if not isinstance(claims, list | tuple | None):
+            return f"inference_logprobs: expected a list, got {shown(claims)}"
+        if not all(
+            _number(x) is not None and LEAST_LOGPROB <= x <= NO_LOGPROB for x in claims or ()
+        ):
             return f"inference_logprobs: expected numbers from {LEAST_LOGPROB} to {NO_LOGPROB}"
         if not _sane_temperature(_of_row(group.get("overrides"), i)):
             return "overrides: expected a temperature > 0"
@@ -132,7 +137,7 @@ class GroupGuard:
             ids,
             [mask != MASKED for mask in masks],
             self.decode,
-            log_probs=_of_row(group.get("inference_logprobs"), i),
+            log_probs=None if problem else _of_row(group.get("inference_logprobs"), i),
             finish_reason=claimed(own, "finish_reason"),
             malformed=problem,
             node=claimed(own, "node") if self.claims and node is None else node,
@@ -223,10 +228,7 @@ def _of_row(rows: Any, i: int) -> Any:
 
 def _number(score: Any) -> float | None:
     known = isinstance(score, int | float) and not isinstance(score, bool)
-    try:
-        return float(score) if known and math.isfinite(score) else None
-    except OverflowError:  # an integer of any size
-        return None
+    return float(score) if known and abs(score) <= LARGEST_REWARD else None
 
 
 def _with_unscored(verdicts: Sequence[Verdict], scores: Sequence[float | None]) -> list[Verdict]:
