@@ -170,9 +170,9 @@ $(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt tests/atrop
 	test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
 	$(VERIFIERS)/bin/python -m pip install -qq --upgrade pip
 	nvidia-smi >/dev/null 2>&1 || $(VERIFIERS)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(VERIFIERS)/bin/python -m pip install -qq --no-deps atroposlib==$(ATROPOS_PIN)
 	$(VERIFIERS)/bin/python -m pip install -qq -r tests/verifiers/requirements.txt \
 	    -r tests/atropos/requirements.txt -e .
+	$(VERIFIERS)/bin/python -m pip install -qq --no-deps atroposlib==$(ATROPOS_PIN)
 	touch $@
 
 # verl asks for much that only training needs, and pins a torch of its own: see the requirements.

@@ -7,14 +7,16 @@ whatever the guard says. It can leave nothing out.
 
 `GuardedGroup` can: it runs the episodes of a group itself and settles them together::
 
-    workflow = GuardedGroup(RLVRWorkflow(...), guard, tokenizer, size=8)  # gconfig.n_samples: 1
+    class Guarded(GuardedGroup, RolloutWorkflow):
+        def __init__(self, **options):
+            super().__init__(RLVRWorkflow(**options), presets.failures_only(), size=8)
 
-with ``reward_norm.group_size: 8``. A workflow may return None for an episode, and AReaL leaves it
-out; but its normalisation cuts the batch into groups of a fixed size, so that one episode less
-shifts every later group onto its neighbours' rewards, and three that came of four are given
-advantages of 100,000. Here what is left out, and what failed, keeps its place: it gets the mean of
-those that stay and an empty loss mask. The deviation counts its place, and so does a leave-one-out
-mean. Leave ``overlong_reward_penalty`` off, which comes later.
+with ``gconfig.n_samples: 1`` and ``reward_norm.group_size: 8``. A workflow may return None for an
+episode, and AReaL leaves it out; but its normalisation cuts the batch into groups of a fixed size,
+so that one episode less shifts every later group onto its neighbours' rewards, and three that came
+of four are given advantages of 100,000. Here what is left out, and what failed, keeps its place: it
+gets the mean of those that stay and an empty loss mask. The deviation counts its place, and so does
+a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
 
 Written against AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
@@ -82,26 +84,28 @@ def row_from(given: Mapping[str, Any]) -> Row:
 
 
 class GuardedGroup:
-    """A `RolloutWorkflow` that runs another one ``size`` times and settles what comes of it.
+    """Runs a workflow ``size`` times and settles what comes of it.
+
+    AReaL knows a workflow by its class: put this before `RolloutWorkflow` among the bases.
 
     Args:
         workflow: As AReaL takes it: its episodes are dicts of tensors with one row.
         guard: Verifier, policy and ledger. With ``failures``, an episode that raises is left out
             like one that returns None.
-        tokenizer: Of the policy.
         size: Episodes of a group.
+        tokenizer: Of the policy; None = the workflow's own.
 
     Raises:
         FrameworkError: the policy asks for what AReaL cannot do.
         ValueError: ``size`` is below 1.
     """
 
-    def __init__(self, workflow: Any, guard: Guard, tokenizer: Any, size: int) -> None:
+    def __init__(self, workflow: Any, guard: Guard, size: int, tokenizer: Any = None) -> None:
         if size < 1:
             raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
         policy = chosen_policy(guard.policy, "AReaL", without_lengths("AReaL"))
         self.workflow, self.guard, self.size = workflow, guard.under(policy), size
-        self.tokenizer = tokenizer
+        self.tokenizer = workflow.tokenizer if tokenizer is None else tokenizer
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         """AReaL's hook: the group as one dict of tensors; None where nothing came.

@@ -48,22 +48,27 @@ class GuardedScoring:
     reward ("zero", a number) a copy of the trace has it, and the records keep what was graded.
 
     Raises:
+        FrameworkError: the policy asks for what prime-rl cannot do.
         AbstainError: as the policy has it; it stops the orchestrator.
     """
 
     guard: ClassVar[Guard]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "guard" in vars(cls):
+            cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
 
     async def score_group(self, episodes: list[Any]) -> None:
         """prime-rl's hook: called once for a finished group, before admission."""
         traces = list(_trainable(episodes))
         if not traces:
             return
-        guard = self.guard.under(chosen_policy(self.guard.policy, "prime-rl", _CANNOT))
         review = await asyncio.to_thread(
-            review_all, guard, [(trace, _version(episode)) for episode, trace in traces]
+            review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
         )
         rewards = [trace.reward for _, trace in traces]
-        kept = guard.settle(finite_or_none(rewards), review)
+        kept = self.guard.settle(finite_or_none(rewards), review)
         left = {
             id(trace): trace if reward == was else _with_reward(trace, reward)
             for (_, trace), reward, was in zip(traces, kept, rewards, strict=True)
@@ -79,7 +84,10 @@ class GuardedScoring:
 
 
 class GuardGate:
-    """An `AdmissionGate`: no group of which fewer than ``least`` traces stay is trained on.
+    """An `AdmissionGate`: turns away groups of which the guard left fewer than ``least`` traces.
+
+    Where it left out nothing the group is none of its business: distillation trains on groups of
+    one.
 
     Args:
         guard: Whose memory of nodes is saved and resumed with the run; the one that scores.
@@ -96,11 +104,12 @@ class GuardGate:
         self._counts: Counter[str] = Counter()
 
     def admit(self, group: list[Any]) -> bool:
-        """Whether enough of a scored group is left."""
+        """Whether enough is left of a group of which the guard left something out."""
         traces = [t for episode in group for t in episode.traces if t.agent.trainable]
-        self._counts.update(kind for t in traces if (kind := _kind(t)) is not None)
+        kinds = [kind for t in traces if (kind := _kind(t)) is not None]
+        self._counts.update(kinds)
         self._counts["traces"] += len(traces)
-        enough = sum(not trace.has_error for trace in traces) >= self.least
+        enough = not kinds or sum(not trace.has_error for trace in traces) >= self.least
         self._counts["groups"] += 1
         self._counts["turned_away"] += not enough
         return enough
@@ -140,7 +149,6 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
     import prime_rl.orchestrator.algo as algo
     import prime_rl.orchestrator.train_source as train_source
 
-    chosen_policy(guard.policy, "prime-rl", _CANNOT)
     for name in algorithms:
         own = algo.ALGORITHM_CLASSES[name]
         if issubclass(own, GuardedScoring):
@@ -187,7 +195,8 @@ def _leave_out(trace: Any, verdict: Verdict) -> None:
     from verifiers.v1 import Error
 
     kind = REJECTED if verdict.rejected else UNSEEN if verdict.abstained else NO_REWARD
-    trace.errors = [*trace.errors, Error(type=kind, message=verdict.reason)]
+    why = "the reward is no finite number" if verdict.accepted else verdict.reason
+    trace.errors = [*trace.errors, Error(type=kind, message=why)]
     trace.ok = False
     for node in trace.nodes:
         node.mask = [False] * len(node.mask)

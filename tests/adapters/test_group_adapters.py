@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from types import SimpleNamespace
 
 import pytest
@@ -107,17 +108,31 @@ def areal_is_there(monkeypatch):
     published.areal_modules(monkeypatch)
 
 
+class RolloutWorkflow(ABC):
+    """As AReaL's, by which it knows a workflow."""
+
+    @abstractmethod
+    async def arun_episode(self, engine, data):
+        raise NotImplementedError
+
+
+class Group(GuardedGroup, RolloutWorkflow):
+    pass
+
+
 def areal(rows, guard, cut=()):
     left = iter(rows)
 
     class Workflow:
+        tokenizer = Tokenizer()
+
         async def arun_episode(self, engine, data):
             text, reward = next(left)
             if isinstance(reward, Exception):
                 raise reward
             return published.areal_episode([1], ids(text), reward)
 
-    group = asyncio.run(GuardedGroup(Workflow(), guard, Tokenizer(), len(rows)).arun_episode(0, {}))
+    group = asyncio.run(Group(Workflow(), guard, len(rows)).arun_episode(0, {}))
     trains = group["loss_mask"].any(dim=1).tolist()
     found = published.areal_advantages(group, len(rows))
     return [a if t else None for a, t in zip(found, trains, strict=True)]
@@ -306,10 +321,10 @@ def test_areal_is_told_where_nothing_came_or_something_else():
         async def arun_episode(self, engine, data):
             return self.answer
 
-    group = GuardedGroup(Workflow(), Guard(Words()), Tokenizer(), 2)
+    group = Group(Workflow(), Guard(Words()), 2, Tokenizer())
     assert asyncio.run(group.arun_episode(None, {})) is None
     Workflow.answer = {"an id": object()}
     with pytest.raises(FrameworkError, match="with one row"):
         asyncio.run(group.arun_episode(None, {}))
     with pytest.raises(ValueError, match="size"):
-        GuardedGroup(Workflow(), Guard(Words()), Tokenizer(), 0)
+        Group(Workflow(), Guard(Words()), 0, Tokenizer())

@@ -175,7 +175,7 @@ GIVEN = {
     "ledger.md": {"verifier": Says()},
     "other-trainers.md": {
         "verifier": ScreensVerifier(), "my_rm": lambda args, sample: 1.0, "MyEnv": object,
-        "MyGroupBuilder": object, "RLVRWorkflow": object, "tokenizer": None, "my_tokenizer": None},
+        "MyGroupBuilder": object, "RolloutWorkflow": object, "my_tokenizer": None},
     "recurrence.md": {"batch": [Completion("p", "t", node="ann"), Completion("q", "u", node="b")]},
 }  # fmt: skip
 

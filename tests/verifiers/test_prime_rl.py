@@ -154,6 +154,11 @@ def test_groups_of_which_too_little_stays_are_turned_away(prime):
     assert not any(name.startswith("gate/") for name in seen[0].metrics())  # since the last call
 
 
+def test_groups_that_the_guard_leaves_alone_pass_the_gate(prime):
+    late = trace("late", 0.0, ok=False, errors=[vf.Error(type="Timeout", message="late")])
+    assert settled(group(trace("one", 1.0), late)) == {"one": 0.0}
+
+
 def test_a_group_that_is_rejected_as_a_whole_trains_nothing(prime):
     assert settled(group(trace("Hail", 1.0), trace("Hail", 0.0)), least=1) == {}
 
