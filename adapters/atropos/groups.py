@@ -85,7 +85,7 @@ class GroupGuard:
             GroupError: it is no group.
             AbstainError: as the policy has it.
         """
-        size = _size(group)
+        size = group_size(group)
         problems = [self._problem(group, i) for i in range(size)]
         turns = [
             (i, row)
@@ -146,7 +146,8 @@ class GroupGuard:
         )
 
 
-def _size(group: Group) -> int:
+def group_size(group: Group) -> int:
+    """How many rows a group has; raises GroupError where it is none."""
     if not isinstance(group, Mapping):
         raise GroupError(f"group: expected an object, got {type(group).__name__}")
     lists = [group.get(name) for name in ("tokens", "masks", "scores")]

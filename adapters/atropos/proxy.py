@@ -31,7 +31,7 @@ import typer
 import yaml
 from fastapi import FastAPI, Request, Response
 
-from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
+from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard, group_size
 from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.policy import AbstainError
 from grpo_guard.server.access import check_access
@@ -101,7 +101,8 @@ def create_proxy(
         path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
-            found = _groups_in(_unzipped(body, limits) if zipped else body, limits)
+            plain = _unzipped(body, limits) if zipped else body
+            found = _groups_in(plain, path.endswith("list"), limits)
             settled = [groups.settle(group, node=node)[0] for group in found]
             if late.is_set():
                 return 503, b""
@@ -144,22 +145,29 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
     return known
 
 
-def _groups_in(body: bytes, limits: Limits) -> list[Any]:
-    """The groups of a body: an object, or a list of them.
+def _groups_in(body: bytes, several: bool, limits: Limits) -> list[Any]:
+    """The groups of a body: one, or a list of them.
+
+    All are looked at before any is judged, or a ledger would count those before a bad one again
+    when the list comes anew.
 
     Raises:
         RequestError: 422 or 413.
+        GroupError: one is none.
     """
     try:
         # As an object, whose reader bounds depth and refuses what JSON has no numbers for.
         given = parse_object(b'{"groups":' + body + b"}", limits.body_bytes + 16)["groups"]
     except InputError as error:
         raise RequestError(422, f"(body): {error}") from None
-    found = given if isinstance(given, list) else [given]
-    if not found:
-        raise RequestError(422, "(body): expected a group, got an empty list")
+    if isinstance(given, list) is not several or given == []:
+        wanted = "a list of groups" if several else "a group"
+        raise RequestError(422, f"(body): expected {wanted}, got {type(given).__name__}")
+    found = given if several else [given]
     if len(found) > limits.completions:
         raise RequestError(413, f"expected at most {limits.completions} groups, got {len(found)}")
+    for group in found:
+        group_size(group)
     return found
 
 

@@ -110,6 +110,16 @@ def test_what_is_no_group_is_refused_and_the_server_goes_on(behind, given):
     assert len(batch(behind)) == 1
 
 
+def test_nothing_of_a_list_is_lost_and_none_is_judged_before_all_are_read(behind):
+    verifier = Words()
+    with proxy(behind, verifier) as url:
+        assert post(f"{url}/scored_data", body([POISONED, POISONED]))[0] == 422
+        assert post(f"{url}/scored_data_list", body(POISONED))[0] == 422
+        assert post(f"{url}/scored_data_list", body([POISONED, {"tokens": []}]))[0] == 422
+    assert verifier.shown == []
+    assert batch(behind) is None
+
+
 def test_a_few_bytes_that_stand_for_many_are_refused(behind):
     with proxy(behind, limits=Limits(body_bytes=1024 * 1024)) as url:
         bomb = gzip.compress(b" " * 50_000_000)
