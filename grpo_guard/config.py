@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from grpo_guard.ensemble import AllOf
+from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
 from grpo_guard.identity.gate import Identity
 from grpo_guard.identity.keys import IdentityError
@@ -201,6 +202,14 @@ class GuardConfig(Options):
             return replace(base, **self.policy.said())
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
+
+    def failures(self) -> GraderFailures | None:
+        """What the guard makes of graders that fail, for an adapter that grades apart from it.
+
+        Raises:
+            ConfigError: as `build`.
+        """
+        return self.build().failures if self.preset == "failures_only" else None
 
     def leaves(self) -> Iterator[dict[str, Any]]:
         """The leaves of the tree, for commands that look at verifiers one by one.

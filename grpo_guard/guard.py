@@ -13,6 +13,7 @@ from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade
 from grpo_guard.framework import adapter_for
+from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.intake import STANDING_VERIFIER
@@ -73,6 +74,8 @@ class Guard:
             is believed.
         references: The task's own reference answers, in place of those that come; None = those that
             come are used.
+        failures: A grader that fails, or a reward that is no finite number, is no reward: what it
+            was about leaves its group. None = exceptions come through, and NaN stays.
 
     Raises:
         TypeError: ``verifier`` is none.
@@ -93,6 +96,7 @@ class Guard:
         length_scaling: LengthScaling | None = None,
         identity: Identity | None = None,
         references: References | None = None,
+        failures: GraderFailures | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -106,6 +110,7 @@ class Guard:
 
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
+        self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
         # The lowest reward of the last groups, for completions that come without their group.
@@ -217,6 +222,8 @@ class Guard:
             _require_fitting(self.verifier, policy)
         policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
+        if self.failures is not None:
+            rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards],
