@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
 from grpo_guard.ensemble import Cascade, Ensemble
+from grpo_guard.environment import Environment, EnvironmentVerifier, believed
 from grpo_guard.framework import adapter_for
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
@@ -67,9 +68,12 @@ class Guard:
             loop of your own; adapters choose by what their trainer can carry out.
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
+        environment: Says again what tools and users said (`Environment`). Where a completion has
+            anything else, it is rejected for ``forged_tool_result``; else what it marks as given is
+            believed. None = only what its trainer vouches for is (`Given.trusted`).
 
     Raises:
-        TypeError: ``verifier`` is none.
+        TypeError: ``verifier`` is none, or ``environment`` cannot be called.
         ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
             ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
 
@@ -85,12 +89,14 @@ class Guard:
         policy: Policy | None = None,
         ledger: Ledger | None = None,
         length_scaling: LengthScaling | None = None,
+        environment: Environment | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
-        _require_fitting(verifier, self.policy)
+        self.environment = None if environment is None else EnvironmentVerifier(environment)
+        self._require_fitting(self.policy)
         self.ledger = ledger
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
@@ -107,7 +113,7 @@ class Guard:
         if policy == self.policy:
             return self
         if policy not in self._under:
-            _require_fitting(self.verifier, policy)
+            self._require_fitting(policy)
             other = copy.copy(self)
             other.policy = policy
             self._under[policy] = other
@@ -130,6 +136,7 @@ class Guard:
             AbstainError: more abstentions over the policy's window than it allows.
         """
         known = [None] * len(batch) if given is None else _checked(given, len(batch))
+        batch, known = self._with_given(batch, known)
         asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
         said = iter(supervised(self.verifier, asked))
         verdicts = [next(said) if verdict is None else verdict for verdict in known]
@@ -143,6 +150,24 @@ class Guard:
             labels=[c.group for c in batch],
         )
         return self._with_factors(review, batch)
+
+    def _with_given(
+        self, batch: Sequence[Completion], known: Sequence[Verdict | None]
+    ) -> tuple[Sequence[Completion], Sequence[Verdict | None]]:
+        """What is given believed where the environment says the same; verdicts on all else."""
+        chosen = [
+            i for i, c in enumerate(batch) if c.given and not c.given.trusted and known[i] is None
+        ]
+        if self.environment is None or not chosen:
+            return batch, known
+        completions, verdicts = [*batch], [*known]
+        said = supervised(self.environment, [batch[i] for i in chosen])
+        for i, verdict in zip(chosen, said, strict=True):
+            if verdict.accepted:
+                completions[i] = believed(batch[i])
+            else:
+                verdicts[i] = verdict
+        return completions, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""
@@ -184,7 +209,7 @@ class Guard:
             AbstainError: something abstained and the policy says to raise.
         """
         if policy is not None:
-            _require_fitting(self.verifier, policy)
+            self._require_fitting(policy)
         policy = (policy or self.policy).chosen()
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
@@ -237,6 +262,11 @@ class Guard:
         """
         load_state(self.verifier, self.ledger, state, self._lengths)
 
+    def _require_fitting(self, policy: Policy) -> None:
+        _require_fitting(self.verifier, policy)
+        if self.environment is not None and "pass" in policy.rules("on_abstain"):
+            _require_no_abstention_at_will(self.environment)
+
     @property
     def _lengths(self) -> object:
         return None if self.length_scaling is None else self.length_scaling.past
@@ -253,6 +283,7 @@ def guard(
     framework: str | None = None,
     ledger: Ledger | None = None,
     length_scaling: LengthScaling | None = None,
+    environment: Environment | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -265,7 +296,13 @@ def guard(
         FrameworkError: at decoration, when the calling convention is not recognised or the
             framework cannot do what the policy asks.
     """
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, length_scaling=length_scaling)
+    the_guard = Guard(
+        verifier,
+        policy=policy,
+        ledger=ledger,
+        length_scaling=length_scaling,
+        environment=environment,
+    )
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

@@ -16,6 +16,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised
+from grpo_guard.turns import said, turns, worst
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -52,6 +53,8 @@ class RuleVerifier(CompletionVerifier):
         KINDS: What `look` can find.
         looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
             bounded amount of text a call, each with a time-out of its own; see `supervised`.
+        by_turn: `look` is shown each turn of an author by itself, not all of them as one text.
+            What was given (`Completion.given`) is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
     """
 
@@ -61,6 +64,7 @@ class RuleVerifier(CompletionVerifier):
     timeout = None
     look_timeout: float | None = 600.0
     looks_alone: bool = False
+    by_turn: bool = False
 
     def __init__(
         self,
@@ -170,7 +174,22 @@ class _Look:
         return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.rule.look(batch)
+        if all(completion.given is None for completion in batch):
+            return self.rule.look(batch)
+        rule = self.rule
+        parts = [turns(c) if rule.by_turn else [one] if (one := said(c)) else [] for c in batch]
+        shown = [
+            part
+            for completion, own in zip(batch, parts, strict=True)
+            for part in ([one.completion for one in own] or [completion])
+        ]
+        found = rule.look(shown)
+        if len(found) != len(shown):
+            return found  # `supervised` says what is wrong
+        left = iter(found)
+        return [
+            worst([one.whole(next(left)) for one in own]) if own else next(left) for own in parts
+        ]
 
 
 _RANKS = {severity: rank for rank, severity in enumerate(Severity)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,11 @@ class TokenStats:
 
     def __len__(self) -> int:
         return len(self.logprob)
+
+    def at(self, places: Ints) -> TokenStats:
+        """Of these tokens alone, [m]."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TokenStats(**{k: c if c is None else c[places] for k, c in columns.items()})
 
     @property
     def finite(self) -> bool:

@@ -57,6 +57,7 @@ class ScreensVerifier(RuleVerifier):
     name = "screens"
     KINDS = frozenset(SCREENS)
     looks_alone = True
+    by_turn = True  # an answer in an earlier turn is a draft, and one answer a turn is no more
 
     def __init__(
         self,
