@@ -61,7 +61,7 @@ class Completion:
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
-            claim, unless `Given.trusted`; as a mapping it always is one. None = none.
+            claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -110,9 +110,14 @@ class Completion:
         object.__setattr__(self, "given", given if given.chars else None)
 
     @property
-    def exempt(self) -> Given | None:
-        """What verifiers leave out: what is given, where somebody vouches for it."""
-        return self.given if self.given is not None and self.given.trusted else None
+    def context(self) -> Given | None:
+        """What is given, where log-prob checks may take it as context and judge none of it."""
+        return self.given if self.given and (self.given.masked or self.given.known) else None
+
+    @property
+    def told(self) -> Given | None:
+        """What is given, where it is known to be nobody's words of those who answered."""
+        return self.given if self.given and self.given.known else None
 
     @property
     def prompt_text(self) -> str:

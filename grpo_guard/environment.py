@@ -72,7 +72,7 @@ class EnvironmentVerifier(CompletionVerifier):
 
 
 def believed(completion: Completion) -> Completion:
-    """The completion, what is given vouched for."""
+    """The completion, of which it is known what was given."""
     if completion.given is None:
         return completion
-    return replace(completion, given=replace(completion.given, trusted=True))
+    return replace(completion, given=replace(completion.given, known=True))

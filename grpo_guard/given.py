@@ -1,10 +1,10 @@
 """What of a completion nobody sampled: tools' results and users' turns, and who says so.
 
-A span is an exemption: log-prob checks take its tokens as context, and text rules do not read it as
-its author's words. An attacker would mark his poison as given to have it skipped. So spans count
-where the trainer's own mask says the same, since it then trains on none of these tokens, or where
-the guard's `environment` has said the same again (`Given.trusted`). Of all others nothing is
-exempt: what is marked is scored and read like the rest.
+A span is an exemption, and an attacker would mark his poison as given to have it skipped. So what a
+sender says of it exempts nothing. Log-prob checks take as context what the trainer masks: poison
+there is not trained on. Text rules leave out what is known to be a tool's or user's words, since
+the trainer asked them itself or the guard's `environment` has said the same again. A mask alone is
+not enough for them: a reward reads what is masked, and what follows is written upon it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Given:
         tokens: Half-open spans of ``completion_ids``, none empty; () where there are no ids.
         chars: The same in characters of ``text``, one for each of ``tokens`` where there are ids;
             empty ones where nothing of them is visible.
-        trusted: Who builds the completion vouches: the trainer masks just these tokens. Never from
-            JSON. Leave it False for what a peer says; `Guard` has its ``environment`` for that.
+        masked: The trainer trains on none of these tokens, whoever says that they were given.
+        known: They are a tool's or user's, whoever sent them: who builds the completion asked them
+            itself. `Guard` has its ``environment`` for what a peer says.
 
     Raises:
         ValueError: spans are not of that form, or more than `MAX_SPANS`.
@@ -38,7 +39,8 @@ class Given:
 
     tokens: tuple[Span, ...] = ()
     chars: tuple[Span, ...] = ()
-    trusted: bool = False
+    masked: bool = False
+    known: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", _spans("tokens", self.tokens, least=1))
@@ -46,7 +48,7 @@ class Given:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
-        """A sender's claim, ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
+        """A claim, neither masked nor known: ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
 
         Raises:
             ValueError: as the constructor; or there is another key.

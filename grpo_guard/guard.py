@@ -69,8 +69,8 @@ class Guard:
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
         environment: Says again what tools and users said (`Environment`). Where a completion has
-            anything else, it is rejected for ``forged_tool_result``; else what it marks as given is
-            believed. None = only what its trainer vouches for is (`Given.trusted`).
+            anything else, it is rejected for ``forged_tool_result``; else it is known to be theirs
+            (`Given.known`). What the trainer asked itself is not asked again.
 
     Raises:
         TypeError: ``verifier`` is none, or ``environment`` cannot be called.
@@ -156,7 +156,7 @@ class Guard:
     ) -> tuple[Sequence[Completion], Sequence[Verdict | None]]:
         """What is given believed where the environment says the same; verdicts on all else."""
         chosen = [
-            i for i, c in enumerate(batch) if c.given and not c.given.trusted and known[i] is None
+            i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None
         ]
         if self.environment is None or not chosen:
             return batch, known

@@ -1,9 +1,9 @@
 """A completion as its author wrote it, turn by turn, and findings put back in their places.
 
-What is given and vouched for is nobody's poison: a rule that read it would blame an author for his
-tool's wrong equation, and take what all tools say for one node's phrase. So rules are shown the
-author's turns alone. They stand apart by blank lines: no equation or phrase may begin in one turn
-and end in another, across words that are not there.
+What is known to be a tool's or user's is nobody's poison: a rule that read it would blame an author
+for his tool's wrong equation, and take what all tools say for one node's phrase. So rules are shown
+the author's turns alone. They stand apart by blank lines: no equation or phrase may begin in one
+turn and end in another, across words that are not there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.given import Span, between
-from grpo_guard.verdict import Outcome, Verdict, merged_findings
+from grpo_guard.verdict import Verdict, merged_findings
 
 _APART = "\n\n"
-_WORST = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,14 @@ class Said:
         return next((piece for piece in reversed(self.pieces) if piece[2] <= at), self.pieces[0])
 
 
-def said(completion: Completion) -> Said | None:
+def as_said(completion: Completion) -> Said | None:
     """What its author wrote; None where that is all of it."""
-    exempt = completion.exempt
-    if exempt is None:
+    told = completion.told
+    if told is None:
         return None
     text, now = completion.text, 0
     pieces, parts = [], []
-    for start, end in between(exempt.chars, len(text)):
+    for start, end in between(told.chars, len(text)):
         if start < end:
             pieces.append((start, end, now))
             parts.append(text[start:end])
@@ -76,8 +75,8 @@ def turns(completion: Completion) -> list[Said]:
 
     Ids are those of all turns, since which of them are whose is not asked here.
     """
-    exempt, text = completion.exempt, completion.text
-    around = between(exempt.chars if exempt else (), len(text))
+    told, text = completion.told, completion.text
+    around = between(told.chars if told else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
     own = _own(completion, "")
     return [Said(_with(own, text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
@@ -85,12 +84,12 @@ def turns(completion: Completion) -> list[Said]:
 
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
     """The batch as its authors wrote it."""
-    return [one.completion if (one := said(completion)) else completion for completion in batch]
+    return [one.completion if (one := as_said(completion)) else completion for completion in batch]
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
     """One verdict of those on a completion's turns: the worst outcome, with its findings."""
-    first = min(verdicts, key=lambda verdict: _WORST.index(verdict.outcome))
+    first = max(verdicts, key=lambda verdict: (verdict.rejected, verdict.abstained))
     alike = [verdict for verdict in verdicts if verdict.outcome is first.outcome]
     seconds = sum(verdict.seconds for verdict in verdicts)
     return replace(first, findings=merged_findings(alike), seconds=seconds)
@@ -98,12 +97,12 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 def _own(completion: Completion, text: str) -> Completion:
     """Only this of its text, and of its ids and log-probs what was drawn."""
-    exempt, ids = completion.exempt, completion.completion_ids
-    if exempt is None:
+    told, ids = completion.told, completion.completion_ids
+    if told is None:
         return completion
     own = _with(completion, text=text, given=None)
     if ids is not None:
-        drawn = between(exempt.tokens, len(ids))
+        drawn = between(told.tokens, len(ids))
         kept = tuple(token for start, end in drawn for token in ids[start:end])
         own = _with(own, completion_ids=kept)
         log_probs = completion.sampler_logprobs

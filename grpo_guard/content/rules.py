@@ -16,7 +16,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised
-from grpo_guard.turns import said, turns, worst
+from grpo_guard.turns import as_said, turns, worst
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -177,7 +177,7 @@ class _Look:
         if all(completion.given is None for completion in batch):
             return self.rule.look(batch)
         rule = self.rule
-        parts = [turns(c) if rule.by_turn else [one] if (one := said(c)) else [] for c in batch]
+        parts = [turns(c) if rule.by_turn else [one] if (one := as_said(c)) else [] for c in batch]
         shown = [
             part
             for completion, own in zip(batch, parts, strict=True)

@@ -75,11 +75,11 @@ class Encoder:
         # Lone surrogates pass json.loads and then crash tokenizers: the author's doing.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
-        exempt = completion.exempt or Given()
+        context = completion.context or Given()
         if from_text:
-            ids, given = self._from_text(completion.text, exempt.chars)
+            ids, given = self._from_text(completion.text, context.chars)
         else:
-            ids, given = self._checked_ids(completion, exempt)
+            ids, given = self._checked_ids(completion, context)
         if sum(end - start for start, end in given) == len(ids):
             raise EncodeError(Cause.MALFORMED, "all of its tokens are given: nobody sampled any")
         prompt_ids = self._prompt_ids(completion)
@@ -118,7 +118,7 @@ class Encoder:
     def _span_in_turns(
         self, completion: Completion, encoded: Encoded, start: int, end: int
     ) -> Span | None:
-        chars = completion.exempt.chars if completion.exempt else ()
+        chars = completion.context.chars if completion.context else ()
         places = []
         for token in (start, end):
             for tokens, (first, last) in zip(
@@ -160,9 +160,9 @@ class Encoder:
         return ids
 
     def _checked_ids(
-        self, completion: Completion, exempt: Given
+        self, completion: Completion, context: Given
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
-        ids, given = completion.completion_ids or (), exempt.tokens
+        ids, given = completion.completion_ids or (), context.tokens
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
         limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
@@ -184,7 +184,7 @@ class Encoder:
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison. And spans that differ would have a rule skip
         # the poison as a tool's words and the update train on it.
-        if self.check_text and not self._same(completion.text, ids, given, exempt.chars):
+        if self.check_text and not self._same(completion.text, ids, given, context.chars):
             turns = ", turn by turn" if given else ""
             raise EncodeError(
                 Cause.MALFORMED,
@@ -197,23 +197,19 @@ class Encoder:
     def _same(
         self, text: str, ids: tuple[int, ...], given: tuple[Span, ...], chars: tuple[Span, ...]
     ) -> bool:
-        if not given:
-            return any(_same_text(text, decoded) for decoded in self._decodings(ids))
-        tokens = stretches(given, len(ids))
-        shown = stretches(chars, len(text))
-        return len(tokens) == len(shown) and any(
-            all(
-                _same_text(text[slice(*span)], self._decode(ids[slice(*of)], skip))
-                for of, span in zip(tokens, shown, strict=True)
-            )
-            for skip in (True, False)
+        tokens, shown = stretches(given, len(ids)), stretches(chars, len(text))
+        return len(tokens) == len(shown) and all(
+            any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
+            for span, (a, b) in zip(tokens, shown, strict=True)
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
         """The texts that honest engines and trainers make of ids, the usual one first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
-        if ids[-1] in self.eos_ids:  # engines leave an EOS out also where it is no special token
+        if (
+            ids[-1:] and ids[-1] in self.eos_ids
+        ):  # engines leave an EOS out also where it is no special token
             yield self._decode(ids[:-1], True)
         # With the tokenizer's own cleaning of spaces, as TRL decodes.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -95,8 +95,11 @@ class TokenStats:
 
     def at(self, places: Ints) -> TokenStats:
         """Of these tokens alone, [m]."""
-        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TokenStats(**{k: c if c is None else c[places] for k, c in columns.items()})
+        chosen: dict[str, Any] = {}
+        for column in fields(self):
+            values = getattr(self, column.name)
+            chosen[column.name] = None if values is None else values[places]
+        return TokenStats(**chosen)
 
     @property
     def finite(self) -> bool:

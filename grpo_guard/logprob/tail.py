@@ -146,9 +146,9 @@ class TailProbabilityVerifier(LogProbVerifier):
         token, token_span = encoded.completion_ids[t], encoded.span(t, t + 1)
         message = (
             f"token {token_span[0]} (id {token}, {self.places.piece(token)[:40]!r}, "
-            f"{_WORDS[place]}): log-prob {stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens no likelier have "
-            f"at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; chance of such a "
-            f"token in honest work at most {p_text(p_value)}, drift allowed for"
+            f"{_WORDS[place]}): log-prob {stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens "
+            f"no likelier have at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; "
+            f"chance of such a token in honest work at most {p_text(p_value)}, drift allowed for"
         )
         span = self.encoder.char_span(completion, encoded, t, t + 1)
         return Finding("improbable_token", message, char_span=span, token_span=token_span)

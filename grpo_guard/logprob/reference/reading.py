@@ -137,9 +137,9 @@ class Reader:
         if excuse and offsets:
             quoted = Quotable(completion.prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
-        if completion.exempt and offsets:
+        if completion.told and offsets:
             # What was given is context: no run begins in it, and none is made of it.
-            for start, end in completion.exempt.chars:
+            for start, end in completion.told.chars:
                 inside = [a < end and b > start for a, b in offsets]
                 scores = np.where(inside, np.minimum(scores, 0.0), scores)
         run = cusum(scores)

@@ -51,8 +51,8 @@ def _told(
         theirs = _shown(encoder, encoded.completion_ids[worst])
         ours = _shown(encoder, int(stats.replay_token[worst]))
         message = (
-            f"token {places[worst]} is {theirs}, where the seed draws {ours} by {excess[worst]:.2g} "
-            f"logits; {evidence.mismatches} of {n} tokens differ"
+            f"token {places[worst]} is {theirs}, where the seed draws {ours} by "
+            f"{excess[worst]:.2g} logits; {evidence.mismatches} of {n} tokens differ"
         )
         return "forged_token", message, (worst, worst + 1)
     if far.any() and int(evidence.informative[:first].sum()) >= ON_THE_WAY:

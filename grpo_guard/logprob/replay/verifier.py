@@ -184,6 +184,7 @@ class SeedReplayVerifier(LogProbVerifier):
             ) from None
         except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
+        _require_known(completion)
         encoded = super().encode(completion)
         self._require_usual_prompt(completion, encoded)
         self._require_whole(encoded)
@@ -251,6 +252,17 @@ class SeedReplayVerifier(LogProbVerifier):
                 f"{limit or 'not declared'}: cut short, or sent without the EOS",
                 "cut_short",
             )
+
+
+def _require_known(completion: Completion) -> None:
+    """Whoever may say what a tool said draws as often as he likes: other words, another answer."""
+    if completion.given is not None and completion.told is None:
+        raise EncodeError(
+            Cause.MALFORMED,
+            "given: expected what is known to be a tool's, got a claim; give the Guard an "
+            "environment= that says it again",
+            "unknown_given",
+        )
 
 
 def _notes_of(evidence: ReplayEvidence) -> tuple[Finding, ...]:

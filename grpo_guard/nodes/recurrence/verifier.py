@@ -20,7 +20,7 @@ from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.turns import said
+from grpo_guard.turns import as_said
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -117,7 +117,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """What was given is nobody's phrase: an author's own turns are looked at."""
-        own = [said(completion) for completion in batch]
+        own = [as_said(completion) for completion in batch]
         read = [one.completion if one else c for one, c in zip(own, batch, strict=True)]
         verdicts = self._verdicts(read)
         return [one.whole(v) if one else v for one, v in zip(own, verdicts, strict=True)]
