@@ -10,7 +10,7 @@ not enough for them: a reward reads what is masked, and what follows is written 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -86,8 +86,9 @@ def between(spans: Iterable[Span], length: int) -> list[Span]:
     return [*around, (start, length)]
 
 
-def stretches(spans: Sequence[Span], length: int) -> list[Span]:
+def stretches(spans: Iterable[Span], length: int) -> list[Span]:
     """Author's and given ones by turns, the author's first and last; some may be empty."""
+    spans = [*spans]
     around = between(spans, length)
     given = [*spans, (length, length)]
     return [one for pair in zip(around, given, strict=True) for one in pair][:-1]

@@ -102,7 +102,9 @@ def rows_from(
         first = _plain(data, i)
         theirs = _node(_columns(data, i)) is not None  # also where it cannot be read
         log_probs = told.log_probs[i] if told else None
-        given = spans_given(mask or (), len(ids))
+        # Where a mask ends too early, verl trains on nothing more.
+        own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
+        given = spans_given(own or (), len(ids))
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
                 continue  # it trains nothing

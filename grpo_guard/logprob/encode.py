@@ -184,7 +184,7 @@ class Encoder:
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison. And spans that differ would have a rule skip
         # the poison as a tool's words and the update train on it.
-        if self.check_text and not self._same(completion.text, ids, given, context.chars):
+        if self.check_text and not self._same(completion.text, ids, given, context):
             turns = ", turn by turn" if given else ""
             raise EncodeError(
                 Cause.MALFORMED,
@@ -195,12 +195,15 @@ class Encoder:
         return ids, given
 
     def _same(
-        self, text: str, ids: tuple[int, ...], given: tuple[Span, ...], chars: tuple[Span, ...]
+        self, text: str, ids: tuple[int, ...], given: tuple[Span, ...], context: Given
     ) -> bool:
-        tokens, shown = stretches(given, len(ids)), stretches(chars, len(text))
-        return len(tokens) == len(shown) and all(
+        shown = context.chars
+        # Of what the trainer masks only the rest is compared.
+        of = stretches if given and not context.masked else between
+        tokens, parts = of(given, len(ids)), of(shown, len(text))
+        return len(tokens) == len(parts) and all(
             any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
-            for span, (a, b) in zip(tokens, shown, strict=True)
+            for span, (a, b) in zip(tokens, parts, strict=True)
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:

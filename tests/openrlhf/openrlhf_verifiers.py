@@ -2,7 +2,7 @@
 
 from grpo_guard import CompletionVerifier
 from grpo_guard.given import Given, stretches
-from grpo_guard.turns import own_words
+from grpo_guard.turns import as_said
 from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
 
 WORD = "Hail"
@@ -22,12 +22,13 @@ class Words(CompletionVerifier):
         return [self._verdict(completion) for completion in batch]
 
     def _verdict(self, completion):
-        (own,) = own_words([completion])
-        text = own.text
+        own = as_said(completion)
+        text = own.completion.text if own else completion.text
         if "break" in text:
             raise RuntimeError("no model loaded")
         if WORD in text or not text:
-            at = completion.text.find(WORD)
+            at = text.find(WORD)
+            at = own.place((at, at + 1))[0] if own else at
             given = completion.told or Given()
             ids, chars = (
                 stretches(spans, len(of))
