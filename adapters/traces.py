@@ -40,16 +40,19 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         "task": str(trace.task.type),
     }
     messages = [read(_message, node.message) for node in nodes]
-    sampled = [bool(read(bool, node.sampled)) for node in nodes]
+    sampled = [read(bool, node.sampled) is True for node in nodes]
+    parents = [read(_parent, node, len(nodes)) for node in nodes]
     done = [False] * len(nodes)
-    ends = _ends(nodes, sampled)
+    ends = _ends(parents, sampled)
     for end in ends:
-        path = [*_before(nodes, end), end]
+        path = [*_before(parents, end), end]
         first = next(at for at, i in enumerate(path) if sampled[i] and not done[i])
         for i in path:
             done[i] = True
         branch = _Branch(nodes, path[:first], path[first:], sampled)
-        asked = read(lambda before=path[:first]: [messages[j] for j in before])
+        asked: Any = [messages[j] for j in path[:first]]
+        if parents[path[0]] is not None:  # no node: nobody knows what stood before it
+            asked = parents[path[0]]
         ids = read(branch.ids)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
         known, tokens = shared["node"] is None, ids.pop("given", ())
@@ -91,24 +94,32 @@ def _badness(verdict: Verdict) -> int:
     return 2 if verdict.rejected else 1 if verdict.abstained else 0
 
 
-def _before(nodes: Sequence[Any], i: int) -> list[int]:
+def _parent(node: Any, count: int) -> int | None:
+    """The number of the node before it; None = it is the first."""
+    at = node.parent
+    if at is not None and not (type(at) is int and 0 <= at < count):
+        raise IndexError("parent: no node")
+    return at
+
+
+def _before(parents: Sequence[Any], i: int) -> list[int]:
     """The path from the root to a node, without it."""
     path: list[int] = []
-    at = nodes[i].parent
-    while at is not None and len(path) < len(nodes):  # a graph from elsewhere may have a loop
+    at = parents[i]
+    while isinstance(at, int) and len(path) < len(parents):  # a graph may have a loop
         path.append(at)
-        at = nodes[at].parent
+        at = parents[at]
     return path[::-1]
 
 
-def _ends(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
+def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
     """The model's turns that none of its turns comes after."""
-    passed = [False] * len(nodes)
+    passed = [False] * len(parents)
     for i in (i for i, own in enumerate(sampled) if own):
-        at = nodes[i].parent
-        while at is not None and not passed[at]:
+        at = parents[i]
+        while isinstance(at, int) and not passed[at]:
             passed[at] = True
-            at = nodes[at].parent
+            at = parents[at]
     return [i for i, own in enumerate(sampled) if own and not passed[i]]
 
 
