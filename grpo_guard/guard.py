@@ -136,10 +136,7 @@ class Guard:
             AbstainError: more abstentions over the policy's window than it allows.
         """
         known = [None] * len(batch) if given is None else _checked(given, len(batch))
-        batch, known = self._with_given(batch, known)
-        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
-        said = iter(supervised(self.verifier, asked))
-        verdicts = [next(said) if verdict is None else verdict for verdict in known]
+        batch, verdicts = self._judged(batch, known)
         if self.ledger is not None:
             self.ledger.record(batch, verdicts)
         self._recent.add(batch, verdicts)
@@ -150,6 +147,30 @@ class Guard:
             labels=[c.group for c in batch],
         )
         return self._with_factors(review, batch)
+
+    def verdicts(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """Verdicts alone, in order: nothing is counted, and no ledger hears of them."""
+        return self._judged(batch, [None] * len(batch))[1]
+
+    def asking(self, environment: Environment) -> Guard:
+        """This guard with an environment; all that it remembers is shared.
+
+        Raises:
+            TypeError: it cannot be called.
+            ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
+        """
+        other = copy.copy(self)
+        other.environment, other._under = EnvironmentVerifier(environment), {}
+        other._require_fitting(self.policy)
+        return other
+
+    def _judged(
+        self, batch: Sequence[Completion], known: Sequence[Verdict | None]
+    ) -> tuple[Sequence[Completion], list[Verdict]]:
+        batch, known = self._with_given(batch, known)
+        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
+        said = iter(supervised(self.verifier, asked))
+        return batch, [next(said) if verdict is None else verdict for verdict in known]
 
     def _with_given(
         self, batch: Sequence[Completion], known: Sequence[Verdict | None]

@@ -32,6 +32,8 @@ class Forged:
         ids: Token ids; None = those of the tokenizer, with EOS behind them.
         logprobs: What the sender claims its sampler's log-probs were.
         withheld: The slot stays empty: nothing is sent, and the rest says what would have been.
+        given: What it says that tools said, in characters. A swarm, which has no tools, hears of
+            no such claim.
     """
 
     text: str
@@ -39,6 +41,7 @@ class Forged:
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     withheld: bool = False
+    given: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)

@@ -108,11 +108,10 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
 
 def _verdicts(guard: Guard, batch: list[Row]) -> list[Verdict]:
     """One verdict per row; a line that holds no completion is its sender's doing."""
-    from grpo_guard.supervise import supervised
     from grpo_guard.verdict import Cause, reject
 
     completions = [row.completion for row in batch if row.completion is not None]
-    verdicts = supervised(guard.verifier, completions)
+    verdicts = guard.verdicts(completions)
     if guard.ledger is not None:
         guard.ledger.record(completions, verdicts)
     said = iter(verdicts)

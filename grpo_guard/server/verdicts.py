@@ -8,7 +8,6 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard
-from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
@@ -16,7 +15,7 @@ logger = logging.getLogger("grpo_guard")
 
 def judge(guard: Guard, batch: Sequence[Completion]) -> list[Verdict]:
     """One verdict per completion, in order; the guard's ledger is told, if it has one."""
-    verdicts = supervised(guard.verifier, batch)
+    verdicts = guard.verdicts(batch)
     if guard.ledger is not None and batch:
         try:
             guard.ledger.record(batch, verdicts)

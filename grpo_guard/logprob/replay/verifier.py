@@ -245,7 +245,9 @@ class SeedReplayVerifier(LogProbVerifier):
         ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
         window = self.encoder.window
         full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
-        if ids[-1] not in self.encoder.eos_ids and not full:
+        # What a tool said last is an answer to nobody: the author's next turn is missing.
+        told = bool(encoded.given) and encoded.given[-1][1] == len(ids)
+        if told or (ids[-1] not in self.encoder.eos_ids and not full):
             raise EncodeError(
                 Cause.MALFORMED,
                 f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
