@@ -149,7 +149,7 @@ class Guard:
         return self._with_factors(review, batch)
 
     def verdicts(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Verdicts alone, in order: nothing is counted, and no ledger hears of them."""
+        """Verdicts alone, in order; nothing is counted."""
         return self._judged(batch, [None] * len(batch))[1]
 
     def asking(self, environment: Environment) -> Guard:
@@ -175,7 +175,7 @@ class Guard:
     def _with_given(
         self, batch: Sequence[Completion], known: Sequence[Verdict | None]
     ) -> tuple[Sequence[Completion], Sequence[Verdict | None]]:
-        """What is given believed where the environment says the same; verdicts on all else."""
+        """What is given believed where the environment says the same; else a verdict on it."""
         chosen = [
             i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None
         ]
@@ -317,13 +317,8 @@ def guard(
         FrameworkError: at decoration, when the calling convention is not recognised or the
             framework cannot do what the policy asks.
     """
-    the_guard = Guard(
-        verifier,
-        policy=policy,
-        ledger=ledger,
-        length_scaling=length_scaling,
-        environment=environment,
-    )
+    options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

@@ -2,8 +2,8 @@
 
 What is known to be a tool's or user's is nobody's poison: a rule that read it would blame an author
 for his tool's wrong equation, and take what all tools say for one node's phrase. So rules are shown
-the author's turns alone. They stand apart by blank lines: no equation or phrase may begin in one
-turn and end in another, across words that are not there.
+the author's turns alone. They stand apart: no equation or phrase may begin in one turn and end
+in another, across words that are not there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.given import Span, between
-from grpo_guard.verdict import Verdict, merged_findings
+from grpo_guard.verdict import Verdict
 
-_APART = "\n\n"
+APART = "\n\n.\n\n"
+"""What stands between two turns: blank lines alone are read over where a line begins with "="."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def as_said(completion: Completion) -> Said | None:
         if start < end:
             pieces.append((start, end, now))
             parts.append(text[start:end])
-            now += end - start + len(_APART)
-    return Said(_own(completion, _APART.join(parts)), tuple(pieces) or ((0, 0, 0),))
+            now += end - start + len(APART)
+    return Said(_own(completion, APART.join(parts)), tuple(pieces) or ((0, 0, 0),))
 
 
 def turns(completion: Completion) -> list[Said]:
@@ -85,14 +86,6 @@ def turns(completion: Completion) -> list[Said]:
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
     """The batch as its authors wrote it."""
     return [one.completion if (one := as_said(completion)) else completion for completion in batch]
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of those on a completion's turns: the worst outcome, with its findings."""
-    first = max(verdicts, key=lambda verdict: (verdict.rejected, verdict.abstained))
-    alike = [verdict for verdict in verdicts if verdict.outcome is first.outcome]
-    seconds = sum(verdict.seconds for verdict in verdicts)
-    return replace(first, findings=merged_findings(alike), seconds=seconds)
 
 
 def _own(completion: Completion, text: str) -> Completion:

@@ -58,8 +58,8 @@ def with_given(
         for start, end in stretches(chars, len(text))
     ]
     spans = [*pairwise(accumulate(map(len, parts), initial=0))]
-    ids = [token for part in parts for token in part]
-    ids += [old[-1]] if old[-1:] == (tokenizer.eos_token_id,) else []
+    ids = tuple(token for part in parts for token in part)
+    ids += old[-1:] if old[-1:] == (tokenizer.eos_token_id,) else ()
     return replace(completion, completion_ids=ids, given=Given(tuple(spans[1::2]), chars))
 
 

@@ -16,7 +16,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised
-from grpo_guard.turns import as_said, turns, worst
+from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -53,8 +53,8 @@ class RuleVerifier(CompletionVerifier):
         KINDS: What `look` can find.
         looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
             bounded amount of text a call, each with a time-out of its own; see `supervised`.
-        by_turn: `look` is shown each turn of an author by itself, not all of them as one text.
-            What was given (`Completion.given`) is shown to no rule.
+        by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
+            is known to have said is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
     """
 
@@ -64,7 +64,7 @@ class RuleVerifier(CompletionVerifier):
     timeout = None
     look_timeout: float | None = 600.0
     looks_alone: bool = False
-    by_turn: bool = False
+    by_turn: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -174,22 +174,45 @@ class _Look:
         return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        if all(completion.given is None for completion in batch):
+        if all(completion.told is None for completion in batch):
             return self.rule.look(batch)
-        rule = self.rule
-        parts = [turns(c) if rule.by_turn else [one] if (one := as_said(c)) else [] for c in batch]
+        kinds = self.rule.by_turn
+        parts = [self._parts(completion) for completion in batch]
         shown = [
-            part
+            one
             for completion, own in zip(batch, parts, strict=True)
-            for part in ([one.completion for one in own] or [completion])
+            for one in ([part.completion for part in own] or [completion])
         ]
-        found = rule.look(shown)
+        found = self.rule.look(shown)
         if len(found) != len(shown):
             return found  # `supervised` says what is wrong
         left = iter(found)
-        return [
-            worst([one.whole(next(left)) for one in own]) if own else next(left) for own in parts
-        ]
+        verdicts = []
+        for own in parts:
+            whole, *apart = [part.whole(next(left)) for part in own] or [next(left)]
+            verdicts.append(_with_apart(whole, apart, kinds) if apart else whole)
+        return verdicts
+
+    def _parts(self, completion: Completion) -> list[Said]:
+        """All that its author said, then turn by turn; nothing where that is the completion."""
+        own = as_said(completion)
+        if own is None:
+            return []
+        return [own, *(turns(completion) if self.rule.by_turn else ())]
+
+
+def _with_apart(whole: Verdict, apart: Sequence[Verdict], kinds: frozenset[str]) -> Verdict:
+    """The verdict on an author's words, with some kinds of findings from its turns instead."""
+    rest = tuple(finding for finding in whole.findings if finding.kind not in kinds)
+    if whole.abstained or (whole.rejected and not whole.findings):
+        return whole
+    found = tuple(f for verdict in apart for f in verdict.findings if f.kind in kinds)
+    if whole.rejected and rest:
+        return replace(whole, findings=(*rest, *found))
+    said = next((v for v in apart if v.rejected and kinds & {f.kind for f in v.findings}), None)
+    if said is not None:
+        return replace(said, findings=(*found, *rest))
+    return replace(whole, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, findings=(*rest, *found))
 
 
 _RANKS = {severity: rank for rank, severity in enumerate(Severity)}

@@ -30,7 +30,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.turns import own_words
+from grpo_guard.turns import APART, own_words
 
 FEEDBACK = "<|im_start|>user\nAnd, Hail?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -92,7 +92,7 @@ def test_all_turns_are_judged_and_what_the_environment_says_is_not():
     (batch,) = executor.guard.verifier.batches
     opening = "Be brief.\n" + PROMPT
     for whole, own, talk in zip(batch, own_words(batch), TALKS, strict=True):
-        assert own.text.split("\n\n") == list(talk)
+        assert own.text.split(APART) == list(talk)
         assert whole.prompt == opening
         assert list(whole.prompt_ids) == ids_of(opening)
         assert TOKENIZER.decode(whole.completion_ids).startswith(f"{talk[0]}<|im_end|>{FEEDBACK}")
