@@ -29,7 +29,7 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 def transcript(
     length: int,
     given: Sequence[Span],
-    decode: Callable[[int, int], str],
+    decode: Callable[[int, int, bool], str],
     *,
     theirs: bool,
 ) -> tuple[str, Given]:
@@ -38,12 +38,16 @@ def transcript(
     Args:
         length: Of the completion, in tokens.
         given: Spans of these that nobody sampled.
-        decode: Tokens [start, end) as text.
+        decode: Tokens [start, end) as text, with special tokens or without. What others are said
+            to have said is shown with them: unseen, they would change what follows.
         theirs: Another node says so, not the trainer.
 
     Raises:
         ValueError: more spans than `Given` takes.
     """
-    parts = [decode(start, end) for start, end in stretches(given, length)]
+    parts = [
+        decode(start, end, theirs and i % 2 == 1)
+        for i, (start, end) in enumerate(stretches(given, length))
+    ]
     chars = list(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
     return "".join(parts), Given(tuple(given), tuple(chars), masked=True, known=not theirs)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from grpo_guard.completion import Completion, Message, shown
 from grpo_guard.given import between
-from grpo_guard.verdict import Finding, Verdict, accept, reject
+from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
@@ -32,19 +32,22 @@ class EnvironmentVerifier(CompletionVerifier):
     other verifier believe anything. A completion with nothing given is accepted.
 
     Args:
-        environment: Asked once for each stretch that is given, in order.
+        environment: Asked once for each stretch that is given, in order, up to the first that
+            is forged.
+        most: Stretches of one completion; more are rejected as OVERLONG. A sender decides how
+            often your tools are asked, and all of a batch wait for them.
 
     Raises:
-        TypeError: it cannot be called.
+        TypeError: ``environment`` cannot be called.
     """
 
     name = "environment"
     judges_alone = True
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, *, most: int = 64) -> None:
         if not callable(environment):
             raise TypeError(f"environment: expected a function, got {shown(environment)}")
-        self.environment = environment
+        self.environment, self.most = environment, most
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -57,10 +60,14 @@ class EnvironmentVerifier(CompletionVerifier):
         given, text = completion.given, completion.text
         spans = given.chars if given else ()
         turns: tuple[str, ...] = ()
+        if len(spans) > self.most:
+            message = f"{len(spans)} answers of tools and users, where {self.most} are asked again"
+            return reject(self.name, Cause.OVERLONG, message)
         for (start, end), own in zip(spans, between(spans, len(text)), strict=False):
             turns = (*turns, text[slice(*own)])
             expected = self.environment(completion.prompt, turns)
-            if expected is None or expected.strip() == text[start:end].strip():
+            # Where nothing may stand not even what is invisible may: the mark itself is forged.
+            if expected is None or expected.strip() == text[start:end].strip() != "":
                 continue
             message = (
                 f"the environment answers turn {len(turns)} with {shown(expected.strip())}, the "

@@ -71,7 +71,9 @@ class Rollout:
         said, given = transcript(
             end - start,
             spans_given(mask, end - start),
-            lambda a, b: _text(tokenizer, self.ids[start + a : start + b]),
+            lambda a, b, special: _text(
+                tokenizer, self.ids[start + a : start + b], special=special
+            ),
             theirs=self.node is not None,
         )
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None

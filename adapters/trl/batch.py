@@ -165,8 +165,8 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
 
 
 def _turns(ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
-    def decode(start: int, end: int) -> str:
-        return str(tokenizer.decode(ids[start:end], skip_special_tokens=True))
+    def decode(start: int, end: int, special: bool) -> str:
+        return str(tokenizer.decode(ids[start:end], skip_special_tokens=not special))
 
     return transcript(len(ids), spans_given(mask, len(ids)), decode, theirs=theirs)
 

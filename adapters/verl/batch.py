@@ -16,7 +16,7 @@ import numpy as np
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.completion import Completion
-from grpo_guard.given import MAX_SPANS, Given, Span, between
+from grpo_guard.given import MAX_SPANS, Given, Span
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
@@ -149,14 +149,12 @@ def _turns(
 
     They train like any other, and the text that a reward function sees leaves them out.
     """
-    own = between(given, len(ids)) if theirs else []
-    shown = {start for start, end in own if start < end}
 
-    def decode(start: int, end: int) -> str:
+    def decode(start: int, end: int, special: bool) -> str:
         turn = ids[start:end]
-        if start not in shown:
+        if not theirs:
             return str(tokenizer.decode(turn, skip_special_tokens=True))
-        ends = list(turn[-1:]) == [tokenizer.eos_token_id]
+        ends = not special and list(turn[-1:]) == [tokenizer.eos_token_id]
         return str(tokenizer.decode(turn[:-1] if ends else turn))
 
     return transcript(len(ids), given, decode, theirs=theirs)

@@ -197,13 +197,19 @@ class Encoder:
     def _same(
         self, text: str, ids: tuple[int, ...], given: tuple[Span, ...], context: Given
     ) -> bool:
-        shown = context.chars
-        # Of what the trainer masks only the rest is compared.
-        of = stretches if given and not context.masked else between
-        tokens, parts = of(given, len(ids)), of(shown, len(text))
-        return len(tokens) == len(parts) and all(
+        tokens, parts = between(given, len(ids)), between(context.chars, len(text))
+        own = len(tokens) == len(parts) and all(
             any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
             for span, (a, b) in zip(tokens, parts, strict=True)
+        )
+        # What the trainer masks, its adapter has decoded. Of all else special tokens count, too:
+        # an environment sees the text, and unseen they would change what follows.
+        return own and (
+            context.masked
+            or all(
+                _same_text(text[a:b], self._decode(ids[start:end], False))
+                for (start, end), (a, b) in zip(given, context.chars, strict=True)
+            )
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:

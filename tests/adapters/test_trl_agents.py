@@ -149,6 +149,8 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
         {**found, "prompts": ["?"] * len(sent), "completions": [""] * len(sent)}, tokenizer=tok
     )
     assert rows[0].completion.given.tokens == ((3, 6),)
+    start, end = rows[0].completion.given.chars[0]
+    assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens, too
     assert rows[0].completion.told is None
     assert rows[0].completion.context is not None
     plain = peer_rollouts(["?"], [Sent("n", [5, 2])], trainer)

@@ -117,12 +117,17 @@ def test_the_environment_is_asked_again_at_each_place():
         talk("3 + 4 =", " 8", " so 8", known=False),  # another result
         talk("3 + 4", " 7", " so 7", known=False),  # where nothing was asked
         talk("3 + 4 =", " 7 Hail", " so 7", known=False),  # and something beside it
+        talk("Let me see.", "", " so 7", known=False),  # invisible, where nothing may stand
         talk("3 + ", "4 = 7", " so 7", known=False),  # the author's own words marked
     ):
         yes, no = verifier.verify([good, forged])
         assert yes.accepted
         assert [f.kind for f in no.findings] == ["forged_tool_result"]
         assert no.findings[0].char_span == forged.given.chars[0]
+    asked = []
+    long = talk(*["3 + 4 =", " 7"] * 65, known=False)
+    (verdict,) = EnvironmentVerifier(lambda *given: asked.append(given) or " 7").verify([long])
+    assert (verdict.cause, asked) == (Cause.OVERLONG, [])
     believing = EnvironmentVerifier(lambda prompt, turns: None)
     assert believing.verify([talk("a", "whatever", "b", known=False)])[0].accepted
 

@@ -129,6 +129,7 @@ def test_all_turns_are_one_completion(tokenizer):
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.told is None  # another node's mask: trained by, and not believed
     assert completion.context == completion.given
+    assert len(completion.given.chars) == 2
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
