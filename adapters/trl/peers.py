@@ -182,6 +182,8 @@ def _row(
     too_long = f"longer than {allowed.longest} tokens"
     if completion is None:
         return filler, "nothing was sent"
+    if given and isinstance(completion, str):
+        return filler, "what is given stands nowhere in its tokens"
     if isinstance(completion, str):
         # A token has at least one byte in most tokenizers; a text far beyond is not worth reading.
         if len(completion) > 64 * allowed.longest:
@@ -201,7 +203,7 @@ def _row(
         ids.append(value)
         if len(ids) > allowed.longest:
             return filler, too_long
-    if given and (isinstance(completion, str) or given[-1][1] > len(ids)):
+    if given and given[-1][1] > len(ids):
         return filler, "what is given stands nowhere in its tokens"
     turns = between(given, len(ids))
     last = turns.pop()

@@ -96,7 +96,7 @@ def test_turns_are_one_text_that_says_what_of_it_was_given(drops):
     assert given.tokens == ((3, 8), (11, 17))
     assert [text[a:b].strip() for a, b in given.chars] == ["then", "then"]
     (row,) = own_words([sample.row((asked, text, given), "g", 0).completion])
-    assert row.text.split() == [said[a:b].strip() for a, b in turns]
+    assert row.text.replace(".", "").split() == [said[a:b].strip() for a, b in turns]
     assert row.completion_ids == tuple(ord(c) for a, b in turns for c in said[a:b])
 
 

@@ -189,5 +189,6 @@ def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
         model, ids, seed, SPEC, told, eos_ids=[eos], most_answers=1
     )
     cut = calculator.transcript(tokenizer, one.prompt, ids[0], drawn[: given[0][1]], given)
-    (verdict,) = replaying().verify([replace(known(cut), node="ann", round=0, slot=0)])
+    ours = replace(cut.given, known=True, masked=True)
+    (verdict,) = replaying().verify([replace(cut, given=ours, node="ann", round=0, slot=0)])
     assert [f.kind for f in verdict.findings] == ["cut_short"]
