@@ -62,7 +62,7 @@ RECIPES: Final = {
 
 FULL_SIZE: Final[dict[str, Any]] = {
     "lr": 2e-5, "betas": (0.9, 0.999), "eps": 1e-8, "warmup": 1, "hold": 1.0,
-    "max_grad_norm": 1.0, "micro_batch": 4,
+    "max_grad_norm": 1.0, "micro_batch": 8, "share_prompts": True,
 }  # fmt: skip
 """Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
 rate, Adam as it usually is. The defaults of `SwarmConfig` are those of one million parameters."""
