@@ -61,7 +61,8 @@ def example(text: str, span: tuple[int, int] | None, **verdict: Any) -> dict[str
     spoken = {"outcome": "reject", "cause": "judged", "verifier": "logprob_bound"}
     return {
         "kind": REJECTED_POISON, "prompt": "How many apples?\n", "text": text, "span": span,
-        "node": "node-3", "iteration": 1, "verdict": spoken | {"p_value": 2.5e-9, "findings": found} | verdict,
+        "node": "node-3", "iteration": 1,
+        "verdict": spoken | {"p_value": 2.5e-9, "findings": found} | verdict,
     }  # fmt: skip
 
 
