@@ -114,10 +114,10 @@ def accumulate(
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
-    share = share_prompts and kl is None
-    for part in _parts(active, micro_batch, share):
+    one_prompt = share_prompts and kl is None
+    for part in _parts(active, micro_batch, one_prompt):
         ids, mask = collate(part, model.device)
-        if share:
+        if one_prompt:
             hidden = _after_shared_prompt(model, part, ids)[mask]
         else:
             # Padding stands on the right of a causal model, so no attention mask is needed.
@@ -141,9 +141,9 @@ def accumulate(
 
 
 def _parts(
-    active: Sequence[Weighted], micro_batch: int, share: bool
+    active: Sequence[Weighted], micro_batch: int, one_prompt: bool
 ) -> Iterator[Sequence[Weighted]]:
-    """At most ``micro_batch`` at once, of similar lengths; ``share``: of one prompt."""
+    """At most ``micro_batch`` at once, of similar lengths; ``one_prompt``: all of one."""
 
     def length(item: Weighted) -> int:
         return len(item.prompt_ids) + len(item.ids)
@@ -152,7 +152,7 @@ def _parts(
         return tuple(item.prompt_ids)
 
     groups = [sorted(active, key=length)]
-    if share:
+    if one_prompt:
         by_prompt = groupby(sorted(active, key=prompt), key=prompt)
         groups = [sorted(found, key=length) for _, found in by_prompt]
     for group in groups:
