@@ -1,9 +1,10 @@
 """A plan of swarms that takes several sittings: what is there so far, as one JSON file.
 
-``python -m grpo_guard.evals.studies.sittings DIR -o FILE.json``, DIR being that of
-``grpo-guard eval swarm -o DIR``, whose own results.json holds finished runs alone. Of a run that
-is not finished the rounds played so far are kept with the settings that it was begun with, so that
-nobody takes its last rounds for its end.
+``python -m grpo_guard.evals.studies.sittings DIR -o FILE.json --command "..."``
+
+DIR is that of ``eval swarm -o DIR``, whose own results.json holds finished runs alone. Of a run
+that is not finished the rounds played so far stand under ``unfinished``, with the settings that it
+was begun with, so that nobody takes its last rounds for its end.
 """
 
 from __future__ import annotations
