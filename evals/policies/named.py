@@ -39,18 +39,16 @@ class Recipe:
         model: Its id on the hub.
         task: What the paper trains it on.
         attacks: Those that the paper plays on it.
-        prompts, group_size, iterations, max_new_tokens, lr: As in `SwarmConfig`. The paper's 1024
-            tokens are prompt and answer together.
+        prompts, iterations, max_new_tokens: As in `SwarmConfig`. The paper's 1024 tokens are
+            prompt and answer together.
     """
 
     model: str
     task: str
     attacks: tuple[str, ...]
     prompts: int = 32
-    group_size: int = 12
     iterations: int = 100
     max_new_tokens: int = 1024
-    lr: float = 2e-5
 
 
 _MATHS: Final = ("text", "math", "dos")
