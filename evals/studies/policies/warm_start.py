@@ -2,10 +2,11 @@
 
 ``python -m grpo_guard.evals.studies.policies.warm_start MODEL -o FOLDER [--steps 30]``
 
-SmolLM2-135M-Instruct wrote the paper's ``<answer>`` tags in 2 of 28 samples, with a solved problem
-before the question. Where honest work earns nothing a swarm learns only from its attacker. 240 solved
-problems, asked as the task asks bundled policies (``Q: ... A:``, no chat), teach it the format;
-the arithmetic is left to the swarm. Equal arguments give equal weights on one machine.
+SmolLM2-135M-Instruct wrote the paper's ``<answer>`` tags in 2 of 28 samples, with a solved
+problem before the question. Where honest work earns nothing a swarm learns only from its
+attacker. 240 solved problems, asked as the task asks bundled policies (``Q: ... A:``, no chat),
+teach it the format; the arithmetic is left to the swarm. Equal arguments give equal weights on
+one machine.
 """
 
 from __future__ import annotations
