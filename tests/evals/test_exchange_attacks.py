@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from grpo_guard.evals.defences.base import Ground  # noqa: E402
-from grpo_guard.evals.defences.references import OfTask  # noqa: E402
-from grpo_guard.evals.defences.registry import defence  # noqa: E402
-from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.generate import Sampled  # noqa: E402
-from grpo_guard.evals.swarm.terms import Terms, node_key  # noqa: E402
-from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
-from grpo_guard.verdict import Cause  # noqa: E402
+from grpo_guard.evals.defences.base import Ground
+from grpo_guard.evals.defences.references import OfTask
+from grpo_guard.evals.defences.registry import defence
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.generate import Sampled
+from grpo_guard.evals.swarm.terms import Terms, node_key
+from grpo_guard.evals.tasks.word_problems import WordProblems, generate
+from grpo_guard.verdict import Cause
 
 CONFIG = SwarmConfig(signed=True, setting="vertical", prompts=4, group_size=2)
 
