@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def guard_file() -> str:
-    """The keys of a guard file below its top: policy, ledger, identity, presets and verifiers."""
+    """The keys of a guard file below its top: its parts, each preset, each verifier."""
     parts = []
     for name in ("policy", "ledger", "identity"):
         parts += [f"## `{name}`", _table(type_of(GuardConfig, name))]
