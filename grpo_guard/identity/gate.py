@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -197,7 +197,7 @@ class Identity:
         if together is not None:
             found = _of_one_key(found, units)
         admitted: list[Completion] = []
-        with self._lock, self._kept.held() if self._kept is not None else nullcontext():
+        with self._lock, self._held():
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
                 if isinstance(state, _Signed):
                     state = self._filled(state) or state
@@ -209,6 +209,8 @@ class Identity:
     def state_dict(self) -> dict[str, Any]:
         """Pinned keys, and what came lately, as plain JSON values."""
         with self._lock:
+            if self._kept is not None:
+                self._kept.refresh()
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -217,7 +219,8 @@ class Identity:
         Raises:
             ValueError: it is of another form; nothing has changed then.
         """
-        with self._lock:
+        # What the store still had would be taken up again before the next batch.
+        with self._lock, self._held():
             try:
                 fresh = Replays(self._replays.late, self._replays.most)
                 fresh.load_state_dict(state["filled"])
@@ -238,6 +241,9 @@ class Identity:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock, self.given_up = threading.Lock(), _waits_for_ever
+
+    def _held(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._kept is None else self._kept.held()
 
     def _signed(self, completion: Completion) -> _State:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""

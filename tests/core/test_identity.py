@@ -479,6 +479,17 @@ def test_an_old_copy_under_new_groups_counts_once() -> None:
     assert {entry.node for entry in entries} == {ALICE.public.encode()}
 
 
+def test_a_checkpoint_holds_for_all_processes_of_a_store(tmp_path: Path) -> None:
+    one, other = (Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path)) for _ in range(2))
+    empty = one.state_dict()
+    other.admit([signed(work(node="eve"), EVE, run=RUN)])
+    assert one.state_dict()["pinned"] == {"eve": EVE.public}
+    one.load_state_dict(empty)
+    for gate in (one, other):
+        gate.admit([])
+        assert gate.ring.pinned == {}
+
+
 def test_a_checkpoint_can_be_written_while_completions_come() -> None:
     gate, failed = identity(), list[Exception]()
     work_of_alice = [by_alice(str(slot), slot=slot) for slot in range(600)]
