@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class Known:
     """A batch as verifiers see it.
 
     Args:
@@ -50,7 +50,7 @@ def admit(
     identity: Identity | None = None,
     references: References | None = None,
     environment: EnvironmentVerifier | None = None,
-) -> Admitted:
+) -> Known:
     """Ask who sent each completion, then what its task says, then what its tools said.
 
     Args:
@@ -73,7 +73,7 @@ def admit(
         batch, known, notes = references.check(batch, known)
     if environment is not None:
         _ask(environment, batch, known)
-    return Admitted(batch, known, notes)
+    return Known(batch, known, notes)
 
 
 def _ask(

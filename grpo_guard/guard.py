@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
-from grpo_guard.admission import Admitted, admit
+from grpo_guard.admission import Known, admit
 from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import require_fitting, require_no_abstention_at_will
@@ -167,7 +167,7 @@ class Guard:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
-            The completions as they were judged, see `Admitted`, and their verdicts.
+            The completions as they were judged, see `Known`, and their verdicts.
         """
         admitted = self._admitted(batch, given)
         return self._recorded(admitted, supervised(self.verifier, admitted.open))
@@ -186,14 +186,14 @@ class Guard:
 
     def _admitted(
         self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None
-    ) -> Admitted:
+    ) -> Known:
         return admit(
             batch, given, identity=self.identity, references=self.references,
             environment=self.environment,
         )  # fmt: skip
 
     def _recorded(
-        self, admitted: Admitted, said: Sequence[Verdict]
+        self, admitted: Known, said: Sequence[Verdict]
     ) -> tuple[list[Completion], list[Verdict]]:
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:

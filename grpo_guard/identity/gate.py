@@ -14,10 +14,10 @@ on it is whoever the sender wanted to harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from grpo_guard.completion import Completion, shown
 from grpo_guard.identity.envelope import (
@@ -47,6 +47,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "relabelled": "it came under another node, round or slot than it was signed for",
     "late": "it was signed for a round that is over",
     "early": "it was signed for a round that has not begun",
+    "mixed": "not all that it came with is its signer's",
     "replayed": "it has come before",
     "contradicted": "its signer filled this slot with something else before",
     "too_many": "its signer has sent too much in this round",
@@ -114,6 +115,10 @@ class _Pins(Memory):
         self._ring.load_state_dict(state)
 
 
+# What is known of a completion; None: unsigned, and admitted so.
+_State: TypeAlias = _Signed | Finding | Admitted | None
+
+
 class Identity:
     """Checks envelopes, and remembers what was signed. Threads may share it.
 
@@ -162,6 +167,7 @@ class Identity:
         given: Sequence[Verdict | None] | None = None,
         *,
         round: int | None = None,
+        together: Sequence[Hashable] | None = None,
     ) -> Admission:
         """Whose each completion is; what is nobody's is refused. Never raises for what a sender
         wrote.
@@ -174,13 +180,20 @@ class Identity:
                 stand on loses its name as well unless it is signed. What was refused stays so.
             round: The training round now: envelopes may be ``late`` behind it, and not ahead. None
                 = not known here, then each key's own newest round counts.
+            together: Of each completion, what it came in, where an exchange carries several at once
+                and they are used together or not at all: none of them fills its place unless one
+                key signed them all. Or whoever passes a copy on with one of them spoilt would have
+                the signer's own refused. None = each came by itself.
 
         Raises:
-            ValueError: not one of ``given`` per completion.
+            ValueError: not one of ``given``, or of ``together``, per completion.
         """
         known: list[Verdict | None] = [None] * len(batch) if given is None else list(given)
         if len(known) != len(batch):
             raise ValueError(f"given: expected {len(batch)}, one per completion, got {len(known)}")
+        units: Sequence[Hashable] = range(len(batch)) if together is None else together
+        if len(units) != len(batch):
+            raise ValueError(f"together: expected {len(batch)}, one each, got {len(units)}")
         # Signatures first: they take long, and the store's file is held by nobody meanwhile.
         # What was refused before is not looked at again, without the label for which it was: it
         # would fill the place of its signer's own copy.
@@ -188,11 +201,17 @@ class Identity:
             None if verdict is not None and verdict.cause is REFUSED else self._signed(completion)
             for completion, verdict in zip(batch, known, strict=True)
         ]
+        found = [
+            self._fitting(completion, state, round) if isinstance(state, _Signed) else state
+            for completion, state in zip(batch, found, strict=True)
+        ]
+        if together is not None:
+            found = _of_one_key(found, units)
         admitted: list[Completion] = []
-        with self._lock, self._pins.held() if self._pins is not None else nullcontext():
+        with self._lock, self._held():
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
                 if isinstance(state, _Signed):
-                    state = self._filled(completion, state, round) or state
+                    state = self._filled(state) or state
                 admitted.append(_labelled(completion, state))
                 if known[i] is None and isinstance(state, Finding):
                     known[i] = reject(NAME, REFUSED, findings=(state,))
@@ -200,7 +219,7 @@ class Identity:
 
     def state_dict(self) -> dict[str, Any]:
         """Pinned keys, and what came lately, as plain JSON values."""
-        with self._lock:
+        with self._lock, nullcontext() if self._pins is None else self._pins.fresh():
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,7 +228,8 @@ class Identity:
         Raises:
             ValueError: it is of another form; nothing has changed then.
         """
-        with self._lock:
+        # What the store still had would be taken up again before the next batch.
+        with self._lock, self._held():
             try:
                 fresh = Replays(self._replays.late, self._replays.most)
                 fresh.load_state_dict(state["filled"])
@@ -231,7 +251,10 @@ class Identity:
         vars(self).update(state)
         self._lock, self.given_up = threading.Lock(), _waits_for_ever
 
-    def _signed(self, completion: Completion) -> _Signed | Finding | Admitted | None:
+    def _held(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._pins is None else self._pins.held()
+
+    def _signed(self, completion: Completion) -> _State:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""
         try:
             if is_admitted(completion):
@@ -265,16 +288,23 @@ class Identity:
             return _refusal("wrong_key", f"it is {shown(self.ring.name_of(key))}'s")
         return None
 
-    def _filled(self, completion: Completion, signed: _Signed, now: int | None) -> Finding | None:
+    def _fitting(
+        self, completion: Completion, signed: _Signed, now: int | None
+    ) -> _Signed | Finding:
+        """Why a signed completion does not belong where it came; itself where it does."""
+        if (label := self._other_label(completion, signed.envelope)) is not None:
+            return _refusal("relabelled", label)
+        round = signed.envelope.round
+        if now is not None and not now - self._replays.late <= round <= now:
+            return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
+        return signed
+
+    def _filled(self, signed: _Signed) -> Finding | None:
         """Take a signed completion in; why it is refused all the same."""
         envelope = signed.envelope
         if (problem := self._of_ring(envelope)) is not None:  # pinned since by another
             return problem
-        if (label := self._other_label(completion, envelope)) is not None:
-            return _refusal("relabelled", label)
         key, round = envelope.public_key, envelope.round
-        if now is not None and not now - self._replays.late <= round <= now:
-            return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
         if self.ring.name_of(key) is None:
             self.ring.pin_key(envelope.node, key)
         kind = self._replays.refusal(key, round, signed.place, signed.said, self.given_up())
@@ -312,7 +342,19 @@ def _refusal(kind: str, more: str = "") -> Finding:
     return Finding(kind, REFUSALS[kind] + (f": {more}" if more else ""))
 
 
-def _labelled(completion: Completion, state: _Signed | Finding | Admitted | None) -> Completion:
+def _of_one_key(found: Sequence[_State], units: Sequence[Hashable]) -> list[_State]:
+    """What is signed is refused where not all of its unit is signed with the same key."""
+    keys: dict[Hashable, set[str | None]] = {}
+    for state, unit in zip(found, units, strict=True):
+        key = state.envelope.public_key if isinstance(state, _Signed) else None
+        keys.setdefault(unit, set()).add(key)
+    return [
+        _refusal("mixed") if isinstance(state, _Signed) and len(keys[unit]) > 1 else state
+        for state, unit in zip(found, units, strict=True)
+    ]
+
+
+def _labelled(completion: Completion, state: _State) -> Completion:
     """Under its signer's key; under no name where there is none.
 
     Of what is signed only the envelope's place stays of ``metadata``: what stands beside it was

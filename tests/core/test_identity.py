@@ -290,6 +290,33 @@ def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None
     assert only(gate.admit([by_alice()], round=5)) is None
 
 
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        work("72", slot=1),
+        replace(by_alice("72", slot=1), text="poison"),
+        replace(by_alice("72", slot=1), slot=2),
+        by_alice("72", slot=1, round=7),
+        signed(work(slot=1, node="bob"), BOB, run=RUN),
+    ],
+    ids=["unsigned", "forged", "relabelled", "early", "of another"],
+)
+@pytest.mark.parametrize("admits_unsigned", [False, True])
+def test_a_spoilt_copy_of_several_takes_no_place(spoilt: Completion, admits_unsigned: bool) -> None:
+    gate = identity(unsigned="admit" if admits_unsigned else "refuse")
+    own = [by_alice("71", slot=0), by_alice("72", slot=1)]
+    batch = [own[0], spoilt, *own, own[0]]
+    admission = gate.admit(batch, round=5, together=["eve", "eve", "alice", "alice", "again"])
+    found = kinds(admission)
+    assert found[0] == "mixed"
+    assert found[2:] == [None, None, "replayed"]
+
+
+def test_what_came_together_is_named_for_each() -> None:
+    with pytest.raises(ValueError, match="together: expected 1, one each, got 2"):
+        identity().admit([work()], together=[1, 2])
+
+
 def test_one_verdict_is_given_per_completion() -> None:
     with pytest.raises(ValueError, match="given: expected 1, one per completion, got 2"):
         identity().admit([work()], [None, None])
@@ -452,6 +479,17 @@ def test_an_old_copy_under_new_groups_counts_once() -> None:
         entries += intake(batch, [reject("rules", message="poison")]).entries
     assert len({entry.key for entry in entries}) == 1
     assert {entry.node for entry in entries} == {ALICE.public.encode()}
+
+
+def test_a_checkpoint_holds_for_all_processes_of_a_store(tmp_path: Path) -> None:
+    one, other = (Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path)) for _ in range(2))
+    empty = one.state_dict()
+    other.admit([signed(work(node="eve"), EVE, run=RUN)])
+    assert one.state_dict()["pinned"] == {"eve": EVE.public}
+    one.load_state_dict(empty)
+    for gate in (one, other):
+        gate.admit([])
+        assert gate.ring.pinned == {}
 
 
 def test_a_checkpoint_can_be_written_while_completions_come() -> None:
