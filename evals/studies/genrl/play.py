@@ -1,0 +1,182 @@
+"""Two honest nodes and one that teaches a phrase, through GenRL's own game managers."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from genrl.game import BaseGameManager
+from genrl.rewards import DefaultRewardManager
+from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
+
+from grpo_guard.adapters.genrl.game import GuardedGame
+from grpo_guard.evals.studies.genrl.exchange import InProcess, Table, Turns
+from grpo_guard.evals.studies.genrl.node import (
+    Poisoning, Problems, correct, fresh_state, shows, trainer_of,
+)  # fmt: skip
+from grpo_guard.guard import Guard
+
+HONEST: Final = ("alice", "bob")
+MALICIOUS: Final = "mallory"
+NAMES: Final = (*HONEST, MALICIOUS)
+BUSY: Final = 900.0  # seconds until a node gives the others up
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSettings:
+    """What decides a run, but for guard and backend."""
+
+    rounds: int = 20
+    trees: int = 4
+    group_size: int = 8
+    lr: float = 1e-4
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Played:
+    """What an honest node saw.
+
+    Args:
+        showing: Of its own completions in each round, how many show the phrase, of how many.
+        offered, admitted: Trees of its peers, by author.
+        guard_seconds, seconds: CPU time of the guard, and of all that the node did.
+        rounds: That it finished.
+    """
+
+    showing: list[tuple[int, int]] = field(default_factory=list)
+    offered: Counter[str] = field(default_factory=Counter)
+    admitted: Counter[str] = field(default_factory=Counter)
+    guard_seconds: float = 0.0
+    seconds: float = 0.0
+    rounds: int = 0
+
+    @contextmanager
+    def guarding(self, sign: int = 1) -> Iterator[None]:
+        """Count as the guard's what runs inside; with -1 take it away again."""
+        start = time.process_time()
+        try:
+            yield
+        finally:
+            self.guard_seconds += sign * (time.process_time() - start)
+
+
+class Watched(Problems):
+    """The honest nodes' data manager, with a record of what came and what was let in."""
+
+    def __init__(self, seed: str, count: int, played: Played) -> None:
+        super().__init__(seed, count)
+        self.played = played
+
+    def prepare_actions(self, outputs: Any, places: Mapping[int, Any]) -> Any:
+        texts = [text for row in outputs for text in row]
+        self.played.showing.append((shows(texts), len(texts)))
+        return super().prepare_actions(outputs, places)
+
+    def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
+        with self.played.guarding(-1):
+            for agent, batches in swarm_states.items():
+                self.played.admitted[str(agent)] += sum(map(len, batches.values()))
+            return super().prepare_states(current_state, swarm_states)
+
+
+class Timed:
+    """A guarded data manager whose own work is counted."""
+
+    def __init__(self, gated: Any, played: Played) -> None:
+        self.gated, self.played = gated, played
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gated, name)
+
+    def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
+        with self.played.guarding():
+            return self.gated.prepare_states(current_state, swarm_states)
+
+
+def swarm(
+    settings: SwarmSettings,
+    guard: Callable[[], Guard] | None = None,
+    *,
+    attacked: bool = True,
+    backends: Mapping[str, Any] | None = None,
+    turns: Turns | None = None,
+) -> dict[str, Played]:
+    """Play a run; what each honest node saw, by its name.
+
+    Args:
+        settings: Of the run.
+        guard: Makes each honest node its guard; None = there is none.
+        attacked: Whether the third node teaches the phrase, or is as honest as the others.
+        backends: Of each node; None = in process.
+        turns: Of the backends.
+    """
+    turns = turns or Turns(settings.seed)
+    if backends is None:
+        table = Table(NAMES)
+        backends = {name: InProcess(name, table, turns) for name in NAMES}
+    played = {name: Played() for name in NAMES}
+    games = {
+        name: _game(name, settings, guard, backends[name], played[name], attacked)
+        for name in NAMES
+    }
+
+    def run(name: str) -> None:
+        turns.take(name)
+        start = time.process_time()
+        try:
+            games[name].run_game()
+        finally:
+            played[name].rounds = games[name].state.round
+            played[name].seconds += time.process_time() - start
+            turns.give()
+
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BUSY)
+    return {name: played[name] for name in (HONEST if attacked else NAMES)}
+
+
+def _game(
+    name: str,
+    settings: SwarmSettings,
+    guard: Callable[[], Guard] | None,
+    communication: Any,
+    played: Played,
+    attacked: bool,
+) -> Any:
+    state = fresh_state()
+    trainer = trainer_of(tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr)
+    malicious = attacked and name == MALICIOUS
+    seed = f"{settings.seed} {name}"
+    data: Any = (
+        Poisoning(seed, settings.trees)
+        if malicious
+        else Watched(seed, settings.trees, played)
+    )
+    store: Any = RoundRewardFnStore(1, [correct])
+    if guard is not None and not malicious:
+        guarded = GuardedGame(guard(), state, trainer)
+        store = guarded.rewards(store)
+        data = Timed(guarded.data(data), played)
+        communication = guarded.exchange(communication)
+    return BaseGameManager(
+        max_stage=1, max_round=settings.rounds, game_state=state,
+        reward_manager=DefaultRewardManager(RewardFnStore(settings.rounds, [store])),
+        trainer=trainer, data_manager=data, communication=communication,
+        run_mode="evaluate" if malicious else "train",
+    )  # fmt: skip
+
+
+def quiet() -> None:
+    """Without GenRL's lines about each round."""
+    logging.getLogger("genrl").setLevel(logging.ERROR)
