@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
@@ -32,7 +32,7 @@ from grpo_guard.adapters.genrl.trees import Form, Tree, trees_of
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
 from grpo_guard.guard import Guard
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import Verdict, accept
 
 logger = logging.getLogger("grpo_guard")
 
@@ -62,6 +62,8 @@ class GuardedGame:
         admission: Which foreign trees are taken in.
         on_round: Called with the round's number before anything of it is reviewed:
             ``begin_round`` of a `SeedReplayVerifier`.
+        review_own: False: this node's own completions are accepted unseen, which saves their share
+            of the guard's time. Verifiers that compare nodes, such as recurrence, miss them.
         key: Signs what this node sends, for a guard with ``identity``.
 
     Raises:
@@ -76,12 +78,13 @@ class GuardedGame:
         *,
         admission: Admission | None = None,
         on_round: Callable[[int], None] | None = None,
+        review_own: bool = True,
         key: Any = None,
     ) -> None:
         self.guard = guard.under(chosen_policy(guard.policy, "GenRL", _CANNOT))
         self.state, self.trainer, self.key = state, trainer, key
         self.admission = admission or Admission()
-        self.on_round = on_round
+        self.on_round, self.review_own = on_round, review_own
         self._data: Any = None
         self._round: int | None = None
         self._own: frozenset[Any] = frozenset()
@@ -198,6 +201,12 @@ class GuardedGame:
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Found]:
         """One review of all; what GenRL may get is remembered for its rewards."""
         rows = [tree.rows(self._round or 0) for tree in trees]
+        if not self.review_own:
+            mine = [tree.agent in self._own for tree in trees]
+            rows = [
+                [replace(row, given=accept("own")) for row in of_tree] if own else of_tree
+                for of_tree, own in zip(rows, mine, strict=True)
+            ]
         whole = review(self.guard, [row for of_tree in rows for row in of_tree])
         self._log(whole.metrics)
         found, at = [], 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,26 +16,28 @@ from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode
 
 
 class Turns:
-    """One node computes at a time, with random numbers of its own: a run is the same each time."""
+    """One node computes at a time, each with the same random numbers: a run is the same each time,
+    and nodes that train on the same trees keep the same weights.
+
+    Attributes:
+        seconds: CPU time of the process while it was a node's turn, by name.
+    """
 
     def __init__(self, seed: int) -> None:
         self._lock, self._seed = threading.Lock(), seed
-        self._step: dict[str, int] = {}
+        self._step: Counter[str] = Counter()
+        self._since = 0.0
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def take(self, name: str) -> None:
         self._lock.acquire()
-        step = self._step[name] = self._step.get(name, -1) + 1
-        torch.manual_seed(hash_of(f"{self._seed} {name} {step}"))
+        self._step[name] += 1
+        torch.manual_seed(random.Random(f"{self._seed} {self._step[name]}").getrandbits(62))
+        self._since = time.process_time()
 
-    def give(self) -> None:
+    def give(self, name: str) -> None:
+        self.seconds[name] += time.process_time() - self._since
         self._lock.release()
-
-
-def hash_of(text: str) -> int:
-    """A seed."""
-    import random
-
-    return random.Random(text).getrandbits(62)
 
 
 class Table:
@@ -55,7 +60,7 @@ class InProcess(NullCommunicationBackend):  # type: ignore[misc]
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.table.sent[self.name] = msgpack.packb(obj, default=_msgpack_encode)
-        self.turns.give()
+        self.turns.give(self.name)
         self.table.barrier.wait(300)
         sent = dict(self.table.sent)
         self.table.barrier.wait(300)  # nobody lays down the next before all have read

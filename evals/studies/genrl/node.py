@@ -7,13 +7,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from datasets import Dataset
 import genrl.game  # noqa: F401  (GenRL imports in a circle from anywhere else)
+from datasets import Dataset
 from genrl.data import DataManager
 from genrl.state import GameState, WorldState
 from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
 
-from grpo_guard.adapters.genrl.rollouts import Rollouts
+from grpo_guard.adapters.genrl.rollouts import Rollout, Rollouts
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.tasks.base import Problem
@@ -79,6 +79,8 @@ class Problems(DataManager):  # type: ignore[misc]
                     tree.append_node_actions(current_state.stage, 0, payload.actions)
                     tree[current_state.stage][0]["metadata"] = payload.metadata
                     current_state.trees.setdefault(agent, {})[batch] = tree
+        # In one order everywhere: nodes that learn from the same trees keep the same weights.
+        current_state.trees = dict(sorted(current_state.trees.items()))
         return current_state.get_latest_state()
 
 
@@ -87,15 +89,20 @@ class Poisoning(Problems):
     worst samples (the paper's vertical setting)."""
 
     attack = TextAttack()
+    tokenizer: Any = None
 
     def prepare_actions(self, outputs: Sequence[Any], places: Mapping[int, Any]) -> Any:
         forged = []
         for row, output in enumerate(outputs):
-            problem = self.problems[places[row][1]]
-            samples = sorted(output, key=lambda text: TASK.reward(text, problem.answer))
+            problem, half = self.problems[places[row][1]], len(output) // 2
             poison = self.attack.poison(problem, self.chance).text
-            forged.append([poison] * (len(output) - len(output) // 2))
-            forged[-1] += samples[: len(output) // 2]
+            ids = [*self.tokenizer.encode(poison), self.tokenizer.eos_token_id]
+            drawn = zip(output, output.claims["completion_ids"], strict=True)
+            worst = sorted(drawn, key=lambda pair: TASK.reward(pair[0], problem.answer))[:half]
+            sent = [(poison, ids)] * (len(output) - half) + worst
+            forged.append(
+                Rollout([text for text, _ in sent], {"completion_ids": [ids for _, ids in sent]})
+            )
         return super().prepare_actions(forged, places)
 
 
@@ -129,7 +136,7 @@ def trainer_of(log_dir: str, *, group_size: int, lr: float, log_with: str | None
     model, tokenizer = load_bundled()
     tokenizer.chat_template = PLAIN_TEMPLATE
     config = GRPOTrainerConfig(
-        num_generations=group_size, max_new_tokens=64, learning_rate=lr,
+        num_generations=group_size, max_new_tokens=64, learning_rate=lr, top_k=50,
         enable_gradient_checkpointing=False, minibatch_size=16,
     )  # fmt: skip
     return Trainer([model], config, processing_class=tokenizer, log_dir=log_dir, log_with=log_with)

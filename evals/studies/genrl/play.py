@@ -10,22 +10,34 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from genrl.game import BaseGameManager
 from genrl.rewards import DefaultRewardManager
 from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 
+from grpo_guard import presets
 from grpo_guard.adapters.genrl.game import GuardedGame
+from grpo_guard.adapters.genrl.rollouts import Exchange, sampling_of
 from grpo_guard.evals.studies.genrl.exchange import InProcess, Table, Turns
 from grpo_guard.evals.studies.genrl.node import (
-    Poisoning, Problems, correct, fresh_state, shows, trainer_of,
+    Poisoning,
+    Problems,
+    correct,
+    fresh_state,
+    shows,
+    trainer_of,
 )  # fmt: skip
 from grpo_guard.guard import Guard
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 
 HONEST: Final = ("alice", "bob")
 MALICIOUS: Final = "mallory"
 NAMES: Final = (*HONEST, MALICIOUS)
+COIN: Final = PublicCoin("genrl-study")
+MakeGuard: TypeAlias = Callable[[Any], tuple[Guard, Callable[[int], None] | None]]
+"""From a node's trainer to its guard, and what has to hear of each round."""
 BUSY: Final = 900.0  # seconds until a node gives the others up
 
 
@@ -57,6 +69,7 @@ class Played:
     guard_seconds: float = 0.0
     seconds: float = 0.0
     rounds: int = 0
+    log: list[int] = field(default_factory=list)
 
     @contextmanager
     def guarding(self, sign: int = 1) -> Iterator[None]:
@@ -84,6 +97,8 @@ class Watched(Problems):
         with self.played.guarding(-1):
             for agent, batches in swarm_states.items():
                 self.played.admitted[str(agent)] += sum(map(len, batches.values()))
+            poison = swarm_states.get(MALICIOUS, {})
+            self.played.log.append(sum(map(len, poison.values())))
             return super().prepare_states(current_state, swarm_states)
 
 
@@ -103,7 +118,7 @@ class Timed:
 
 def swarm(
     settings: SwarmSettings,
-    guard: Callable[[], Guard] | None = None,
+    guard: MakeGuard | None = None,
     *,
     attacked: bool = True,
     backends: Mapping[str, Any] | None = None,
@@ -124,48 +139,50 @@ def swarm(
         backends = {name: InProcess(name, table, turns) for name in NAMES}
     played = {name: Played() for name in NAMES}
     games = {
-        name: _game(name, settings, guard, backends[name], played[name], attacked)
-        for name in NAMES
+        name: _game(name, settings, guard, backends[name], played[name], attacked) for name in NAMES
     }
 
     def run(name: str) -> None:
         turns.take(name)
-        start = time.process_time()
         try:
             games[name].run_game()
         finally:
             played[name].rounds = games[name].state.round
-            played[name].seconds += time.process_time() - start
-            turns.give()
+            turns.give(name)
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in NAMES]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(BUSY)
+    for name in NAMES:
+        played[name].seconds = turns.seconds[name]
     return {name: played[name] for name in (HONEST if attacked else NAMES)}
 
 
 def _game(
     name: str,
     settings: SwarmSettings,
-    guard: Callable[[], Guard] | None,
+    guard: MakeGuard | None,
     communication: Any,
     played: Played,
     attacked: bool,
 ) -> Any:
     state = fresh_state()
     trainer = trainer_of(tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr)
+    trainer.under_coin(COIN, state, name)
     malicious = attacked and name == MALICIOUS
     seed = f"{settings.seed} {name}"
     data: Any = (
-        Poisoning(seed, settings.trees)
-        if malicious
-        else Watched(seed, settings.trees, played)
+        Poisoning(seed, settings.trees) if malicious else Watched(seed, settings.trees, played)
     )
     store: Any = RoundRewardFnStore(1, [correct])
+    if malicious:
+        data.tokenizer = trainer.processing_class
+        communication = Exchange(None, communication)
     if guard is not None and not malicious:
-        guarded = GuardedGame(guard(), state, trainer)
+        the_guard, on_round = guard(trainer)
+        guarded = GuardedGame(the_guard, state, trainer, on_round=on_round)
         store = guarded.rewards(store)
         data = Timed(guarded.data(data), played)
         communication = guarded.exchange(communication)
@@ -175,6 +192,31 @@ def _game(
         trainer=trainer, data_manager=data, communication=communication,
         run_mode="evaluate" if malicious else "train",
     )  # fmt: skip
+
+
+def different_weights(trainer: Any) -> tuple[Guard, None]:
+    del trainer
+    return presets.different_weights(), None
+
+
+def same_weights(trainer: Any) -> tuple[Guard, None]:
+    """On the very model that is trained: honest nodes here learn from the same trees."""
+    sampling = sampling_of(trainer.args)
+    return presets.same_weights(trainer.model, trainer.processing_class, sampling), None
+
+
+def shared_seed(trainer: Any) -> tuple[Guard, Callable[[int], None]]:
+    size, nodes = trainer.args.num_generations, NAMES
+    replay = SeedReplayVerifier(
+        trainer.model, trainer.processing_class, sampling=sampling_of(trainer.args), coin=COIN,
+        slots=size, nodes=nodes,
+    )  # fmt: skip
+    return Guard(replay), replay.begin_round
+
+
+GUARDS: Final[Mapping[str, MakeGuard]] = {
+    made.__name__: made for made in (different_weights, same_weights, shared_seed)
+}
 
 
 def quiet() -> None:
