@@ -28,6 +28,10 @@ from pydantic import Field, model_validator
 
 from grpo_guard.ensemble import AllOf
 from grpo_guard.guard import Guard
+from grpo_guard.identity.gate import Identity
+from grpo_guard.identity.keys import IdentityError
+from grpo_guard.identity.ring import MOST_PINNED, KeyRing
+from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
@@ -36,6 +40,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
 from grpo_guard.presets import POLICIES, PRESETS
+from grpo_guard.references import References
 from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load, with_remedy
 from grpo_guard.tree import WRAPPERS, build_verifier, unwrapped, verifier_options
 
@@ -57,10 +62,19 @@ if TYPE_CHECKING:
         path: str | None
         exclude: bool
 
+    class IdentityConfig(Options):
+        keys: str | None
+        pin: bool
+        most_pinned: int
+
 else:
     _LEDGER = {"path": (str | None, None), "exclude": (bool, True)}
     PolicyConfig = options_of("PolicyConfig", Policy)
     LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
+    _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
+    IdentityConfig = options_of(
+        "IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS
+    )
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
@@ -84,6 +98,11 @@ class GuardConfig(Options):
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
             ``exclude: false`` it only keeps the books, and what comes from nodes that it has
             convicted is not rejected. None = none is kept.
+        identity: Whose completions are whose: a file of ``keys``, see `KeyRing.from_file`, ``pin``
+            and ``most_pinned`` of `KeyRing`, and the options of `Identity`. None = the names that
+            come are believed.
+        references: File of the task's own reference answers, see `References.from_file`. None =
+            those that come are used.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -95,6 +114,8 @@ class GuardConfig(Options):
     # No `repr`: a backend's key may stand in it.
     verifier: dict[str, Any] | None = Field(default=None, repr=False)
     ledger: LedgerConfig | None = None
+    identity: IdentityConfig | None = None
+    references: str | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Without a preset's options either."""
@@ -164,6 +185,7 @@ class GuardConfig(Options):
         """
         with without_secrets(self.said()):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
+            guard.identity, guard.references = self._identity(), self._references()
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -198,7 +220,7 @@ class GuardConfig(Options):
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
         model, preset = preset_options(name), PRESETS[name]
-        said = {n: v for n, v in self.said().items() if n not in ("preset", "policy")}
+        said = self.said(without={"preset", "policy", "identity", "references"})
         on = live if live and reads_policy(preset) else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
@@ -239,6 +261,26 @@ class GuardConfig(Options):
             return Guard(verifier, policy=policy, ledger=ledger)
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
+
+    def _identity(self) -> Identity | None:
+        if self.identity is None:
+            return None
+        options = self.identity.said()
+        file, of_ring = options.pop("keys", None), ("pin", "most_pinned")
+        ring = {name: options.pop(name) for name in of_ring if name in options}
+        if file is None and not ring.get("pin"):
+            raise ConfigError("identity.keys: expected a file of public keys, or pin: true")
+        try:
+            keys = KeyRing(**ring) if file is None else KeyRing.from_file(file, **ring)
+            return Identity(keys, store=self._store(), **options)
+        except (IdentityError, ModuleNotFoundError) as error:
+            raise ConfigError(f"identity: {error}") from None
+
+    def _references(self) -> References | None:
+        try:
+            return None if self.references is None else References.from_file(self.references)
+        except InputError as error:
+            raise ConfigError(f"references: {error}") from None
 
     def _store(self) -> NodeStore | None:
         try:

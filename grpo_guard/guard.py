@@ -19,11 +19,13 @@ from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.policy import Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import Finding, Verdict, noted
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
+    from grpo_guard.identity.gate import Identity
+    from grpo_guard.references import References
 
 
 # Groups whose lowest reward is remembered, for completions that come without theirs.
@@ -67,6 +69,10 @@ class Guard:
             loop of your own; adapters choose by what their trainer can carry out.
         ledger: Told of every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
+        identity: Says whose each completion is, before anything else looks at it; None = ``node``
+            is believed.
+        references: The task's own reference answers, in place of those that come; None = those that
+            come are used.
 
     Raises:
         TypeError: ``verifier`` is none.
@@ -85,6 +91,8 @@ class Guard:
         policy: Policy | None = None,
         ledger: Ledger | None = None,
         length_scaling: LengthScaling | None = None,
+        identity: Identity | None = None,
+        references: References | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -92,6 +100,7 @@ class Guard:
         self.policy = policy or Policy()
         _require_fitting(verifier, self.policy)
         self.ledger = ledger
+        self.identity, self.references = identity, references
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
@@ -129,12 +138,7 @@ class Guard:
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        known = [None] * len(batch) if given is None else _checked(given, len(batch))
-        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
-        said = iter(supervised(self.verifier, asked))
-        verdicts = [next(said) if verdict is None else verdict for verdict in known]
-        if self.ledger is not None:
-            self.ledger.record(batch, verdicts)
+        batch, verdicts = self.judge(batch, given)
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
@@ -143,6 +147,31 @@ class Guard:
             labels=[c.group for c in batch],
         )
         return self._with_factors(review, batch)
+
+    def judge(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> tuple[list[Completion], list[Verdict]]:
+        """`review` without figures and factors, and whether or not too much abstains.
+
+        Returns:
+            The completions as they were judged, under the nodes that they are really from and with
+            the task's own references; and their verdicts.
+        """
+        batch = list(batch)
+        known = [None] * len(batch) if given is None else list(_checked(given, len(batch)))
+        notes: list[Finding | None] = [None] * len(batch)
+        if self.identity is not None:
+            batch, known = self.identity.admit(batch, known)
+        if self.references is not None:
+            batch, known, notes = self.references.check(batch, known)
+        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
+        said = iter(supervised(self.verifier, asked))
+        verdicts = [next(said) if verdict is None else verdict for verdict in known]
+        if any(notes):
+            verdicts = list(map(noted, verdicts, notes))
+        if self.ledger is not None and batch:
+            self.ledger.record(batch, verdicts)
+        return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""
@@ -218,12 +247,13 @@ class Guard:
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered of nodes as plain JSON values, for a trainer's checkpoint.
 
-        Of the ledger, of the length scaling and of each verifier with a ``state_dict`` of its own.
+        Of the ledger, the length scaling, the identity and each verifier with a ``state_dict`` of
+        its own.
 
         Raises:
             LedgerError: a ledger cannot be read.
         """
-        return state_of(self.verifier, self.ledger, self._lengths)
+        return state_of(self.verifier, self.ledger, self._lengths, self.identity)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in place of what is remembered now, for all processes.
@@ -235,7 +265,7 @@ class Guard:
             ValueError: it is of another guard, or of another form.
             LedgerError: a ledger cannot be written.
         """
-        load_state(self.verifier, self.ledger, state, self._lengths)
+        load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
 
     @property
     def _lengths(self) -> object:

@@ -32,6 +32,7 @@ _EXTRAS = {
     "safetensors": "torch",
     "openai": "judge",
     "vllm": "vllm",
+    "cryptography": "identity",
 }
 
 

@@ -38,7 +38,7 @@ from typing import Any, Literal, TypeAlias
 
 from grpo_guard.nodes.intake import standing_bars
 from grpo_guard.policy import AbstainError, Policy
-from grpo_guard.verdict import Verdict
+from grpo_guard.verdict import BARRING_CAUSES, Verdict
 
 Row: TypeAlias = list[float | None]
 Reason: TypeAlias = Literal["earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced"]
@@ -50,14 +50,16 @@ class Ruling(IntEnum):
     ACCEPTED = 0
     REJECTED = 1
     BARRED = 2
-    """Rejected for who sent it, or put right by an adapter: it must not even lose."""
+    """Rejected for who sent it or for a false reference, or put right by an adapter: it must not
+    even lose."""
     ABSTAINED = 3
 
 
 def ruling_of(verdict: Verdict) -> Ruling:
     """The ruling of a verdict."""
     if verdict.rejected:
-        return Ruling.BARRED if standing_bars(verdict) else Ruling.REJECTED
+        barred = verdict.cause in BARRING_CAUSES or standing_bars(verdict)
+        return Ruling.BARRED if barred else Ruling.REJECTED
     return Ruling.ABSTAINED if verdict.abstained else Ruling.ACCEPTED
 
 

@@ -17,7 +17,7 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +40,9 @@ class Cause(StrEnum):
     MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
     REFUSED = "refused"
     OVERLONG = "overlong"
+    # Nobody known signed it, see `grpo_guard.identity`: rejects, and counts against nobody.
+    UNAUTHENTICATED = "unauthenticated"
+    FALSE_REFERENCE = "false_reference"  # what its sender calls the right answer is none
     # Not the author's doing: abstains.
     TIMEOUT = "timeout"
     RATE_LIMITED = "rate_limited"
@@ -60,7 +63,19 @@ class Cause(StrEnum):
         return frozenset({Outcome.REJECT if self in AUTHOR_CAUSES else Outcome.ABSTAIN})
 
 
-AUTHOR_CAUSES = frozenset({Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG})
+AUTHOR_CAUSES = frozenset(
+    {
+        Cause.SCREENED,
+        Cause.MALFORMED,
+        Cause.REFUSED,
+        Cause.OVERLONG,
+        Cause.UNAUTHENTICATED,
+        Cause.FALSE_REFERENCE,
+    }
+)
+BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE})
+"""Of what must not even lose: it would teach its impostor's lesson backwards, or right work to be
+wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +224,11 @@ def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict
     if message:
         fields["findings"] = (Finding(cause.value, message), *fields.get("findings", ()))
     return fields
+
+
+def noted(verdict: Verdict, note: Finding | None) -> Verdict:
+    """The same verdict, mentioning one finding more; it decides nothing."""
+    return verdict if note is None else replace(verdict, findings=(*verdict.findings, note))
 
 
 def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:

@@ -22,17 +22,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
 from grpo_guard.adapters.genrl.rewards import guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, trees_of
-from grpo_guard.adapters.received import review
+from grpo_guard.adapters.received import Row, review
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
+from grpo_guard.completion import Completion
+from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Verdict, accept
+
+if TYPE_CHECKING:
+    from grpo_guard.identity.keys import SigningKey
 
 logger = logging.getLogger("grpo_guard")
 
@@ -64,10 +69,10 @@ class GuardedGame:
             ``begin_round`` of a `SeedReplayVerifier`.
         review_own: False: this node's own completions are accepted unseen, which saves their share
             of the guard's time. Verifiers that compare nodes, such as recurrence, miss them.
-        key: Signs what this node sends, for a guard with ``identity``.
+        key: The `SigningKey` of this node, for a guard with ``identity``: signs what it sends.
 
     Raises:
-        FrameworkError: the policy asks for what GenRL cannot do.
+        FrameworkError: the policy asks for what GenRL cannot do; or there is an identity and no key.
     """
 
     def __init__(
@@ -79,12 +84,17 @@ class GuardedGame:
         admission: Admission | None = None,
         on_round: Callable[[int], None] | None = None,
         review_own: bool = True,
-        key: Any = None,
+        key: SigningKey | None = None,
     ) -> None:
         self.guard = guard.under(chosen_policy(guard.policy, "GenRL", _CANNOT))
         self.state, self.trainer, self.key = state, trainer, key
         self.admission = admission or Admission()
         self.on_round, self.review_own = on_round, review_own
+        if guard.identity is not None and key is None:
+            raise FrameworkError(
+                "key: expected this node's SigningKey, since the guard knows nodes by their "
+                "signatures and this node's own work has to carry one"
+            )
         self._data: Any = None
         self._round: int | None = None
         self._own: frozenset[Any] = frozenset()
@@ -145,7 +155,7 @@ class GuardedGame:
             found = self._known(trees, state, stage)
         except Exception as error:
             self._failed(error)
-        raw = raw_rewards(function, state, trees, self._own, self._warn)
+        raw = raw_rewards(function, state, trees, self._own, self.warn)
         kept = None if found is None else settled(self.guard, trees, found, raw)
         rewards: dict[Any, Any] = {
             agent: {b: [] for b in state.trees[agent]} for agent in state.trees
@@ -180,7 +190,8 @@ class GuardedGame:
         admitted: dict[Any, Any] = {}
         count = 0
         for tree, of_tree in zip(drawn, found[len(own) :], strict=True):
-            if self.admission.admits(of_tree.verdicts, self.guard.policy.on_abstain):
+            admits = self.admission.admits(of_tree.verdicts, self.guard.policy.on_abstain)
+            if admits and self._answered(tree):
                 admitted.setdefault(tree.agent, {}).setdefault(tree.batch, []).append(tree.payload)
                 count += 1
         malformed = sum(tree.problem is not None for tree in drawn)
@@ -200,13 +211,7 @@ class GuardedGame:
 
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Found]:
         """One review of all; what GenRL may get is remembered for its rewards."""
-        rows = [tree.rows(self._round or 0) for tree in trees]
-        if not self.review_own:
-            mine = [tree.agent in self._own for tree in trees]
-            rows = [
-                [replace(row, given=accept("own")) for row in of_tree] if own else of_tree
-                for of_tree, own in zip(rows, mine, strict=True)
-            ]
+        rows = [self._rows(tree) for tree in trees]
         whole = review(self.guard, [row for of_tree in rows for row in of_tree])
         self._log(whole.metrics)
         found, at = [], 0
@@ -219,23 +224,77 @@ class GuardedGame:
                 self._found[stage, *tree.key] = found[-1]
         return found
 
+    def _rows(self, tree: Tree) -> list[Row]:
+        rows = tree.rows(self._round or 0, named=self.guard.identity is None)
+        if tree.agent not in self._own:
+            return rows
+        given = None if self.review_own else accept("own")
+        return [Row(self._sealed(row.completion), row.given or given) for row in rows]
+
+    def _sealed(self, completion: Completion) -> Completion:
+        """In an envelope of this node's, where the guard asks for them."""
+        if self.guard.identity is None:
+            return completion
+        from grpo_guard.identity.envelope import signed
+
+        return signed(completion, self.key, run=self.guard.identity.run)
+
+    def _answered(self, tree: Tree) -> bool:
+        """Whether its rewards can be counted, and with the task's own answer in the peer's place.
+
+        Where the guard has references, a question that it has none for comes with its sender's
+        answer alone, by which right work may lose.
+        """
+        if self.guard.references is None:
+            return True
+        ours = self.guard.references.of(tree.prompt)
+        fields = tree.payload.world_state.environment_states
+        if ours is not None and str(fields.get("answer")) != ours:
+            tree.payload.world_state.environment_states = {**fields, "answer": ours}
+        return ours is not None
+
+    def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
+        """What is sent with each payload, in its metadata; None: nothing.
+
+        Args:
+            payloads: ``{batch: [Payload]}`` of this node.
+            agent: Its name in the exchange.
+        """
+        trees = [
+            Tree(agent, batch, place, payload)
+            for batch, row in payloads.items()
+            for place, payload in enumerate(row)
+        ]
+        said: dict[Any, list[Any]] = {batch: [] for batch in payloads}
+        sealed = self.guard.identity is not None
+        if sealed:
+            trees, _ = prompted(self._data, trees, [], self.state.stage)
+        for tree in trees:
+            claims = dict(getattr(tree.payload.actions, "claims", {}))
+            if sealed:
+                rows = tree.rows(self.state.round, named=False)
+                signed = [self._sealed(row.completion) for row in rows]
+                claims["envelopes"] = [one.metadata["envelope"] for one in signed]
+            said[tree.batch].append(claims or None)
+        return said
+
     def _log(self, metrics: dict[str, float], prefix: str = "") -> None:
         """In the trainer's log, at the step that its training takes next."""
         try:
             figures = {prefix + name: value for name, value in metrics.items()}
             self.trainer.log(figures, self.trainer.global_step + 1)
         except Exception as error:
-            self._warn(f"the trainer cannot log: {type(error).__name__}", error)
+            self.warn(f"the trainer cannot log: {type(error).__name__}", error)
 
     def _failed(self, error: Exception) -> None:
-        self._warn(
+        self.warn(
             f"grpo-guard in GenRL failed, so that no foreign tree is taken in and nothing earns: "
             f"{type(error).__name__}: {error!s:.200}",
             error,
         )
         self._log({"failed": 1.0}, "guard/")
 
-    def _warn(self, message: str, error: Exception) -> None:
+    def warn(self, message: str, error: Exception) -> None:
         """Once per cause: a swarm goes on for thousands of rounds."""
         cause = f"{type(error).__name__} {message:.80}"
         level = logging.DEBUG if cause in self._said else logging.ERROR
@@ -268,6 +327,6 @@ class GatedData:
         except Exception as error:
             # Halfway through, it may have left a batch without its tree, which ends the game.
             current_state.trees = before
-            game._warn(f"the data manager raised on foreign trees: {error!s:.200}", error)
+            game.warn(f"the data manager raised on foreign trees: {error!s:.200}", error)
             own = {agent: sent for agent, sent in admitted.items() if agent in before}
             return self._manager.prepare_states(current_state, own)

@@ -131,14 +131,23 @@ class Exchange:
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """The backend's, of ``{batch: [Payload]}`` with claims in the payloads' metadata."""
-        sent = {batch: [self._claiming(p) for p in row] for batch, row in obj.items()}
+        try:
+            claims = self._game.claims(obj, self._communication.get_id())
+            sent = {
+                batch: [_claiming(p, c) for p, c in zip(row, claims[batch], strict=True)]
+                for batch, row in obj.items()
+            }
+        except Exception as error:
+            # Peers do without it rather than this node without peers.
+            self._game.warn(f"rollouts are sent without ids: {error!s:.200}", error)
+            sent = obj
         return self._communication.all_gather_object(sent, *args, **kwargs)
 
-    def _claiming(self, payload: Any) -> Any:
-        claims = getattr(payload.actions, "claims", None)
-        if claims is None or not isinstance(payload.metadata, dict | None):
-            return payload
-        payload = copy.copy(payload)
-        payload.actions = list(payload.actions)
-        payload.metadata = {**(payload.metadata or {}), CLAIMS: claims}
+
+def _claiming(payload: Any, claims: dict[str, Any] | None) -> Any:
+    if not claims or not isinstance(payload.metadata, dict | None):
         return payload
+    payload = copy.copy(payload)
+    payload.actions = list(payload.actions)
+    payload.metadata = {**(payload.metadata or {}), CLAIMS: claims}
+    return payload

@@ -62,9 +62,14 @@ class Tree:
         fields = getattr(getattr(self.payload, "world_state", None), STATES[0], None)
         return fields.get(name) if isinstance(fields, Mapping) else None
 
-    def rows(self, round: int) -> list[Row]:
-        """Its completions, [G]; of what cannot be used, one row, which is rejected as malformed."""
-        name = str(self.agent)
+    def rows(self, round: int, *, named: bool = True) -> list[Row]:
+        """Its completions, [G]; of what cannot be used, one row, which is rejected as malformed.
+
+        Args:
+            round: Of the game.
+            named: Whether the agent's name says who sent it; False: an envelope alone does.
+        """
+        name = str(self.agent) if named else None
         if self.problem is not None:
             return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
         said = read(_claims, self.payload)
@@ -76,7 +81,7 @@ class Tree:
                 completion_ids=read(_of, claims.get("completion_ids"), slot),
                 metadata={"envelope": e} if (e := read(_of, claims.get("envelopes"), slot)) else {},
                 node=name,
-                group=f"{name}/{self.batch}/{self.place}",
+                group=f"{self.agent}/{self.batch}/{self.place}",
                 round=round,
                 slot=slot,
                 reference=self.environment("answer"),

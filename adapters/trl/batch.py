@@ -10,9 +10,13 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.completion import MAX_PROMPT_PARTS, plain_prompt
+from grpo_guard.identity.envelope import ENVELOPE
+from grpo_guard.identity.gate import ADMITTED
 
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
+AUTHENTICATED: Final = "guard_authenticated"
+"""The column in which `peer_rollouts` says whose signature was checked: the row's ``node``."""
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
@@ -48,6 +52,7 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
     rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
     malformed = _column(kwargs, n, MALFORMED)
+    checked = _column(kwargs, n, AUTHENTICATED)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     batch: list[Row] = []
@@ -64,6 +69,7 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
             slot=slots[i] if slots else None,
             reference=references[i],
             task=tasks[i],
+            metadata={ENVELOPE: ADMITTED} if checked[i] is True else {},
         )
         group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
         slot = row.completion.slot if slots else sizes[group]

@@ -22,8 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.adapters.received import special_ids
-from grpo_guard.adapters.trl.batch import MALFORMED, prompt_key, tokenizer_of
+from grpo_guard.adapters.trl.batch import AUTHENTICATED, MALFORMED, prompt_key, tokenizer_of
+from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
+from grpo_guard.identity.envelope import ENVELOPE
+from grpo_guard.identity.gate import ADMITTED
+from grpo_guard.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +35,37 @@ class Sent:
     """What a node sent for one row.
 
     Args:
-        node: Who, as you know it (from the connection or a signature), not as the sender says.
+        node: Who, as you know it (from the connection or a signature), not as the sender says; None
+            = nobody knows.
         completion: Token ids, ending with an EOS where it terminated, padding behind that allowed;
             or text, which then counts as terminated; None = nothing came.
         slot: Which of the completions that the node owes for this prompt; None = not said.
+        refused: Why it is not to be used; None = it may be.
+        admitted: Whether `Identity.admit` has admitted it: what a guard with an identity asks for.
     """
 
-    node: str
+    node: str | None
     completion: Sequence[int] | str | None
     slot: int | None = None
+    refused: str | None = None
+    admitted: bool = False
+
+    @classmethod
+    def of(cls, completion: Completion, given: Verdict | None) -> Sent:
+        """What `Identity.admit` made of a completion, with its ids where it has them.
+
+            batch, given = identity.admit(received, round=trainer.state.global_step)
+            sent = [Sent.of(*one) for one in zip(batch, given)]
+
+        ``received`` has the row's prompt as TRL gives it, and all else as its sender signed it.
+        """
+        return cls(
+            completion.node,
+            completion.completion_ids or completion.text,
+            completion.slot,
+            refused=None if given is None else given.reason,
+            admitted=completion.metadata.get(ENVELOPE) is ADMITTED,
+        )
 
 
 def peer_rollouts(
@@ -63,7 +89,7 @@ def peer_rollouts(
 
     Returns:
         ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
-        and the columns ``node``, ``round``, ``slot`` and `MALFORMED`.
+        and the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`.
 
     Raises:
         ValueError: not one completion per prompt.
@@ -80,12 +106,14 @@ def peer_rollouts(
         hidden=frozenset(special_ids(tokenizer) - set(special)),
         ends=_ends(trainer, tokenizer),
     )
-    rows = [_read(one.completion, tokenizer, allowed) for one in sent]
+    rows = [
+        _read(one.completion if one.refused is None else None, tokenizer, allowed) for one in sent
+    ]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
     at = trainer.state.global_step if round is None else round
-    problems = [problem for _, problem in rows]
+    problems = [one.refused or problem for one, (_, problem) in zip(sent, rows, strict=True)]
     return {
         "prompt_ids": [list(prompt_ids[key]) for key in keys],
         "completion_ids": [ids for ids, _ in rows],
@@ -95,6 +123,7 @@ def peer_rollouts(
         # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
         "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
         MALFORMED: problems,
+        AUTHENTICATED: [one.admitted for one in sent],
     }
 
 

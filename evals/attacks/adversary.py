@@ -32,6 +32,7 @@ class Forged:
         ids: Token ids; None = those of the tokenizer, with EOS behind them.
         logprobs: What the sender claims its sampler's log-probs were.
         withheld: The slot stays empty: nothing is sent, and the rest says what would have been.
+        node: The name under which it is sent; None = the slot's own.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Forged:
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     withheld: bool = False
+    node: str | None = None
 
 
 @dataclass(slots=True)

@@ -105,7 +105,12 @@ class VerifierGuard:
     def excluded(self) -> tuple[str, ...]:
         if self.ledger is None:
             return ()
-        return tuple(n for n in self._nodes if self.ledger.state(n) is State.HARD)
+        return tuple(n for n in self._nodes if self.ledger.state(self._key(n)) is State.HARD)
+
+    def _key(self, node: str) -> str:
+        """What the ledger calls a node."""
+        identity = self.guard.identity
+        return node if identity is None else identity.ring.key_of(node) or node
 
     def state(self) -> dict[str, Any]:
         return self.guard.state_dict()

@@ -24,11 +24,14 @@ from grpo_guard.evals.defences.base import (
 from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge, shipped
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.plain import DistanceToSolution, ExactDuplicates
+from grpo_guard.evals.defences.references import OfTask
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
-from grpo_guard.evals.swarm.terms import Terms
+from grpo_guard.evals.swarm.terms import Terms, node_key, run_name
+from grpo_guard.identity.gate import Identity
+from grpo_guard.identity.ring import KeyRing
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.registry import VERIFIERS, choose, load, names
@@ -178,6 +181,17 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
     )
 
 
+def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
+    """The same behind signatures, with the task's own references."""
+    guard = _heterogeneous(peer, ground)
+    assert isinstance(guard, VerifierGuard)
+    config = ground.config
+    known = {name: node_key(config, name).public for name in config.node_names}
+    guard.guard.identity = Identity(KeyRing(known), run=run_name(config))
+    guard.guard.references = OfTask(ground.task)
+    return guard
+
+
 _BUILT_IN: Final[dict[str, Defence]] = {
     COIN: Defence(COIN, coin=True),
     "kl_0.01": Defence("kl_0.01", training={"kl_beta": 0.01}),
@@ -226,5 +240,8 @@ _BUILT_IN: Final[dict[str, Defence]] = {
     ),
     "homogeneous": Defence("homogeneous", _homogeneous, per_model=True, coin=True),
     "heterogeneous": Defence("heterogeneous", _heterogeneous),
+    "heterogeneous_signed": Defence(
+        "heterogeneous_signed", _heterogeneous_signed, training={"signed": True}
+    ),
     "same_weights": Defence("same_weights", _same_weights, per_model=True),
 }

@@ -16,6 +16,7 @@ from grpo_guard.cli.calibrate import calibrate
 from grpo_guard.cli.config import app as _config
 from grpo_guard.cli.config import verifiers
 from grpo_guard.cli.doctor import doctor
+from grpo_guard.cli.identity import app as _identity
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
@@ -59,6 +60,7 @@ app.command()(verifiers)
 app.command()(doctor)
 app.add_typer(_config, name="config")
 app.add_typer(_ledger, name="ledger")
+app.add_typer(_identity, name="identity")
 _judge.command("probe")(importlib.import_module("grpo_guard.evals.judge_probe.cli").probe)
 app.add_typer(_judge, name="judge")
 app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

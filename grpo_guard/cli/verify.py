@@ -99,27 +99,30 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
             if max(places) < done:
                 continue
             batch = [rows[place] for place in places]
-            for place, row, verdict in zip(places, batch, _verdicts(guard, batch), strict=True):
+            for place, (row, verdict) in zip(places, _judged(guard, batch), strict=True):
                 if place >= done:
                     counted.add(row, verdict)
                     written.put(place, _line(place, row, verdict))
                     bar.advance(task)
 
 
-def _verdicts(guard: Guard, batch: list[Row]) -> list[Verdict]:
-    """One verdict per row; a line that holds no completion is its sender's doing."""
-    from grpo_guard.supervise import supervised
+def _judged(guard: Guard, batch: list[Row]) -> list[tuple[Row, Verdict]]:
+    """The rows as they were judged, under the nodes that they are really from, and one verdict for
+    each; a line that holds no completion is its sender's doing."""
+    from dataclasses import replace
+
     from grpo_guard.verdict import Cause, reject
 
     completions = [row.completion for row in batch if row.completion is not None]
-    verdicts = supervised(guard.verifier, completions)
-    if guard.ledger is not None:
-        guard.ledger.record(completions, verdicts)
-    said = iter(verdicts)
-    return [
-        reject("input", Cause.MALFORMED, row.problem) if row.completion is None else next(said)
-        for row in batch
-    ]
+    said = zip(*guard.judge(completions), strict=True)
+    judged = []
+    for row in batch:
+        if row.completion is None:
+            judged.append((row, reject("input", Cause.MALFORMED, row.problem)))
+        else:
+            completion, verdict = next(said)
+            judged.append((replace(row, completion=completion), verdict))
+    return judged
 
 
 def _line(place: int, row: Row, verdict: Verdict) -> str:

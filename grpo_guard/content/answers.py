@@ -173,6 +173,22 @@ def rightness(text: str, reference: str | None) -> bool | None:
     return None if number_of(_behind_mark(reference)) is None else False
 
 
+def same_answer(reference: str, other: str) -> bool | None:
+    r"""Whether another reference says the same answer; None where that cannot be told.
+
+    "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are one answer. False only
+    where both are plain numbers: units, fractions and words can be put in too many ways.
+    """
+    ours, theirs = (_behind_mark(text).strip(" $.*`{}") for text in (reference, other))
+    wanted = _wanted(reference)
+    if wanted is None:
+        return True if _plain(ours) == _plain(theirs) else None
+    if wanted == _wanted(other) or wanted in _values(theirs):
+        return True
+    numbers = number_of(ours), number_of(theirs)
+    return None if None in numbers else numbers[0] == numbers[1]
+
+
 def _values(text: str) -> set[Rational]:
     """Values of all numbers and expressions of a short text."""
     folded = fold(text[: 2 * _REGION_CHARS])

@@ -11,6 +11,7 @@ from grpo_guard.verifier import CompletionVerifier
 FORMAT: Final = 1
 _LEDGER: Final = "ledger"
 _LENGTHS: Final = "lengths"
+_IDENTITY: Final = "identity"
 
 
 class Remembers(Protocol):
@@ -24,7 +25,10 @@ class Remembers(Protocol):
 
 
 def state_of(
-    verifier: CompletionVerifier, ledger: object, lengths: object = None
+    verifier: CompletionVerifier,
+    ledger: object,
+    lengths: object = None,
+    identity: object = None,
 ) -> dict[str, Any]:
     """Their states, as plain JSON values.
 
@@ -32,14 +36,19 @@ def state_of(
         verifier: The root of the tree.
         ledger: The guard's own, or None.
         lengths: What its length scaling remembers, or None.
+        identity: Which keys were pinned and what was signed lately, or None.
     """
-    memories = _memories(verifier, ledger, lengths)
+    memories = _memories(verifier, ledger, lengths, identity)
     states = {place: memory.state_dict() for place, memory in memories}
     return {"format": FORMAT, "memories": states}
 
 
 def load_state(
-    verifier: CompletionVerifier, ledger: object, state: dict[str, Any], lengths: object = None
+    verifier: CompletionVerifier,
+    ledger: object,
+    state: dict[str, Any],
+    lengths: object = None,
+    identity: object = None,
 ) -> None:
     """Hand each memory its part of ``state``.
 
@@ -49,7 +58,10 @@ def load_state(
     """
     with reading("guard"):
         require_format(state, FORMAT)
-    states, memories = state.get("memories"), dict(_memories(verifier, ledger, lengths))
+    states = state.get("memories")
+    memories = dict(
+        _memories(verifier, ledger, lengths, identity)
+    )
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__
         raise ValueError(
@@ -61,9 +73,9 @@ def load_state(
 
 
 def _memories(
-    verifier: CompletionVerifier, ledger: object, lengths: object
+    verifier: CompletionVerifier, ledger: object, lengths: object, identity: object
 ) -> Iterator[tuple[str, Remembers]]:
-    for place, memory in ((_LEDGER, ledger), (_LENGTHS, lengths)):
+    for place, memory in ((_LEDGER, ledger), (_LENGTHS, lengths), (_IDENTITY, identity)):
         if _remembers(memory):
             yield place, memory  # type: ignore[misc]
     yield from _of(verifier, "verifier")

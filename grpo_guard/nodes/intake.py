@@ -114,7 +114,8 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     Where the standing was the last word, those after it in a cascade were not asked, and only the
     cheap ones before it spoke; such a completion counts for nothing.
     """
-    if verdict.verifier in _OF_RECORD:
+    # The name on it is whoever its sender wanted to harm.
+    if verdict.verifier in _OF_RECORD or verdict.cause is Cause.UNAUTHENTICATED:
         return None
     if not _has_standing(verdict):
         return verdict.outcome

@@ -24,7 +24,7 @@ from grpo_guard.server.access import check_access
 from grpo_guard.server.bodies import completions_in, queries_in
 from grpo_guard.server.describe import PAGE_HEADERS, openapi, page
 from grpo_guard.server.intake import Intake, too_large
-from grpo_guard.server.late import awaited_by, until_late, while_it_waits
+from grpo_guard.server.late import awaited_by, given_up, until_late, while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
@@ -80,6 +80,8 @@ def create_app(
     late = f"no answer within {limits.seconds:g} s"
     judging = copy.copy(guard)
     judging.ledger = until_late(guard.ledger)
+    if guard.identity is not None:
+        guard.identity.given_up = given_up  # whoever asks again has not been answered
     verify = Service(
         "/v1/verify",
         completions_in,
@@ -193,17 +195,17 @@ class Desk:
     async def _answer(
         self, request: Request, service: Service[Any], body: bytes, deadline: float
     ) -> Response:
-        given_up = threading.Event()
-        async with while_it_waits(request, given_up), self._turns.turn(deadline) as turn:
-            if given_up.is_set():
+        left = threading.Event()
+        async with while_it_waits(request, left), self._turns.turn(deadline) as turn:
+            if left.is_set():
                 raise ClientDisconnect
             async with self._parser:
                 asked = await asyncio.to_thread(service.parse, body, self._limits)
-            work = awaited_by(given_up, lambda: service.answer(asked))
+            work = awaited_by(left, lambda: service.answer(asked))
             try:
                 told = await turn.run(work, deadline)
             except TimeoutError:
-                given_up.set()
+                left.set()
                 logger.warning("%s: no answer within %g s", request.url.path, self._limits.seconds)
                 told = service.too_late(asked)
         self._metrics.told(service.path, service.outcomes(told))

@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more: its verdicts do not reach the ledger.
+"""Work that nobody waits for any more: its verdicts do not reach the ledger, and it fills no place.
 
 A thread cannot be ended. When its client has been told that all completions abstain, or has gone,
 the work goes on, and its verdicts would count against nodes whose completions nobody judged. The
@@ -38,6 +38,11 @@ class UntilLate:
             logger.warning("%d verdicts came too late for the ledger", len(verdicts))
             return
         self._ledger.record(batch, verdicts)
+
+
+def given_up() -> threading.Event | None:
+    """Of the work of this thread: set once nobody waits for it; None outside `awaited_by`."""
+    return _given_up.get()
 
 
 def until_late(ledger: Ledger | None) -> Ledger | None:

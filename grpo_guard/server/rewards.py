@@ -50,7 +50,13 @@ class Rewards:
         self._takes_labels, self._warned = reward is not None, False
         if self._takes_labels:
             self.notes.append(NOTE_ON_LABELS)
-        own = Guard(guard.verifier, policy=policy, ledger=until_late(guard.ledger))
+        own = Guard(
+            guard.verifier,
+            policy=policy,
+            ledger=until_late(guard.ledger),
+            identity=guard.identity,
+            references=guard.references,
+        )
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = dict.fromkeys(LISTS, 0.0)

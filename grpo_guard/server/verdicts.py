@@ -8,7 +8,6 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard
-from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
@@ -16,14 +15,12 @@ logger = logging.getLogger("grpo_guard")
 
 def judge(guard: Guard, batch: Sequence[Completion]) -> list[Verdict]:
     """One verdict per completion, in order; the guard's ledger is told, if it has one."""
-    verdicts = supervised(guard.verifier, batch)
-    if guard.ledger is not None and batch:
-        try:
-            guard.ledger.record(batch, verdicts)
-        except Exception as error:
-            # Verdicts that nobody keeps would let a convicted node start anew.
-            logger.error("the ledger failed; all abstain", exc_info=error)
-            return abstentions(guard, len(batch), Cause.FAULT, "the ledger failed")
+    try:
+        _, verdicts = guard.judge(batch)
+    except Exception as error:
+        # Verdicts that nobody keeps would let a convicted node start anew.
+        logger.error("the ledger failed; all abstain", exc_info=error)
+        return abstentions(guard, len(batch), Cause.FAULT, "the ledger failed")
     return verdicts
 
 

@@ -18,7 +18,7 @@ from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 
 from grpo_guard import presets
 from grpo_guard.adapters.genrl.game import GuardedGame
-from grpo_guard.adapters.genrl.rollouts import Exchange, sampling_of
+from grpo_guard.adapters.genrl.rollouts import sampling_of
 from grpo_guard.evals.studies.genrl.exchange import InProcess, Table, Turns
 from grpo_guard.evals.studies.genrl.node import (
     Poisoning,
@@ -179,7 +179,7 @@ def _game(
     store: Any = RoundRewardFnStore(1, [correct])
     if malicious:
         data.tokenizer = trainer.processing_class
-        communication = Exchange(None, communication)
+        communication = GuardedGame(presets.failures_only(), state, trainer).exchange(communication)
     if guard is not None and not malicious:
         the_guard, on_round = guard(trainer)
         guarded = GuardedGame(the_guard, state, trainer, on_round=on_round)

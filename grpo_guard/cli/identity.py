@@ -1,0 +1,88 @@
+"""``grpo-guard identity``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpo_guard.cli.inputs import bad_input
+
+BATCH = 1024
+# Of refusals that are shown line by line; all are counted.
+MOST_SHOWN = 20
+
+app = typer.Typer(no_args_is_help=True, help="Keys that sign completions.")
+
+
+@app.command()
+def new(
+    path: Annotated[Path, typer.Argument(metavar="KEY", help="Where the private key goes.")],
+) -> None:
+    """Make a private key that its owner alone can read. Exit 2 where something stands there."""
+    from grpo_guard.identity.keys import SigningKey
+
+    with bad_input(OSError, ImportError):
+        key = SigningKey.new()
+        try:
+            key.write(path)
+        except FileExistsError:
+            raise FileExistsError(
+                f"{path}: expected a new file, got one that exists; a key that is overwritten is lost"
+            ) from None
+    _tell(key.public)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(metavar="KEY", help="A private key.")],
+) -> None:
+    """Print its public key, and the fingerprint that two people compare by voice."""
+    from grpo_guard.identity.keys import SigningKey
+
+    with bad_input(ValueError, ImportError):
+        key = SigningKey.read(path)
+    _tell(key.public)
+
+
+@app.command()
+def verify(
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="One completion a line.")],
+    run: Annotated[str, typer.Option(help="Name of the training run.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="Known keys, NAME and public key a line; none: all count.")
+    ] = None,
+) -> None:
+    """Check the envelopes of a file. Exit 1 where one is refused, 2 on bad input."""
+    from grpo_guard.cli.rows import Rows, opened
+    from grpo_guard.identity.gate import Identity
+    from grpo_guard.identity.ring import KeyRing
+
+    counts: Counter[str] = Counter()
+    with bad_input(ValueError, ImportError), opened(source) as file:
+        # Without a file of keys it is asked whether signatures fit, and not whose they are.
+        ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
+        gate = Identity(ring, run=run, late=2**62)
+        rows = Rows(file, str(source))
+        for begin in range(0, len(rows), BATCH):
+            read = [rows[i].completion for i in range(begin, min(begin + BATCH, len(rows)))]
+            batch, given = gate.admit([c for c in read if c is not None])
+            for i, (completion, verdict) in enumerate(zip(batch, given, strict=True), begin + 1):
+                kind = f"signed by {ring.name_of(completion.node or '')}"
+                if verdict is not None:
+                    kind = f"refused: {verdict.findings[0].kind}"
+                    if sum(n for k, n in counts.items() if k.startswith("ref")) < MOST_SHOWN:
+                        typer.echo(f"completion {i}: {verdict.reason}", err=True)
+                counts[kind] += 1
+    for kind, count in sorted(counts.items()):
+        typer.echo(f"{count:>9,}  {kind}")
+    if any(kind.startswith("refused") for kind in counts):
+        raise typer.Exit(1)
+
+
+def _tell(public: str) -> None:
+    from grpo_guard.identity.keys import fingerprint
+
+    typer.echo(f"public key   {public}\nfingerprint  {fingerprint(public)}")

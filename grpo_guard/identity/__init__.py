@@ -1,0 +1,1 @@
+"""Who sent a completion: signed envelopes, the keys that may sign, and the gate that checks both."""

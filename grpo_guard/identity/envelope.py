@@ -1,0 +1,231 @@
+"""What a node signs with each completion: one sequence of bytes for one meaning.
+
+Two different messages never sign alike. The bytes begin with a domain of their own, so that no
+signature made for another purpose fits. Then come all fields in one order, each with a tag of its
+kind and, where its length varies, the length before the content: no content can be taken for the
+beginning of the next field. Numbers are fixed-width, log-probs IEEE 754 float64 as they are: no
+decimal form is rounded on the way, and 0.0 and -0.0 differ. Text is not normalised: what is signed
+is, character by character, what is judged.
+
+All that a verifier reads is signed, what the exchange adds by itself is not: `Completion.group`,
+and ``metadata``, of which only the envelope is kept. An attacker who could change a reference or a
+finish reason in another's signed work would have it rejected under that one's name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.completion import Completion, shown
+from grpo_guard.identity.keys import (
+    IdentityError,
+    SigningKey,
+    is_signed,
+    require_label,
+    require_public,
+)
+
+DOMAIN: Final = b"grpo-guard completion 1\n"
+ENVELOPE: Final = "envelope"
+"""Its key in `Completion.metadata`."""
+_FIELDS: Final = ("run", "round", "node", "slot", "public_key", "signature")
+_SIGNATURE_DIGITS: Final = 128
+
+
+class EnvelopeError(IdentityError):
+    """An envelope cannot be read, or a completion cannot be put into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a node says of one completion, and its signature over that and the completion.
+
+    Args:
+        run: Name of the training run.
+        round: Training round in which the completion was generated, >= 0.
+        node: What the signer calls itself.
+        slot: Its place among the signer's completions of this prompt in this round, >= 0.
+        public_key: ``ed25519:`` and 64 digits.
+        signature: 128 hexadecimal digits.
+
+    Raises:
+        EnvelopeError: a field is none of these.
+    """
+
+    run: str
+    round: int
+    node: str
+    slot: int
+    public_key: str
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            require_label("run", self.run)
+            require_label("node", self.node)
+            require_public(self.public_key)
+        except IdentityError as error:
+            raise EnvelopeError(str(error)) from None
+        for name in ("round", "slot"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value < 2**63:
+                raise EnvelopeError(f"{name}: expected an integer from 0 on, got {shown(value)}")
+
+    @classmethod
+    def of(cls, completion: Completion) -> Envelope | None:
+        """The envelope that a completion came in; None where it came in none.
+
+        Raises:
+            EnvelopeError: what stands there is none.
+        """
+        try:
+            data = completion.metadata.get(ENVELOPE)
+            if data is None:
+                return None
+            if not isinstance(data, Mapping) or set(data) != set(_FIELDS):
+                raise EnvelopeError(f"expected {', '.join(_FIELDS)}, got {shown(data)}")
+            envelope = cls(**data)
+            envelope.signature_bytes()
+        except EnvelopeError:
+            raise
+        except Exception as error:  # a sender's object may raise anything
+            raise EnvelopeError(f"it cannot be read: {type(error).__name__}") from None
+        return envelope
+
+    def signature_bytes(self) -> bytes:
+        """64 bytes.
+
+        Raises:
+            EnvelopeError: they are not given in 128 hexadecimal digits.
+        """
+        try:
+            if isinstance(self.signature, str) and len(self.signature) == _SIGNATURE_DIGITS:
+                return bytes.fromhex(self.signature)
+        except ValueError:
+            pass
+        expected = f"{_SIGNATURE_DIGITS} hexadecimal digits"
+        raise EnvelopeError(f"signature: expected {expected}, got {shown(self.signature)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in ``metadata``, JSON values alone."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
+
+def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
+    """The completion in its envelope, as a node sends it.
+
+    Args:
+        completion: With ``round`` and ``slot``, and with every field as the receiver will get it:
+            whatever is changed on the way breaks the signature. ``node`` is what the signer calls
+            itself, None = its public key.
+        key: The signer's.
+        run: Name of the training run.
+
+    Raises:
+        EnvelopeError: ``round`` or ``slot`` is missing, or the prompt holds what has no bytes.
+    """
+    for name in ("round", "slot"):
+        if getattr(completion, name) is None:
+            raise EnvelopeError(f"{name}: expected an integer, got nothing; a signature names it")
+    assert completion.round is not None
+    assert completion.slot is not None
+    node = key.public if completion.node is None else completion.node
+    bare = Envelope(run, completion.round, node, completion.slot, key.public)
+    signature = key.sign(message(bare, completion)).hex()
+    sealed = bare.to_dict() | {"signature": signature}
+    return completion.with_labels(metadata={**completion.metadata, ENVELOPE: sealed})
+
+
+def fits(envelope: Envelope, said: bytes) -> bool:
+    """Whether the holder of the envelope's key signed this message."""
+    return is_signed(envelope.public_key, envelope.signature_bytes(), said)
+
+
+def message(envelope: Envelope, completion: Completion) -> bytes:
+    """What is signed.
+
+    Raises:
+        EnvelopeError: the prompt holds what has no bytes of its own: an image, say.
+    """
+    of = completion
+    return b"".join(
+        (
+            DOMAIN,
+            _text(envelope.run),
+            struct.pack(">q", envelope.round),
+            _text(envelope.node),
+            struct.pack(">q", envelope.slot),
+            _text(envelope.public_key),
+            prompt_bytes(of.prompt),
+            _text(of.text),
+            _numbers("q", of.prompt_ids),
+            _numbers("q", of.completion_ids),
+            _numbers("d", of.sampler_logprobs),
+            _text(of.finish_reason),
+            _text(of.task),
+            _text(of.reference),
+        )
+    )
+
+
+def prompt_bytes(prompt: Any) -> bytes:
+    """A prompt as bytes that no other prompt has; a list and a tuple of the same parts are one.
+
+    Args:
+        prompt: As `Completion` holds it, so its depth and size are bounded.
+
+    Raises:
+        EnvelopeError: a part is neither text, number, bytes, null, a list nor a mapping.
+    """
+    if isinstance(prompt, str):
+        return _text(prompt)
+    parts: list[bytes] = []
+    _write(prompt, parts)
+    return b"".join(parts)
+
+
+def _write(part: Any, into: list[bytes]) -> None:
+    if part is None or isinstance(part, str):
+        into.append(_text(part))
+    elif isinstance(part, bool):
+        into.append(b"T" if part else b"F")
+    elif isinstance(part, int):
+        into.append(_counted(b"i", hex(part).encode()))
+    elif isinstance(part, float):
+        into.append(b"d" + struct.pack(">d", part))
+    elif isinstance(part, bytes):
+        into.append(_counted(b"b", part))
+    elif isinstance(part, Mapping):
+        into.append(b"{" + len(part).to_bytes(8, "big"))
+        for key, value in part.items():  # in their order, in which templates may show them
+            _write(key, into)
+            _write(value, into)
+    elif isinstance(part, list | tuple):
+        into.append(b"[" + len(part).to_bytes(8, "big"))
+        for value in part:
+            _write(value, into)
+    else:
+        raise EnvelopeError(
+            f"prompt: expected text, numbers, lists and mappings, got {shown(part)}; "
+            "sign what stands for it, such as a digest"
+        )
+
+
+def _text(value: str | None) -> bytes:
+    # Lone surrogates, which JSON can hold, have bytes of their own, too.
+    return b"-" if value is None else _counted(b"t", value.encode("utf-8", "surrogatepass"))
+
+
+def _counted(tag: bytes, data: bytes) -> bytes:
+    return tag + len(data).to_bytes(8, "big") + data
+
+
+def _numbers(kind: str, values: Sequence[float] | None) -> bytes:
+    if values is None:
+        return b"-"
+    return kind.encode() + struct.pack(f">Q{len(values)}{kind}", len(values), *values)
+
+

@@ -1,0 +1,285 @@
+"""`Identity`: says for each completion whose it is, before any verifier looks at it.
+
+.. code-block:: python
+
+    identity = Identity(KeyRing.from_file("nodes.keys"), run="run-7")
+    batch, given = identity.admit(received, round=12)
+    review = guard.review(batch, given)
+
+A `Guard` that has an ``identity`` does that by itself, in every adapter. What is admitted has its
+signer's public key as its node. What is refused has no node, so it counts against nobody: the name
+on it is whoever the sender wanted to harm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from grpo_guard.completion import Completion, shown
+from grpo_guard.identity.envelope import (
+    ENVELOPE,
+    Envelope,
+    EnvelopeError,
+    fits,
+    message,
+    prompt_bytes,
+)
+from grpo_guard.identity.keys import PREFIX, IdentityError, require_crypto, require_label
+from grpo_guard.identity.replays import Replays, digest
+from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.verdict import Cause, Finding, Verdict, reject
+
+NAME: Final = "identity"
+REFUSALS: Final[Mapping[str, str]] = {
+    "unsigned": "it came without an envelope",
+    "malformed_envelope": "its envelope cannot be read",
+    "other_run": "it was signed for another run",
+    "unknown_key": "its key is not known",
+    "wrong_key": "it was signed with a key that is not this node's",
+    "forged": "its signature does not fit what it signs",
+    "relabelled": "it came under another node, round or slot than it was signed for",
+    "late": "it was signed for a round that is over",
+    "early": "it was signed for a round that has not begun",
+    "replayed": "it has come before",
+    "contradicted": "its signer filled this slot with something else before",
+    "too_many": "its signer has sent too much in this round",
+}
+"""Why a completion is refused, by the kind of the finding."""
+
+
+class Admitted:
+    """Stands in ``metadata`` in the place of an envelope that has been checked.
+
+    An object, since whatever JSON can say a sender could say as well.
+    """
+
+    def __reduce__(self) -> str:
+        return "ADMITTED"
+
+    def __repr__(self) -> str:
+        return "ADMITTED"
+
+
+ADMITTED: Final = Admitted()
+
+
+class Admission(NamedTuple):
+    """What came of a batch, one each and in order: as `Guard.review` takes it.
+
+    Args:
+        batch: The completions. ``node`` is the public key of who signed it, and None where nobody
+            known did.
+        given: A rejection of what is refused; elsewhere what was given before.
+    """
+
+    batch: list[Completion]
+    given: list[Verdict | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    """A completion whose signature fits; ``place`` and ``said`` are digests."""
+
+    envelope: Envelope
+    place: bytes
+    said: bytes
+
+
+class Identity:
+    """Checks envelopes, and remembers what was signed. Threads may share it.
+
+    Args:
+        ring: The keys that are known.
+        run: Name of the training run: what was signed for another is refused.
+        unsigned: ``"admit"`` lets work without an envelope through, without a node: it is verified
+            and earns, and counts neither for nor against anybody. A bad envelope is refused
+            all the same.
+        late: Rounds that an envelope may be behind.
+        store: Where pinned keys are kept; None = until the process ends.
+
+    Attributes:
+        given_up: Asked in the thread of `admit`: an event that is set once nobody waits for its
+            answer, as what was not answered may come again; None = it is waited for.
+
+    Raises:
+        IdentityError: an argument is out of range.
+        ImportError: the package cryptography is missing; with the command that installs it.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        *,
+        run: str,
+        unsigned: Literal["refuse", "admit"] = "refuse",
+        late: int = 1,
+        store: NodeStore | None = None,
+    ) -> None:
+        require_crypto()
+        if unsigned not in ("refuse", "admit"):
+            raise IdentityError(f"unsigned: expected 'refuse' or 'admit', got {shown(unsigned)}")
+        if isinstance(late, bool) or not isinstance(late, int) or late < 0:
+            raise IdentityError(f"late: expected a number of rounds >= 0, got {shown(late)}")
+        self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
+        self._replays = Replays(late)
+        self._lock = threading.Lock()
+        # Agreed keys need no file, and no batch then waits for one.
+        self._kept = (
+            Kept(store, NAME, ring.state_dict, ring.load_state_dict)
+            if store is not None and ring.pin
+            else None
+        )
+        self.given_up: Callable[[], threading.Event | None] = _waits_for_ever
+
+    def admit(
+        self,
+        batch: Sequence[Completion],
+        given: Sequence[Verdict | None] | None = None,
+        *,
+        round: int | None = None,
+    ) -> Admission:
+        """Whose each completion is; what is nobody's is refused. Never raises for what a sender
+        wrote.
+
+        Args:
+            batch: As it came from the exchange. ``metadata["envelope"]`` holds the envelope;
+                ``node``, ``round`` and ``slot`` what the exchange says, None where it says nothing.
+                What has been admitted once passes as it is.
+            given: Verdicts that are known already, see `Guard.review`; they are kept, and what they
+                stand on loses its name as well unless it is signed.
+            round: The training round now: envelopes may be ``late`` behind it, and not ahead. None
+                = not known here, then each key's own newest round counts.
+
+        Raises:
+            ValueError: not one of ``given`` per completion.
+        """
+        known = [None] * len(batch) if given is None else list(given)
+        if len(known) != len(batch):
+            raise ValueError(f"given: expected {len(batch)}, one per completion, got {len(known)}")
+        # Signatures first: they take long, and the store's file is held by nobody meanwhile.
+        found = [self._signed(completion) for completion in batch]
+        admitted: list[Completion] = []
+        with self._lock, self._kept.held() if self._kept is not None else nullcontext():
+            for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
+                if isinstance(state, _Signed):
+                    state = self._filled(completion, state, round) or state
+                admitted.append(_labelled(completion, state))
+                if known[i] is None and isinstance(state, Finding):
+                    known[i] = reject(NAME, Cause.UNAUTHENTICATED, findings=(state,))
+        return Admission(admitted, known)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Pinned keys, and what came lately, as plain JSON values."""
+        return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is of another form; nothing has changed then.
+        """
+        try:
+            fresh = Replays(self._replays.late, self._replays.most)
+            fresh.load_state_dict(state["filled"])
+            self.ring.load_state_dict(state)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"identity: expected a state of its own: {error!s:.200}") from None
+        self._replays = fresh
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process knows the keys, and waits for nobody.
+        return {**vars(self), "_lock": None, "given_up": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock, self.given_up = threading.Lock(), _waits_for_ever
+
+    def _signed(self, completion: Completion) -> _Signed | Finding | Admitted | None:
+        """A signature that fits; why it is refused; None: unsigned, and admitted so."""
+        if completion.metadata.get(ENVELOPE) is ADMITTED:
+            return ADMITTED
+        try:
+            envelope = Envelope.of(completion)
+            if envelope is None:
+                return None if self.unsigned == "admit" else _refusal("unsigned")
+            # Cheap refusals first: a signature costs as much as the rest together.
+            if envelope.run != self.run:
+                return _refusal("other_run", f"for {shown(envelope.run)}, not {self.run!r}")
+            if (problem := self._of_ring(envelope)) is not None:
+                return problem
+            said = message(envelope, completion)
+            place = digest(prompt_bytes(completion.prompt) + b"%d" % envelope.slot)
+            fitting = fits(envelope, said)
+        except EnvelopeError as error:
+            return _refusal("malformed_envelope", str(error)[:300])
+        return _Signed(envelope, place, digest(said)) if fitting else _refusal("forged")
+
+    def _of_ring(self, envelope: Envelope) -> Finding | None:
+        """Why a key may not sign under this name; None where it may, or may be pinned for it."""
+        name, key = envelope.node, envelope.public_key
+        if self.ring.key_of(name) not in (None, key):
+            return _refusal("wrong_key", f"of {shown(name)}")
+        if self.ring.name_of(key) is None:
+            # A name that is a key's stands for no other; its own key is welcome to it.
+            if name.startswith(PREFIX) and name != key:
+                return _refusal("wrong_key", f"of {shown(name)}")
+            return None if self.ring.has_room else _refusal("unknown_key", key)
+        if name not in (key, self.ring.name_of(key)):
+            return _refusal("wrong_key", f"it is {shown(self.ring.name_of(key))}'s")
+        return None
+
+    def _filled(self, completion: Completion, signed: _Signed, now: int | None) -> Finding | None:
+        """Take a signed completion in; why it is refused all the same."""
+        envelope = signed.envelope
+        if (problem := self._of_ring(envelope)) is not None:  # pinned since by another
+            return problem
+        if (label := self._other_label(completion, envelope)) is not None:
+            return _refusal("relabelled", label)
+        key, round = envelope.public_key, envelope.round
+        if now is not None and not now - self._replays.late <= round <= now:
+            return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
+        if self.ring.name_of(key) is None:
+            self.ring.pin_key(envelope.node, key)
+        kind = self._replays.refusal(key, round, signed.place, signed.said, self.given_up())
+        return None if kind is None else _refusal(kind)
+
+    def _other_label(self, completion: Completion, envelope: Envelope) -> str | None:
+        """What the exchange says otherwise than the envelope; None where nothing is."""
+        name = self.ring.name_of(envelope.public_key)
+        if completion.node not in (None, envelope.node, envelope.public_key, name):
+            return f"{shown(envelope.node)} signed it, it came as {shown(completion.node)}"
+        for field in ("round", "slot"):
+            came, signed = getattr(completion, field), getattr(envelope, field)
+            if came not in (None, signed):
+                return f"signed for {field} {signed}, it came as {field} {came}"
+        return None
+
+
+def _waits_for_ever() -> threading.Event | None:
+    return None
+
+
+def _refusal(kind: str, more: str = "") -> Finding:
+    return Finding(kind, REFUSALS[kind] + (f": {more}" if more else ""))
+
+
+def _labelled(completion: Completion, state: _Signed | Finding | Admitted | None) -> Completion:
+    """Under its signer's key; under no name where there is none.
+
+    Of what is signed only the envelope's place stays of ``metadata``: what stands beside it was
+    added by whoever passed it on, and verifiers would hold it against the signer.
+    """
+    if isinstance(state, Admitted):
+        return completion
+    if not isinstance(state, _Signed):
+        return completion.with_labels(node=None)
+    of = state.envelope
+    return completion.with_labels(
+        node=of.public_key, round=of.round, slot=of.slot, metadata={ENVELOPE: ADMITTED}
+    )
+

@@ -1,0 +1,186 @@
+"""Ed25519 keys: a node's private one in a file, and public ones as text.
+
+A node is its public key, written ``ed25519:`` and 64 hexadecimal digits, in that form alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.completion import shown
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+MAX_LABEL: Final = 200
+"""Characters of a node's or a run's name: they are remembered."""
+PREFIX: Final = "ed25519:"
+_PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
+
+
+class IdentityError(ValueError):
+    """A key, a file of keys or what is to be signed has the wrong form."""
+
+
+class SigningKey:
+    """A node's private key.
+
+    Its `repr` shows the public half alone.
+
+    Args:
+        secret: 32 bytes, from a secure source; `SigningKey.new` draws them.
+
+    Raises:
+        IdentityError: not 32 bytes.
+        ImportError: the package cryptography is missing; with the command that installs it.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != 32:
+            raise IdentityError("secret: expected 32 bytes")
+        self._key: Ed25519PrivateKey = _ed25519().Ed25519PrivateKey.from_private_bytes(secret)
+        self.public: str = PREFIX + self._key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def new(cls) -> SigningKey:
+        """A key that nobody has had before."""
+        return cls(os.urandom(32))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> SigningKey:
+        """The key in a file that `write` made.
+
+        Raises:
+            IdentityError: there is none, or others than its owner may read it.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                open_to = os.fstat(file.fileno()).st_mode & 0o077
+                text = file.read(200)
+        except OSError as error:
+            raise IdentityError(f"{path}: expected a private key, got {error.strerror}") from None
+        if open_to:
+            raise IdentityError(
+                f"{path}: expected a file that its owner alone can read, got mode "
+                f"{open_to:o} for others; chmod 600 it, and make a new key if others had access"
+            )
+        try:
+            name, digits = text.decode("ascii").split()
+            if name != "ed25519-private":
+                raise ValueError
+            return cls(bytes.fromhex(digits))
+        except ValueError:  # what stands there may be a key: it is not quoted
+            raise IdentityError(
+                f"{path}: expected a private key made by `grpo-guard identity new`"
+            ) from None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a new file that only its owner can read.
+
+        Raises:
+            FileExistsError: something stands there; a key that is overwritten is lost.
+            OSError: it cannot be written.
+        """
+        # Made with its mode, not given it afterwards: nobody can open it in between.
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            file.write(f"ed25519-private {self._key.private_bytes_raw().hex()}\n")
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes."""
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.public})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("SigningKey: a private key is not pickled; write it to a file")
+
+
+def require_label(field: str, value: object) -> str:
+    """A name that can be remembered and written in a line.
+
+    Raises:
+        IdentityError: it is none.
+    """
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= MAX_LABEL
+        and value.isprintable()
+        and " " not in value  # no other blank is printable
+    ):
+        return value
+    raise IdentityError(
+        f"{field}: expected 1 to {MAX_LABEL} printable characters without blanks, "
+        f"got {shown(value)}"
+    )
+
+
+def require_public(value: object) -> str:
+    """A public key as text, in its one form.
+
+    Raises:
+        IdentityError: it is none.
+    """
+    if isinstance(value, str) and _PUBLIC.fullmatch(value):
+        return value
+    raise IdentityError(
+        f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, "
+        f"got {shown(value)}"
+    )
+
+
+def fingerprint(public: str) -> str:
+    """Of a public key, what two people compare by voice: eight groups of four digits."""
+    from hashlib import sha256
+
+    digits = sha256(require_public(public).encode()).hexdigest()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+
+
+@lru_cache(maxsize=1024)
+def verifier_of(public: str) -> Ed25519PublicKey:
+    """What checks the signatures of a key."""
+    raw = bytes.fromhex(require_public(public).removeprefix(PREFIX))
+    key: Ed25519PublicKey = _ed25519().Ed25519PublicKey.from_public_bytes(raw)
+    return key
+
+
+def is_signed(public: str, signature: bytes, message: bytes) -> bool:
+    """Whether the holder of a key has signed this message."""
+    try:
+        verifier_of(public).verify(signature, message)
+    except _invalid_signature():
+        return False
+    return True
+
+
+def require_crypto() -> None:
+    """Raises ImportError where the package cryptography is missing, with the remedy."""
+    _ed25519()
+
+
+@lru_cache(maxsize=1)
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ModuleNotFoundError as error:
+        from grpo_guard.registry import with_remedy
+
+        raise with_remedy(error) from None
+    return ed25519
+
+
+@lru_cache(maxsize=1)
+def _invalid_signature() -> type[Exception]:
+    from cryptography.exceptions import InvalidSignature
+
+    return InvalidSignature

@@ -1,0 +1,482 @@
+"""The gate: each attack on a name has its cause, and none of them costs the name anything."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Guard
+from grpo_guard.identity.envelope import ENVELOPE, signed
+from grpo_guard.identity.gate import ADMITTED, NAME, REFUSALS, Admission, Identity
+from grpo_guard.identity.keys import IdentityError, SigningKey
+from grpo_guard.identity.replays import Replays
+from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.standing import State
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.settlement import Ruling, ruling_of
+from grpo_guard.verdict import Cause, Verdict, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
+RUN = "run-7"
+
+
+def ring(**options: Any) -> KeyRing:
+    return KeyRing({"alice": ALICE.public, "bob": BOB.public}, **options)
+
+
+def identity(**options: Any) -> Identity:
+    return Identity(ring(), run=RUN, **options)
+
+
+def work(text: str = "72", **fields: Any) -> Completion:
+    defaults: dict[str, Any] = {"round": 5, "slot": 0, "node": "alice"}
+    return Completion("What is 70 + 2?", text, **defaults | fields)
+
+
+def by_alice(text: str = "72", **fields: Any) -> Completion:
+    return signed(work(text, **fields), ALICE, run=RUN)
+
+
+def kinds(admission: Admission) -> list[str | None]:
+    """Why each is refused, None where it is admitted; what is refused has no node."""
+    for completion, verdict in zip(*admission, strict=True):
+        if verdict is not None:
+            assert verdict.rejected
+            assert verdict.cause is Cause.UNAUTHENTICATED
+            assert verdict.verifier == NAME
+            assert completion.node is None
+            assert ruling_of(verdict) is Ruling.BARRED
+    return [None if v is None else v.findings[0].kind for v in admission.given]
+
+
+def only(admission: Admission) -> str | None:
+    (kind,) = kinds(admission)
+    return kind
+
+
+def test_honest_work_has_its_signers_key_as_its_node() -> None:
+    sent = by_alice()
+    admission = identity().admit([sent], round=5)
+    assert admission.given == [None]
+    (completion,) = admission.batch
+    assert completion.node == ALICE.public
+    assert completion.text == sent.text
+    assert (completion.round, completion.slot) == (5, 0)
+
+
+def test_what_the_exchange_does_not_say_comes_from_the_envelope() -> None:
+    bare = replace(by_alice(), node=None, round=None, slot=None)
+    (completion,) = identity().admit([bare]).batch
+    assert (completion.node, completion.round, completion.slot) == (ALICE.public, 5, 0)
+
+
+def test_without_an_envelope_it_is_unsigned() -> None:
+    assert only(identity().admit([work()])) == "unsigned"
+
+
+def test_unsigned_work_can_be_admitted_but_has_no_name() -> None:
+    admission = identity(unsigned="admit").admit([work()])
+    assert admission.given == [None]
+    assert admission.batch[0].node is None
+
+
+def test_a_bad_envelope_is_refused_even_where_unsigned_work_is_admitted() -> None:
+    forged = replace(by_alice(), text="All hail to the thief")
+    assert only(identity(unsigned="admit").admit([forged])) == "forged"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("text", "73"),
+        ("text", "72 "),
+        ("prompt", "What is 70 + 3?"),
+        ("completion_ids", (1, 2)),
+        ("sampler_logprobs", (-1.0,)),
+        # Honest work must not be made to look bad under its signer's name, either.
+        ("reference", "73"),
+        ("finish_reason", "length"),
+        ("task", "code"),
+        ("prompt_ids", (1,)),
+    ],
+)
+def test_poison_under_an_honest_nodes_envelope_is_forged(field: str, value: Any) -> None:
+    assert only(identity().admit([replace(by_alice(), **{field: value})])) == "forged"
+
+
+def test_ids_and_text_are_both_signed() -> None:
+    sent = by_alice(completion_ids=(1, 2))
+    assert only(identity().admit([replace(sent, completion_ids=None)])) == "forged"
+
+
+def test_what_is_not_signed_does_not_come_along() -> None:
+    """Verifiers read ``metadata["run"]``: added to another's envelope it would have it rejected."""
+    sent = by_alice()
+    spoilt = replace(sent, metadata={**sent.metadata, "run": "another", "junk": 1}, group="mine")
+    (completion,) = identity().admit([spoilt]).batch
+    assert dict(completion.metadata) == {ENVELOPE: ADMITTED}
+
+
+def test_a_victims_name_with_the_attackers_key_is_refused() -> None:
+    own = signed(work("poison"), EVE, run=RUN)
+    assert only(identity().admit([own])) == "wrong_key"
+    assert only(Identity(ring(pin=True), run=RUN).admit([own])) == "wrong_key"
+
+
+def test_a_key_of_the_ring_cannot_sign_under_another_name() -> None:
+    assert only(identity().admit([signed(work(), BOB, run=RUN)])) == "wrong_key"
+    unknown = signed(work(node="carol"), BOB, run=RUN)
+    assert only(identity().admit([unknown])) == "wrong_key"
+
+
+def test_the_attackers_key_under_its_own_name_is_unknown() -> None:
+    assert only(identity().admit([signed(work(node="eve"), EVE, run=RUN)])) == "unknown_key"
+
+
+def test_a_signature_lifted_onto_the_attackers_key_is_forged() -> None:
+    sealed = signed(work("poison", node="bob"), EVE, run=RUN)
+    lifted = {**sealed.metadata[ENVELOPE], "public_key": BOB.public}
+    assert only(identity().admit([replace(sealed, metadata={ENVELOPE: lifted})])) == "forged"
+
+
+def test_work_of_another_run_is_refused() -> None:
+    assert only(identity().admit([signed(work(), ALICE, run="run-6")])) == "other_run"
+
+
+def test_the_same_key_signs_differently_in_each_run() -> None:
+    other = signed(work(), ALICE, run="run-6")
+    claimed = {**other.metadata[ENVELOPE], "run": RUN}
+    assert only(identity().admit([replace(other, metadata={ENVELOPE: claimed})])) == "forged"
+
+
+@pytest.mark.parametrize(("field", "value"), [("node", "bob"), ("round", 6), ("slot", 1)])
+def test_an_envelope_under_another_label_is_relabelled(field: str, value: Any) -> None:
+    assert only(identity().admit([replace(by_alice(), **{field: value})])) == "relabelled"
+
+
+@pytest.mark.parametrize("node", [ALICE.public, "alice", None])
+def test_the_exchange_may_call_a_node_by_its_name_or_its_key(node: str | None) -> None:
+    assert only(identity().admit([replace(by_alice(), node=node)])) is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("round", 6), ("slot", 1), ("node", "bob")])
+def test_an_envelope_whose_own_labels_are_changed_is_not_its_signers(
+    field: str, value: Any
+) -> None:
+    sent = by_alice()
+    moved = {**sent.metadata[ENVELOPE], field: value}
+    changed = replace(sent, metadata={ENVELOPE: moved}, **{field: value})
+    assert only(identity().admit([changed])) in ("forged", "wrong_key")
+
+
+def test_a_replay_is_refused_and_the_first_copy_counts() -> None:
+    gate, sent = identity(), by_alice()
+    assert kinds(gate.admit([sent, sent])) == [None, "replayed"]
+    assert only(gate.admit([sent])) == "replayed"
+
+
+def test_a_replay_under_other_labels_takes_no_place() -> None:
+    """Else an attacker would send honest work under a wrong label first, to have it refused."""
+    gate, sent = identity(), by_alice()
+    spoilt = [replace(sent, node="bob"), replace(sent, slot=3), replace(sent, text="poison")]
+    assert kinds(gate.admit(spoilt)) == ["relabelled", "relabelled", "forged"]
+    assert only(gate.admit([sent])) is None
+
+
+def test_a_second_text_for_a_place_is_refused() -> None:
+    assert kinds(identity().admit([by_alice("72"), by_alice("73")])) == [None, "contradicted"]
+
+
+def test_a_place_is_a_prompt_and_a_slot() -> None:
+    other = signed(replace(work(), prompt="What is 1 + 1?"), ALICE, run=RUN)
+    batch = [by_alice(), by_alice(slot=1), other, by_alice(round=6)]
+    assert kinds(identity().admit(batch)) == [None] * 4
+
+
+def test_what_was_signed_for_a_round_that_is_over_is_late() -> None:
+    gate = identity(late=1)
+    old = [by_alice(round=n, slot=1) for n in (4, 5, 6)]
+    assert kinds(gate.admit(old, round=6)) == ["late", None, None]
+
+
+def test_what_was_signed_for_a_round_to_come_is_early() -> None:
+    assert only(identity().admit([by_alice(round=6)], round=5)) == "early"
+
+
+def test_without_a_round_of_ours_each_key_has_a_window_of_its_own() -> None:
+    """Nobody can make another's work late by signing a round far ahead."""
+    gate = identity(late=1)
+    far = signed(work(node="bob", round=10**12), BOB, run=RUN)
+    assert kinds(gate.admit([far, by_alice(round=5), by_alice(round=7)])) == [None] * 3
+    assert kinds(gate.admit([by_alice(round=5, slot=1)])) == ["late"]
+    assert kinds(gate.admit([by_alice(round=6, slot=1)])) == [None]
+
+
+def test_an_old_envelope_is_refused_after_its_round_was_forgotten() -> None:
+    gate, sent = identity(late=1), by_alice(round=5)
+    gate.admit([sent])
+    gate.admit([by_alice(round=7)])
+    assert only(gate.admit([sent])) == "late"
+
+
+def test_a_key_cannot_fill_the_memory() -> None:
+    replays = Replays(late=1, most=3)
+    filled = [replays.refusal("key", 0, bytes([i]), b"said") for i in range(5)]
+    assert filled == [None, None, None, "too_many", "too_many"]
+    assert replays.refusal("other", 0, b"0", b"said") is None
+    for round in range(100):
+        replays.refusal("key", round, b"0", b"said")
+    assert len(replays.state_dict()["key"]["filled"]) == 2
+
+
+def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
+    class Hostile(dict[str, Any]):
+        def __iter__(self) -> Iterator[str]:
+            raise RuntimeError
+
+    broken = [
+        replace(work(), metadata={ENVELOPE: value}) for value in ("x", 1, {}, Hostile(), [None] * 9)
+    ]
+    assert kinds(identity().admit([*broken, by_alice()])) == ["malformed_envelope"] * 5 + [None]
+
+
+def test_what_json_can_say_does_not_pass_as_admitted() -> None:
+    for claim in ("ADMITTED", True, {"admitted": True}):
+        sent = replace(work(), metadata=json.loads(json.dumps({ENVELOPE: claim})))
+        assert only(identity().admit([sent])) == "malformed_envelope"
+
+
+def test_what_was_admitted_once_passes_again_as_it_is() -> None:
+    gate = identity()
+    first = gate.admit([by_alice()])
+    assert gate.admit(*first) == first
+    assert gate.admit(pickle.loads(pickle.dumps(first.batch))) == first
+
+
+def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> None:
+    malformed = reject("exchange", Cause.MALFORMED, "no text")
+    admission = identity().admit([work(), by_alice()], [malformed, malformed])
+    assert admission.given == [malformed, malformed]
+    assert [c.node for c in admission.batch] == [None, ALICE.public]
+
+
+def test_one_verdict_is_given_per_completion() -> None:
+    with pytest.raises(ValueError, match="given: expected 1, one per completion, got 2"):
+        identity().admit([work()], [None, None])
+
+
+# Pinning
+
+
+def test_a_key_is_pinned_by_its_first_valid_signature() -> None:
+    gate = Identity(KeyRing(pin=True), run=RUN)
+    assert only(gate.admit([replace(by_alice(), text="not hers")])) == "forged"
+    assert gate.ring.pinned == {}
+    assert only(gate.admit([by_alice()])) is None
+    assert gate.ring.pinned == {"alice": ALICE.public}
+    assert only(gate.admit([signed(work(slot=1), EVE, run=RUN)])) == "wrong_key"
+    renamed = signed(work(node="eve", slot=1), ALICE, run=RUN)
+    assert only(gate.admit([renamed])) == "wrong_key"
+
+
+def test_a_name_that_is_its_own_key_cannot_be_taken_first() -> None:
+    gate = Identity(KeyRing(pin=True), run=RUN)
+    assert only(gate.admit([signed(work(node=ALICE.public), EVE, run=RUN)])) == "wrong_key"
+    assert only(gate.admit([signed(work(node=None), ALICE, run=RUN)])) is None
+
+
+def test_first_use_keys_without_end_fill_their_own_room_alone() -> None:
+    """Agreed keys keep their places, memory stays bounded, and the first comers stay."""
+    gate = Identity(ring(pin=True, most_pinned=3), run=RUN)
+    flood = [
+        signed(work(node=f"n{i}"), SigningKey(bytes([9, i]) * 16), run=RUN) for i in range(6)
+    ]
+    assert kinds(gate.admit(flood)) == [None] * 3 + ["unknown_key"] * 3
+    assert only(gate.admit([by_alice()])) is None
+    assert only(gate.admit([signed(work(node="n0", slot=1), SigningKey(bytes([9, 0]) * 16), run=RUN)])) is None
+    assert len(gate.ring.pinned) == 3
+
+
+def test_pinned_keys_outlive_the_process_in_the_store(tmp_path: Path) -> None:
+    first = Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path))
+    assert only(first.admit([by_alice()])) is None
+    again = Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path))
+    assert only(again.admit([signed(work("poison"), EVE, run=RUN)])) == "wrong_key"
+
+
+def test_a_key_that_was_agreed_on_since_is_no_longer_the_first_comers(tmp_path: Path) -> None:
+    first = Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path))
+    first.admit([signed(work(), EVE, run=RUN)])  # came first under alice's name
+    again = Identity(ring(pin=True), run=RUN, store=NodeStore(tmp_path))
+    assert kinds(again.admit([by_alice(), signed(work(), EVE, run=RUN)])) == [None, "wrong_key"]
+
+
+# Within a guard
+
+
+class Choosy(CompletionVerifier):
+    """Rejects what says "poison", and keeps what it was shown."""
+
+    name = "choosy"
+
+    def __init__(self) -> None:
+        self.seen: list[Completion] = []
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        self.seen += batch
+        return [(reject if "poison" in c.text else accept)(self.name) for c in batch]
+
+
+def test_a_guard_shows_its_verifier_nothing_that_is_refused() -> None:
+    choosy = Choosy()
+    review = Guard(choosy, identity=identity()).review([work("poison"), by_alice(), work()])
+    assert [v.cause for v in review.verdicts] == [
+        Cause.UNAUTHENTICATED,
+        Cause.JUDGED,
+        Cause.UNAUTHENTICATED,
+    ]
+    assert [c.node for c in choosy.seen] == [ALICE.public]
+    named = {name.split("/")[2] for name in review.metrics if name.startswith("guard/node/")}
+    assert len(named) == 1
+
+
+def test_impersonation_excludes_the_honest_node_without_identity_and_not_with(
+    tmp_path: Path,
+) -> None:
+    """Four nodes, and one attacker that sends poison as alice in every round."""
+    keys = [ALICE, BOB, *(SigningKey(bytes([9, i]) * 16) for i in range(2))]
+    names = ["alice", "bob", "carol", "dave"]
+    known = KeyRing({name: key.public for name, key in zip(names, keys, strict=True)})
+    stands = {}
+    for guarded in (False, True):
+        ledger = EvidenceLedger(tmp_path / f"{guarded}.sqlite")
+        gate = Identity(known, run=RUN) if guarded else None
+        guard = Guard(Choosy(), ledger=ledger, identity=gate)
+        for round in range(12):
+            batch = [
+                signed(work(f"{round} {slot}", round=round, slot=slot, node=name), key, run=RUN)
+                for name, key in zip(names, keys, strict=True)
+                for slot in range(8)
+            ]
+            forged = [replace(c, text="poison", slot=c.slot) for c in batch[:8]]
+            guard.review([*forged, *batch])
+        stands[guarded] = [ledger.state(n) for n in (*names, *(k.public for k in keys))]
+    assert stands[False][0] is State.HARD
+    assert set(stands[True]) == {State.CLEAR}
+
+
+def test_a_node_that_sends_poison_under_its_own_key_is_excluded_by_it(tmp_path: Path) -> None:
+    """The negative control: identity protects no attacker."""
+    keys = {f"n{i}": SigningKey(bytes([7, i]) * 16) for i in range(4)}
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    gate = Identity(KeyRing({n: k.public for n, k in keys.items()}), run=RUN)
+    guard = Guard(Choosy(), ledger=ledger, identity=gate)
+    for round in range(12):
+        guard.review(
+            [
+                signed(
+                    work("poison" if name == "n3" else "72", round=round, slot=slot, node=name),
+                    key,
+                    run=RUN,
+                )
+                for name, key in keys.items()
+                for slot in range(8)
+            ]
+        )
+    states = {name: ledger.state(key.public) for name, key in keys.items()}
+    assert states["n3"] is State.HARD
+    assert all(state is State.CLEAR for name, state in states.items() if name != "n3")
+
+
+def test_the_ledger_counts_no_refusal_even_where_a_name_is_left(tmp_path: Path) -> None:
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    refused = identity().admit([work()]).given[0]
+    assert refused is not None
+    for round in range(12):
+        batch = [work(str(i), node=n, round=round) for n in "abcd" for i in range(8)]
+        said = [refused if c.node == "a" else accept("choosy") for c in batch]
+        ledger.record(batch, said)
+    assert ledger.state("a") is State.CLEAR
+    standing = ledger.standing("a")
+    assert standing is None or standing.rejected == 0
+
+
+def test_the_state_goes_into_a_checkpoint_and_out_again() -> None:
+    guard = Guard(Choosy(), identity=Identity(KeyRing(pin=True), run=RUN))
+    guard.review([by_alice()])
+    state = json.loads(json.dumps(guard.state_dict()))
+    resumed = Guard(Choosy(), identity=Identity(KeyRing(pin=True), run=RUN))
+    resumed.load_state_dict(state)
+    (verdict,) = resumed.review([by_alice()]).verdicts
+    assert verdict.findings[0].kind == "replayed"
+    with pytest.raises(ValueError, match="identity: expected a state of its own"):
+        Identity(KeyRing(), run=RUN).load_state_dict({"pinned": {}, "filled": {"k": 1}})
+
+
+def test_what_was_not_answered_may_come_again() -> None:
+    gate, left = identity(), threading.Event()
+    gate.given_up = lambda: left
+    assert kinds(gate.admit([by_alice(), by_alice()])) == [None, "replayed"]
+    left.set()
+    gate.given_up = lambda: None
+    assert kinds(gate.admit([by_alice(), by_alice()])) == [None, "replayed"]
+
+
+def test_a_copy_in_another_process_knows_what_this_one_does() -> None:
+    gate = identity()
+    gate.admit([by_alice()])
+    copied = pickle.loads(pickle.dumps(gate))
+    assert kinds(copied.admit([by_alice(), by_alice(slot=1)])) == ["replayed", None]
+
+
+@given(st.lists(st.sampled_from(["honest", "unsigned", "forged", "replay", "named"]), max_size=12))
+def test_whatever_comes_each_has_one_answer_in_order(how: list[str]) -> None:
+    makes = {
+        "honest": lambda i: by_alice(slot=i),
+        "unsigned": lambda i: work(slot=i),
+        "forged": lambda i: replace(by_alice(slot=i), text="poison"),
+        "replay": lambda i: by_alice(slot=100),
+        "named": lambda i: signed(work(slot=i), EVE, run=RUN),
+    }
+    batch = [makes[kind](i) for i, kind in enumerate(how)]
+    admission = identity().admit(batch)
+    expected: list[str | None] = []
+    for i, kind in enumerate(how):
+        first = kind == "replay" and kind not in how[:i]
+        known = {"unsigned": "unsigned", "forged": "forged", "named": "wrong_key"}
+        expected.append(known.get(kind, None if kind == "honest" or first else "replayed"))
+    assert kinds(admission) == expected
+    assert [c.text for c in admission.batch] == [c.text for c in batch]
+
+
+def test_every_cause_is_reached_by_a_test_here() -> None:
+    """Negative control of the table: nothing in it is merely listed."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [kind for kind in REFUSALS if source.count(f'"{kind}"') == 0] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"run": ""}, "run: expected 1 to 200 printable characters"),
+        ({"run": "a b"}, "run: expected 1 to 200 printable characters"),
+        ({"unsigned": "maybe"}, "unsigned: expected 'refuse' or 'admit', got 'maybe'"),
+        ({"late": -1}, "late: expected a number of rounds >= 0, got -1"),
+        ({"late": True}, "late: expected a number of rounds >= 0, got True"),
+    ],
+)
+def test_odd_options_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(IdentityError, match=problem):
+        Identity(ring(), **{"run": RUN, **options})

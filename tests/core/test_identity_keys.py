@@ -1,0 +1,148 @@
+"""Private keys in files, public ones as text, and rings of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_guard.identity.keys import (
+    IdentityError,
+    SigningKey,
+    fingerprint,
+    is_signed,
+    require_label,
+    require_public,
+)
+from grpo_guard.identity.ring import KeyRing
+
+ALICE, BOB = SigningKey(b"a" * 32), SigningKey(b"b" * 32)
+
+
+def test_a_key_comes_back_from_its_file_and_its_owner_alone_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    key = SigningKey.new()
+    old = os.umask(0)
+    try:
+        key.write(path)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert SigningKey.read(path).public == key.public
+    assert is_signed(key.public, SigningKey.read(path).sign(b"m"), b"m")
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    ALICE.write(path)
+    with pytest.raises(FileExistsError):
+        BOB.write(path)
+    assert SigningKey.read(path).public == ALICE.public
+    link = tmp_path / "link.key"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        BOB.write(link)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o666])
+def test_a_key_that_others_can_read_is_none(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "node.key"
+    ALICE.write(path)
+    path.chmod(mode)
+    with pytest.raises(IdentityError, match="its owner alone can read"):
+        SigningKey.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "ed25519-private", "ed25519-private zz", "a b c", "\xff"])
+def test_what_is_no_key_is_not_quoted(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.key"
+    path.write_text(text, encoding="latin-1")
+    path.chmod(0o600)
+    with pytest.raises(IdentityError, match="expected a private key made by") as raised:
+        SigningKey.read(path)
+    assert "zz" not in str(raised.value)
+
+
+def test_a_private_key_does_not_leak() -> None:
+    assert repr(ALICE) == f"SigningKey({ALICE.public})"
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(ALICE)
+    with pytest.raises(IdentityError, match="secret: expected 32 bytes"):
+        SigningKey(b"short secret")
+
+
+def test_a_signature_fits_one_message_and_one_key() -> None:
+    said = ALICE.sign(b"message")
+    assert is_signed(ALICE.public, said, b"message")
+    assert not is_signed(ALICE.public, said, b"massage")
+    assert not is_signed(BOB.public, said, b"message")
+    assert not is_signed(ALICE.public, said[:-1], b"message")
+
+
+def test_a_public_key_has_one_form() -> None:
+    for other in (ALICE.public.upper(), ALICE.public + "\n", ALICE.public[8:], 7, None, ""):
+        with pytest.raises(IdentityError, match="public_key: expected"):
+            require_public(other)
+    with pytest.raises(IdentityError):
+        require_label("node", "a\u202eb")
+
+
+def test_fingerprints_are_short_and_each_keys_own() -> None:
+    assert fingerprint(ALICE.public) != fingerprint(BOB.public)
+    assert [len(group) for group in fingerprint(ALICE.public).split()] == [4] * 8
+
+
+def test_a_ring_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.keys"
+    path.write_text(f"# our nodes\n\nalice {ALICE.public}\n  bob\t{BOB.public}\r\n")
+    ring = KeyRing.from_file(path)
+    assert ring.names == {ALICE.public: "alice", BOB.public: "bob"}
+    assert ring.key_of("bob") == BOB.public
+    assert ring.key_of("carol") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("alice", "nodes.keys:1: expected a name and a public key, got 1 words"),
+        ("alice x", "nodes.keys:1: public_key: expected ed25519:"),
+        ("alice {a}\nalice {b}", "nodes.keys:2: expected each name once, got 'alice' twice"),
+        ("alice {a}\nbob {a}", "nodes.keys:2: expected one name for each key"),
+        ("{b} {a}", "nodes.keys:1: name: expected no other key than its own"),
+        ("a\x1b[2J {a}", "nodes.keys:1: name: expected 1 to 200 printable characters"),
+    ],
+)
+def test_a_bad_line_says_where(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "nodes.keys"
+    path.write_text(text.format(a=ALICE.public, b=BOB.public))
+    with pytest.raises(IdentityError) as raised:
+        KeyRing.from_file(path)
+    assert problem in str(raised.value)
+    with pytest.raises(IdentityError, match="expected a readable file of keys"):
+        KeyRing.from_file(tmp_path / "none")
+
+
+def test_without_the_package_the_message_names_the_command() -> None:
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from grpo_guard.identity.gate import Identity\n"
+        "from grpo_guard.identity.ring import KeyRing\n"
+        "try:\n    Identity(KeyRing(), run='r')\n"
+        "except ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'grpo-guard[identity]'" in done.stdout
+
+
+def test_the_modules_load_no_cryptography() -> None:
+    code = (
+        "import sys, grpo_guard, grpo_guard.config, grpo_guard.identity.gate\n"
+        "assert 'cryptography' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
