@@ -72,7 +72,8 @@ class GuardedGame:
         key: The `SigningKey` of this node, for a guard with ``identity``: signs what it sends.
 
     Raises:
-        FrameworkError: the policy asks for what GenRL cannot do; or there is an identity and no key.
+        FrameworkError: the policy asks for what GenRL cannot do, or there is an identity without a
+            key.
     """
 
     def __init__(

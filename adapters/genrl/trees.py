@@ -23,6 +23,7 @@ CLAIMS: Final = "grpo_guard"
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
 """Characters, numbers and containers of one tree's world state and metadata."""
+MOST_DEPTH: Final = 32
 _CHARACTERS_PER_TOKEN: Final = 64  # a text far beyond is not worth tokenising
 
 
@@ -162,7 +163,7 @@ class Form:
             return f"environment_states: expected {', '.join(missing)[:80]}, got nothing"
         parts = (*(getattr(state, name) for name in STATES), tree.payload.metadata)
         if not within(parts, MOST_PARTS):
-            return f"world_state, metadata: more than {MOST_PARTS} parts"
+            return f"world_state, metadata: more than {MOST_PARTS} parts, or nested too deeply"
         if self.hashed and tree.batch != _hash_of(tree):
             return "batch id: expected the hash of the question"
         if type(actions) is not list or not all(type(text) is str for text in actions):
@@ -194,17 +195,20 @@ def _hash_of(tree: Tree) -> str | None:
     return hashlib.md5(question.encode(), usedforsecurity=False).hexdigest()
 
 
-def within(value: Any, most: int) -> bool:
-    """Whether a sender's structure has at most ``most`` parts; cycles and depth do no harm."""
-    pending = [value]
+def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
+    """Whether a sender's structure has at most ``most`` parts, ``deepest`` deep; never recurses."""
+    pending = [(value, 0)]
     while pending:
-        part = pending.pop()
+        part, depth = pending.pop()
+        inner: list[Any] = []
         if isinstance(part, Mapping):
-            pending += [piece for item in part.items() for piece in item]
+            inner = [piece for item in part.items() for piece in item]
         elif isinstance(part, list | tuple | set):
-            pending += part
+            inner = list(part)
         most -= len(part) if isinstance(part, str | bytes) else 1
-        if most < len(pending):
+        pending += [(piece, depth + 1) for piece in inner]
+        # Copies and packers recurse: what is nested deeply ends them.
+        if most < len(pending) or (inner and depth >= deepest):
             return False
     return True
 

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -36,8 +36,8 @@ HONEST: Final = ("alice", "bob")
 MALICIOUS: Final = "mallory"
 NAMES: Final = (*HONEST, MALICIOUS)
 COIN: Final = PublicCoin("genrl-study")
-MakeGuard: TypeAlias = Callable[[Any], tuple[Guard, Callable[[int], None] | None]]
-"""From a node's trainer to its guard, and what has to hear of each round."""
+MakeGuard: TypeAlias = Callable[[Any, Sequence[str]], tuple[Guard, Callable[[int], None] | None]]
+"""From a node's trainer and all nodes' names to its guard, and what has to hear of each round."""
 BUSY: Final = 900.0  # seconds until a node gives the others up
 
 
@@ -48,7 +48,7 @@ class SwarmSettings:
     rounds: int = 20
     trees: int = 4
     group_size: int = 8
-    lr: float = 1e-4
+    lr: float = 1e-3
     seed: int = 0
 
 
@@ -58,18 +58,18 @@ class Played:
 
     Args:
         showing: Of its own completions in each round, how many show the phrase, of how many.
-        offered, admitted: Trees of its peers, by author.
+        admitted: Trees that came in, by author.
+        malicious: Those of the attacker, in each round.
         guard_seconds, seconds: CPU time of the guard, and of all that the node did.
         rounds: That it finished.
     """
 
     showing: list[tuple[int, int]] = field(default_factory=list)
-    offered: Counter[str] = field(default_factory=Counter)
     admitted: Counter[str] = field(default_factory=Counter)
     guard_seconds: float = 0.0
     seconds: float = 0.0
     rounds: int = 0
-    log: list[int] = field(default_factory=list)
+    malicious: list[int] = field(default_factory=list)
 
     @contextmanager
     def guarding(self, sign: int = 1) -> Iterator[None]:
@@ -84,9 +84,9 @@ class Played:
 class Watched(Problems):
     """The honest nodes' data manager, with a record of what came and what was let in."""
 
-    def __init__(self, seed: str, count: int, played: Played) -> None:
+    def __init__(self, seed: str, count: int, played: Played, names: Mapping[str, str]) -> None:
         super().__init__(seed, count)
-        self.played = played
+        self.played, self.names = played, names
 
     def prepare_actions(self, outputs: Any, places: Mapping[int, Any]) -> Any:
         texts = [text for row in outputs for text in row]
@@ -95,11 +95,22 @@ class Watched(Problems):
 
     def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
         with self.played.guarding(-1):
+            count = Counter[str]()
             for agent, batches in swarm_states.items():
-                self.played.admitted[str(agent)] += sum(map(len, batches.values()))
-            poison = swarm_states.get(MALICIOUS, {})
-            self.played.log.append(sum(map(len, poison.values())))
+                count[self.names[agent]] += sum(map(len, batches.values()))
+            self.played.admitted.update(count)
+            self.played.malicious.append(count[MALICIOUS])
             return super().prepare_states(current_state, swarm_states)
+
+
+def timed(function: Callable[[Any], Any], played: Played, sign: int = 1) -> Callable[[Any], Any]:
+    """A reward function whose time is the guard's, or with -1 is not."""
+
+    def reward(game_state: Any) -> Any:
+        with played.guarding(sign):
+            return function(game_state)
+
+    return reward
 
 
 class Timed:
@@ -138,8 +149,10 @@ def swarm(
         table = Table(NAMES)
         backends = {name: InProcess(name, table, turns) for name in NAMES}
     played = {name: Played() for name in NAMES}
+    names = {backend.get_id(): name for name, backend in backends.items()}
     games = {
-        name: _game(name, settings, guard, backends[name], played[name], attacked) for name in NAMES
+        name: _game(names, name, settings, guard, backends[name], played[name], attacked)
+        for name in NAMES
     }
 
     def run(name: str) -> None:
@@ -161,6 +174,7 @@ def swarm(
 
 
 def _game(
+    names: Mapping[str, str],
     name: str,
     settings: SwarmSettings,
     guard: MakeGuard | None,
@@ -170,20 +184,26 @@ def _game(
 ) -> Any:
     state = fresh_state()
     trainer = trainer_of(tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr)
-    trainer.under_coin(COIN, state, name)
+    if guard is not same_weights:  # which needs none: nodes sample as GenRL does
+        trainer.under_coin(COIN, state, communication.get_id())
     malicious = attacked and name == MALICIOUS
     seed = f"{settings.seed} {name}"
     data: Any = (
-        Poisoning(seed, settings.trees) if malicious else Watched(seed, settings.trees, played)
+        Poisoning(seed, settings.trees)
+        if malicious
+        else Watched(seed, settings.trees, played, names)
     )
     store: Any = RoundRewardFnStore(1, [correct])
     if malicious:
         data.tokenizer = trainer.processing_class
         communication = GuardedGame(presets.failures_only(), state, trainer).exchange(communication)
     if guard is not None and not malicious:
-        the_guard, on_round = guard(trainer)
-        guarded = GuardedGame(the_guard, state, trainer, on_round=on_round)
-        store = guarded.rewards(store)
+        the_guard, on_round = guard(trainer, sorted(names))
+        # What a node drew itself needs no check of how it was drawn.
+        own = guard is different_weights
+        guarded = GuardedGame(the_guard, state, trainer, on_round=on_round, review_own=own)
+        of_round = guarded.rewards(RoundRewardFnStore(1, [timed(correct, played, -1)]))
+        store = RoundRewardFnStore(1, [timed(of_round[0], played)])
         data = Timed(guarded.data(data), played)
         communication = guarded.exchange(communication)
     return BaseGameManager(
@@ -194,19 +214,20 @@ def _game(
     )  # fmt: skip
 
 
-def different_weights(trainer: Any) -> tuple[Guard, None]:
-    del trainer
+def different_weights(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, None]:
+    del trainer, nodes
     return presets.different_weights(), None
 
 
-def same_weights(trainer: Any) -> tuple[Guard, None]:
+def same_weights(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, None]:
     """On the very model that is trained: honest nodes here learn from the same trees."""
+    del nodes
     sampling = sampling_of(trainer.args)
     return presets.same_weights(trainer.model, trainer.processing_class, sampling), None
 
 
-def shared_seed(trainer: Any) -> tuple[Guard, Callable[[int], None]]:
-    size, nodes = trainer.args.num_generations, NAMES
+def shared_seed(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, Callable[[int], None]]:
+    size = trainer.args.num_generations
     replay = SeedReplayVerifier(
         trainer.model, trainer.processing_class, sampling=sampling_of(trainer.args), coin=COIN,
         slots=size, nodes=nodes,
