@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
-from grpo_guard.adapters.genrl.rewards import guarded_store, raw_rewards, settled
+from grpo_guard.adapters.genrl.rewards import Found, guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, trees_of
 from grpo_guard.adapters.received import Row, review
@@ -34,7 +33,7 @@ from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_p
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
-from grpo_guard.verdict import Verdict, accept
+from grpo_guard.verdict import accept
 
 if TYPE_CHECKING:
     from grpo_guard.identity.keys import SigningKey
@@ -45,14 +44,6 @@ _CANNOT: Cannot = {
     ("on_abstain", "raise"): "GenRL takes an exception for the end of the game, logs it and goes "
     'on as if the game were over; choose on_abstain="skip" or "zero".'
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was found in the completions of one tree: verdicts and factors of length, [G]."""
-
-    verdicts: list[Verdict]
-    factors: list[float] | None
 
 
 class GuardedGame:
@@ -118,7 +109,7 @@ class GuardedGame:
     def exchange(self, communication: Any) -> Any:
         """The communication backend, which sends what `rollouts` recorded, signed if there is a
         key."""
-        return Exchange(self, communication)
+        return Exchange(communication, self.claims, self.warn)
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
         """What the node's data manager may see: its own payloads, and admitted ones of its peers.

@@ -5,19 +5,25 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from grpo_guard.adapters.genrl.trees import Tree
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import mean_of_kept
-from grpo_guard.verdict import reject
-
-if TYPE_CHECKING:
-    from grpo_guard.adapters.genrl.game import Found
+from grpo_guard.verdict import Verdict, reject
 
 Raw = list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in the completions of one tree: verdicts and factors of length, [G]."""
+
+    verdicts: list[Verdict]
+    factors: list[float] | None
 
 
 def guarded_store(store: Any, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]) -> Any:

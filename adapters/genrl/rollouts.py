@@ -13,15 +13,12 @@ them into ``Payload.metadata``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from grpo_guard.adapters.genrl.trees import CLAIMS
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.sampling import SamplingSpec
-
-if TYPE_CHECKING:
-    from grpo_guard.adapters.genrl.game import GuardedGame
 
 
 class Rollout(list[str]):
@@ -119,27 +116,38 @@ def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
 
 
 class Exchange:
-    """A communication backend that sends what `Rollouts` recorded; all else is its own."""
+    """A communication backend that sends claims along; all else is its own.
 
-    def __init__(self, game: GuardedGame, communication: Any) -> None:
-        self._game, self._communication = game, communication
+    Args:
+        communication: GenRL's backend.
+        claims: (``{batch: [Payload]}``, this node's name) -> of each payload, what is claimed.
+        warn: Says once what failed.
+    """
+
+    def __init__(
+        self,
+        communication: Any,
+        claims: Callable[[Any, Any], Mapping[Any, Sequence[Any]]],
+        warn: Callable[[str, Exception], None],
+    ) -> None:
+        self._communication, self._claims, self._warn = communication, claims, warn
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_game", "_communication"):
+        if name == "_communication" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._communication, name)
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """The backend's, of ``{batch: [Payload]}`` with claims in the payloads' metadata."""
         try:
-            claims = self._game.claims(obj, self._communication.get_id())
+            claims = self._claims(obj, self._communication.get_id())
             sent = {
                 batch: [_claiming(p, c) for p, c in zip(row, claims[batch], strict=True)]
                 for batch, row in obj.items()
             }
         except Exception as error:
             # Peers do without it rather than this node without peers.
-            self._game.warn(f"rollouts are sent without ids: {error!s:.200}", error)
+            self._warn(f"rollouts are sent without ids: {error!s:.200}", error)
             sent = obj
         return self._communication.all_gather_object(sent, *args, **kwargs)
 
