@@ -6,7 +6,14 @@ import torch
 from grpo_guard.evals.studies.genrl.exchange import Turns
 from grpo_guard.evals.studies.genrl.over_hivemind import backends
 from grpo_guard.evals.studies.genrl.play import (
-    HONEST, MALICIOUS, NAMES, SwarmSettings, different_weights, same_weights, shared_seed, swarm,
+    HONEST,
+    MALICIOUS,
+    NAMES,
+    SwarmSettings,
+    different_weights,
+    same_weights,
+    shared_seed,
+    swarm,
 )  # fmt: skip
 
 pytestmark = pytest.mark.slow
@@ -57,7 +64,7 @@ def test_over_hivemind_as_well():
 
 @pytest.mark.parametrize("guard", [different_weights, same_weights])
 def test_the_other_presets_keep_most_of_the_poison_out(guard):
-    played = swarm(SwarmSettings(rounds=4, trees=3), guard)
+    played = swarm(SwarmSettings(rounds=4), guard)
     assert all(node.rounds == 4 for node in played.values())
     assert sum(node.malicious[-1] for node in played.values()) == 0
-    assert sum(_honest_trees(played)) >= 20
+    assert sum(_honest_trees(played)) >= 28
