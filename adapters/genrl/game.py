@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from grpo_guard.adapters.genrl.gate import Admission, prompted
 from grpo_guard.adapters.genrl.rewards import Found, guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
-from grpo_guard.adapters.genrl.trees import Form, Tree, trees_of
-from grpo_guard.adapters.received import Row, review
+from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
+from grpo_guard.adapters.received import Row, read, reference_from, review
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
@@ -114,7 +114,7 @@ class GuardedGame:
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
         """What the node's data manager may see: its own payloads, and admitted ones of its peers.
 
-        Never raises.
+        Nothing that a peer sends makes it raise.
 
         Args:
             state: The `GameState`.
@@ -123,15 +123,23 @@ class GuardedGame:
         own = state.get_latest_communication()
         try:
             self._begin(state)
-            own = {agent: own[agent] for agent in self._own}
+            own = self.without_peers(own)
             # What comes under this node's own name may be another's: over hivemind it can be
             # overwritten. This node knows what it sent.
             mine = {str(agent) for agent in own}
-            peers = {agent: sent for agent, sent in swarm.items() if str(agent) not in mine}
+            peers = {
+                agent: sent
+                for agent, sent in swarm.items()
+                if is_name(agent) and str(agent) not in mine
+            }
             return own | self._reviewed(state, peers)
         except Exception as error:
             self._failed(error)
-            return {agent: sent for agent, sent in own.items() if agent in self._own}
+            return self.without_peers(own)
+
+    def without_peers(self, payloads: dict[Any, Any]) -> dict[Any, Any]:
+        """This node's own ones among payloads by agent."""
+        return {agent: sent for agent, sent in payloads.items() if agent in self._own}
 
     def reward(self, function: RewardFunction, stage: int, state: Any) -> dict[Any, Any]:
         """What a stage's completions earn, agent -> {batch: [[G rewards] per node]}, all finite.
@@ -148,7 +156,11 @@ class GuardedGame:
         except Exception as error:
             self._failed(error)
         raw = raw_rewards(function, state, trees, self._own, self.warn)
-        kept = None if found is None else settled(self.guard, trees, found, raw)
+        kept: list[list[float]] | None = None
+        try:
+            kept = None if found is None else settled(self.guard, trees, found, raw)
+        except Exception as error:
+            self._failed(error)
         rewards: dict[Any, Any] = {
             agent: {b: [] for b in state.trees[agent]} for agent in state.trees
         }
@@ -187,9 +199,8 @@ class GuardedGame:
                 admitted.setdefault(tree.agent, {}).setdefault(tree.batch, []).append(tree.payload)
                 count += 1
         malformed = sum(tree.problem is not None for tree in drawn)
-        self._log(
-            {"offered": len(drawn), "admitted": count, "malformed": malformed}, "guard/trees/"
-        )
+        counts = {"offered": len(drawn), "admitted": count, "malformed": malformed}
+        self._log({f"guard/trees/{n}": float(v) for n, v in counts.items()} | {"guard/failed": 0.0})
         return admitted
 
     def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Found]:
@@ -241,7 +252,7 @@ class GuardedGame:
             return True
         ours = self.guard.references.of(tree.prompt)
         fields = tree.payload.world_state.environment_states
-        if ours is not None and str(fields.get("answer")) != ours:
+        if ours is not None and read(reference_from, fields.get("answer")) != ours:
             tree.payload.world_state.environment_states = {**fields, "answer": ours}
         return ours is not None
 
@@ -270,28 +281,25 @@ class GuardedGame:
             said[tree.batch].append(claims or None)
         return said
 
-    def _log(self, metrics: dict[str, float], prefix: str = "") -> None:
+    def _log(self, metrics: dict[str, float]) -> None:
         """In the trainer's log, at the step that its training takes next."""
         try:
-            figures = {prefix + name: value for name, value in metrics.items()}
-            self.trainer.log(figures, self.trainer.global_step + 1)
+            self.trainer.log(metrics, self.trainer.global_step + 1)
         except Exception as error:
-            self.warn(f"the trainer cannot log: {type(error).__name__}", error)
+            self.warn("the trainer cannot log", error)
 
     def _failed(self, error: Exception) -> None:
         self.warn(
-            f"grpo-guard in GenRL failed, so that no foreign tree is taken in and nothing earns: "
-            f"{type(error).__name__}: {error!s:.200}",
-            error,
+            "grpo-guard in GenRL failed: no foreign tree is taken in and nothing earns", error
         )
-        self._log({"failed": 1.0}, "guard/")
+        self._log({"guard/failed": 1.0})
 
     def warn(self, message: str, error: Exception) -> None:
         """Once per cause: a swarm goes on for thousands of rounds."""
-        cause = f"{type(error).__name__} {message:.80}"
-        level = logging.DEBUG if cause in self._said else logging.ERROR
-        self._said.add(cause)
-        logger.log(level, "%s", message, exc_info=error)
+        message = f"{message} ({type(error).__name__})"
+        level = logging.DEBUG if message in self._said else logging.ERROR
+        self._said.add(message)
+        logger.log(level, message, exc_info=error)
 
 
 class GatedData:
@@ -317,8 +325,10 @@ class GatedData:
         try:
             return self._manager.prepare_states(current_state, admitted)
         except Exception as error:
+            own = game.without_peers(admitted)
+            if len(own) == len(admitted):
+                raise
             # Halfway through, it may have left a batch without its tree, which ends the game.
             current_state.trees = before
-            game.warn(f"the data manager raised on foreign trees: {error!s:.200}", error)
-            own = {agent: sent for agent, sent in admitted.items() if agent in before}
+            game.warn("the data manager raised on foreign trees", error)
             return self._manager.prepare_states(current_state, own)

@@ -8,9 +8,9 @@ condemns it all. What could not be looked at stays outside, too: nothing is owed
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 from grpo_guard.adapters.genrl.trees import Form, Tree, offered
@@ -58,9 +58,15 @@ class Admission:
         each = self.per_agent or max(1, len(form.own))
         agents = list(swarm.items())
         random.shuffle(agents)
-        by_agent = [offered(item, form, frozenset(known), each) for item in agents]
-        turns = (tree for turn in zip_longest(*by_agent) for tree in turn if tree is not None)
-        return [tree for tree, _ in zip(turns, range(self.trees), strict=False)]
+        waiting = deque(offered(item, form, frozenset(known), each) for item in agents)
+        drawn: list[Tree] = []
+        while waiting and len(drawn) < self.trees:
+            # Nobody's second before everybody's first, and nothing is read that is not looked at.
+            turn = waiting.popleft()
+            if (tree := next(turn, None)) is not None:
+                drawn.append(tree)
+                waiting.append(turn)
+        return drawn
 
     def admits(self, verdicts: Sequence[Verdict], on_abstain: Any) -> bool:
         """Whether a tree with these verdicts comes in."""

@@ -72,7 +72,7 @@ def raw_rewards(
     except Exception as error:
         if not foreign:
             raise
-        warn(f"{function.name} raised on foreign trees, which earn nothing: {error!s:.200}", error)
+        warn(f"{function.name} raised on foreign trees, which earn nothing", error)
         alone = copy.copy(state)
         alone.trees = {agent: of for agent, of in state.trees.items() if agent in own}
         result = function.call(alone)

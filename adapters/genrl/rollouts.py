@@ -147,7 +147,7 @@ class Exchange:
             }
         except Exception as error:
             # Peers do without it rather than this node without peers.
-            self._warn(f"rollouts are sent without ids: {error!s:.200}", error)
+            self._warn("rollouts are sent without ids and signatures", error)
             sent = obj
         return self._communication.all_gather_object(sent, *args, **kwargs)
 

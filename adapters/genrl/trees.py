@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, read, received, special_ids
-from grpo_guard.completion import shown
+from grpo_guard.adapters.received import Row, integer_from, read, received, special_ids
+from grpo_guard.completion import MAX_NAME, shown
 
 CLAIMS: Final = "grpo_guard"
 """The key of a payload's metadata under which a node says how its completions came about."""
@@ -154,6 +154,8 @@ class Form:
     def problem(self, tree: Tree) -> str | None:
         """Why GenRL must not get it, or None. May raise: then it cannot be read either."""
         state, actions = tree.payload.world_state, tree.payload.actions
+        if not is_name(tree.batch):
+            return f"batch id: expected a text or an integer, got {shown(tree.batch)}"
         if not all(hasattr(state, name) for name in STATES):
             return f"world_state: expected a WorldState, got {shown(state)}"
         environment = state.environment_states
@@ -186,6 +188,13 @@ class Form:
             if not self.unread.isdisjoint(ids):
                 return "completion: a special token"
         return None
+
+
+def is_name(value: Any) -> bool:
+    """Whether it can be an agent's name or a batch's id: what is printed and remembered."""
+    if isinstance(value, str):
+        return type(value) is str and len(value) <= MAX_NAME
+    return type(value) is int and integer_from(value) is not None
 
 
 def _hash_of(tree: Tree) -> str | None:
