@@ -72,9 +72,7 @@ else:
     PolicyConfig = options_of("PolicyConfig", Policy)
     LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
-    IdentityConfig = options_of(
-        "IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS
-    )
+    IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 

@@ -25,8 +25,7 @@ from grpo_guard.adapters.received import special_ids
 from grpo_guard.adapters.trl.batch import AUTHENTICATED, MALFORMED, prompt_key, tokenizer_of
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
-from grpo_guard.identity.envelope import ENVELOPE
-from grpo_guard.identity.gate import ADMITTED
+from grpo_guard.identity.gate import is_admitted
 from grpo_guard.verdict import Verdict
 
 
@@ -64,7 +63,7 @@ class Sent:
             completion.completion_ids or completion.text,
             completion.slot,
             refused=None if given is None else given.reason,
-            admitted=completion.metadata.get(ENVELOPE) is ADMITTED,
+            admitted=is_admitted(completion),
         )
 
 

@@ -137,5 +137,6 @@ class Coalition:
         prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
         return self.terms.submitted(
             iteration, problem, Sampled(place[0], prompt_ids, ids, one.text), place,
-            span=one.span, logprobs=one.logprobs, malicious=True, withheld=one.withheld, name=one.node,
+            span=one.span, logprobs=one.logprobs, malicious=True,
+            withheld=one.withheld, name=one.node,
         )  # fmt: skip

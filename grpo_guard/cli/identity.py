@@ -30,7 +30,7 @@ def new(
             key.write(path)
         except FileExistsError:
             raise FileExistsError(
-                f"{path}: expected a new file, got one that exists; a key that is overwritten is lost"
+                f"{path}: expected a new file, got one that is there; overwritten, its key is lost"
             ) from None
     _tell(key.public)
 

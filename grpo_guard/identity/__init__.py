@@ -1,1 +1,1 @@
-"""Who sent a completion: signed envelopes, the keys that may sign, and the gate that checks both."""
+"""Who sent a completion: signed envelopes, the keys that may sign, and the gate before a guard."""

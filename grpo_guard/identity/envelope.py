@@ -227,5 +227,3 @@ def _numbers(kind: str, values: Sequence[float] | None) -> bytes:
     if values is None:
         return b"-"
     return kind.encode() + struct.pack(f">Q{len(values)}{kind}", len(values), *values)
-
-

@@ -158,7 +158,7 @@ class Identity:
         Raises:
             ValueError: not one of ``given`` per completion.
         """
-        known = [None] * len(batch) if given is None else list(given)
+        known: list[Verdict | None] = [None] * len(batch) if given is None else list(given)
         if len(known) != len(batch):
             raise ValueError(f"given: expected {len(batch)}, one per completion, got {len(known)}")
         # Signatures first: they take long, and the store's file is held by nobody meanwhile.
@@ -201,9 +201,9 @@ class Identity:
 
     def _signed(self, completion: Completion) -> _Signed | Finding | Admitted | None:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""
-        if completion.metadata.get(ENVELOPE) is ADMITTED:
-            return ADMITTED
         try:
+            if is_admitted(completion):
+                return ADMITTED
             envelope = Envelope.of(completion)
             if envelope is None:
                 return None if self.unsigned == "admit" else _refusal("unsigned")
@@ -260,6 +260,18 @@ class Identity:
         return None
 
 
+def is_admitted(completion: Completion) -> bool:
+    """Whether `Identity.admit` has admitted it, and it is signed.
+
+    Raises:
+        EnvelopeError: nobody can say.
+    """
+    try:
+        return type(completion.metadata.get(ENVELOPE)) is Admitted
+    except Exception:  # a sender's object may raise anything
+        raise EnvelopeError("it cannot be read") from None
+
+
 def _waits_for_ever() -> threading.Event | None:
     return None
 
@@ -282,4 +294,3 @@ def _labelled(completion: Completion, state: _Signed | Finding | Admitted | None
     return completion.with_labels(
         node=of.public_key, round=of.round, slot=of.slot, metadata={ENVELOPE: ADMITTED}
     )
-

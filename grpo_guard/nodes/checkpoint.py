@@ -59,9 +59,7 @@ def load_state(
     with reading("guard"):
         require_format(state, FORMAT)
     states = state.get("memories")
-    memories = dict(
-        _memories(verifier, ledger, lengths, identity)
-    )
+    memories = dict(_memories(verifier, ledger, lengths, identity))
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__
         raise ValueError(

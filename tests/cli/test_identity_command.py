@@ -68,7 +68,7 @@ def test_new_makes_a_key_and_show_shows_its_public_half(tmp_path: Path) -> None:
     assert fingerprint(key.public) in shown.output
     again = invoke("identity", "new", path)
     assert again.exit_code == 2
-    assert "a key that is overwritten is lost" in again.output
+    assert "overwritten, its key is lost" in again.output
     assert SigningKey.read(path).public == key.public
 
 
@@ -149,10 +149,16 @@ def test_a_guard_file_can_admit_unsigned_work(tmp_path: Path, keys: Path, sent: 
     ("identity", "problem"),
     [
         ("{run: r}", "identity.keys: expected a file of public keys, or pin: true"),
-        ("{keys: nowhere.keys, run: r}", "identity: nowhere.keys: expected a readable file of keys"),
+        (
+            "{keys: nowhere.keys, run: r}",
+            "identity: nowhere.keys: expected a readable file of keys",
+        ),
         ("{pin: true}", "identity.run: expected text, got nothing"),
         ("{pin: true, run: 7}", "identity.run: expected text"),
-        ("{pin: true, run: r, unsigned: perhaps}", "identity.unsigned: expected 'refuse' or 'admit'"),
+        (
+            "{pin: true, run: r, unsigned: perhaps}",
+            "identity.unsigned: expected 'refuse' or 'admit'",
+        ),
         ("{pin: true, run: r, late: -1}", "identity: late: expected a number of rounds >= 0"),
         ("{pin: true, run: r, kies: f}", "identity: expected one of"),
     ],
@@ -167,5 +173,5 @@ def test_a_bad_identity_in_a_file_says_what_is_wrong(
 
 def test_a_bad_file_of_references_says_where(tmp_path: Path) -> None:
     config = guard_file(tmp_path, "{pin: true, run: r}", "references: nowhere.jsonl\n")
-    with pytest.raises(ConfigError, match="references: nowhere.jsonl"):
+    with pytest.raises(ConfigError, match="references: nowhere"):
         GuardConfig.from_yaml(config).build()

@@ -246,10 +246,15 @@ def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
         def __iter__(self) -> Iterator[str]:
             raise RuntimeError
 
+    class Mute(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            raise RuntimeError
+
     broken = [
         replace(work(), metadata={ENVELOPE: value}) for value in ("x", 1, {}, Hostile(), [None] * 9)
     ]
-    assert kinds(identity().admit([*broken, by_alice()])) == ["malformed_envelope"] * 5 + [None]
+    broken.append(replace(work(), metadata=Mute()))
+    assert kinds(identity().admit([*broken, by_alice()])) == ["malformed_envelope"] * 6 + [None]
 
 
 def test_what_json_can_say_does_not_pass_as_admitted() -> None:
@@ -300,12 +305,13 @@ def test_a_name_that_is_its_own_key_cannot_be_taken_first() -> None:
 def test_first_use_keys_without_end_fill_their_own_room_alone() -> None:
     """Agreed keys keep their places, memory stays bounded, and the first comers stay."""
     gate = Identity(ring(pin=True, most_pinned=3), run=RUN)
-    flood = [
-        signed(work(node=f"n{i}"), SigningKey(bytes([9, i]) * 16), run=RUN) for i in range(6)
-    ]
+    flood = [signed(work(node=f"n{i}"), SigningKey(bytes([9, i]) * 16), run=RUN) for i in range(6)]
     assert kinds(gate.admit(flood)) == [None] * 3 + ["unknown_key"] * 3
     assert only(gate.admit([by_alice()])) is None
-    assert only(gate.admit([signed(work(node="n0", slot=1), SigningKey(bytes([9, 0]) * 16), run=RUN)])) is None
+    assert (
+        only(gate.admit([signed(work(node="n0", slot=1), SigningKey(bytes([9, 0]) * 16), run=RUN)]))
+        is None
+    )
     assert len(gate.ring.pinned) == 3
 
 

@@ -51,7 +51,18 @@ def test_a_false_reference_rejects_and_no_verifier_sees_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "theirs", ["72", "72.0", " 72 ", r"\boxed{72}", "#### 72", "$72", "72 apples", "７２", "The answer is 72."]
+    "theirs",
+    [
+        "72",
+        "72.0",
+        " 72 ",
+        r"\boxed{72}",
+        "#### 72",
+        "$72",
+        "72 apples",
+        "７２",
+        "The answer is 72.",
+    ],
 )
 def test_the_same_answer_written_otherwise_is_honest(theirs: str) -> None:
     verdict, seen = judged(theirs)
