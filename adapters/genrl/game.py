@@ -236,7 +236,7 @@ class GuardedGame:
 
     def _sealed(self, completion: Completion) -> Completion:
         """In an envelope of this node's, where the guard asks for them."""
-        if self.guard.identity is None:
+        if self.guard.identity is None or self.key is None:
             return completion
         from grpo_guard.identity.envelope import signed
 

@@ -58,9 +58,13 @@ def figures(played: dict[str, Played], settings: SwarmSettings) -> dict[str, Any
     }
 
 
+def _named(settings: SwarmSettings) -> str:
+    return " ".join(str(value) for value in asdict(settings).values())
+
+
 def run(how: str, settings: SwarmSettings) -> dict[str, Any]:
     """One run, or what is kept of it."""
-    kept = CACHE / "genrl" / f"{how} {settings.rounds} {settings.trees} {settings.seed}.json"
+    kept = CACHE / "genrl" / f"{how} {_named(settings)}.json"
     if kept.is_file():
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
@@ -120,4 +124,6 @@ if __name__ == "__main__":
         option("--seeds", type=int, default=1),
         option("--rounds", type=int, default=20),
         option("--trees", type=int, default=4),
+        option("--rejected", type=float, default=0.0),
+        option("--minibatch", type=int, default=16),
     )

@@ -50,7 +50,8 @@ class Problems(DataManager):  # type: ignore[misc]
     def get_eval_data(self) -> None: ...
 
     def prepare_input(self, inputs: Any, stage: int | None = None) -> tuple[Dataset, Any]:
-        rows, places = [], {}
+        rows: list[str] = []
+        places = {}
         for agent, batches in inputs.items():
             for batch, states in batches.items():
                 for node, state in enumerate(states):
@@ -131,15 +132,15 @@ def correct(game_state: Any) -> dict[Any, dict[Any, list[list[float]]]]:
     }
 
 
-def trainer_of(log_dir: str, *, group_size: int, lr: float, log_with: str | None = None) -> Any:
+def trainer_of(log_dir: str, *, group_size: int, lr: float, minibatch: int = 16) -> Any:
     """A trainer of the bundled policy."""
     model, tokenizer = load_bundled()
     tokenizer.chat_template = PLAIN_TEMPLATE
     config = GRPOTrainerConfig(
         num_generations=group_size, max_new_tokens=64, learning_rate=lr, top_k=50,
-        enable_gradient_checkpointing=False, minibatch_size=16,
+        enable_gradient_checkpointing=False, minibatch_size=minibatch,
     )  # fmt: skip
-    return Trainer([model], config, processing_class=tokenizer, log_dir=log_dir, log_with=log_with)
+    return Trainer([model], config, processing_class=tokenizer, log_dir=log_dir)
 
 
 def shows(texts: Sequence[str]) -> int:

@@ -55,10 +55,8 @@ def backends(names: Sequence[str], turns: Turns | None = None) -> Iterator[Mappi
         try:
             for name in names:
                 rendezvous.init(is_master=not made)
-                first = next(iter(made.values()), None)
-                peers = (
-                    [str(address) for address in first.dht.get_visible_maddrs()] if made else None
-                )
+                first = [backend.dht for backend in made.values()][:1]
+                peers = [str(at) for one in first for at in one.get_visible_maddrs()] or None
                 made[name] = OnLoopback(initial_peers=peers, timeout=TIMEOUT)
                 made[name].name, made[name].turns = name, turns
             yield made

@@ -18,6 +18,7 @@ from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 
 from grpo_guard import presets
 from grpo_guard.adapters.genrl.game import GuardedGame
+from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.adapters.genrl.rollouts import sampling_of
 from grpo_guard.evals.studies.genrl.exchange import InProcess, Table, Turns
 from grpo_guard.evals.studies.genrl.node import (
@@ -38,17 +39,30 @@ NAMES: Final = (*HONEST, MALICIOUS)
 COIN: Final = PublicCoin("genrl-study")
 MakeGuard: TypeAlias = Callable[[Any, Sequence[str]], tuple[Guard, Callable[[int], None] | None]]
 """From a node's trainer and all nodes' names to its guard, and what has to hear of each round."""
-BUSY: Final = 900.0  # seconds until a node gives the others up
+BUSY: Final = 7200.0  # seconds until a node gives the others up
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """What decides a run, but for guard and backend."""
+    """What decides a run, but for guard and backend.
+
+    Args:
+        rounds: Of the game.
+        trees: Problems that each node asks in a round.
+        group_size: G.
+        lr: Adam's; one million parameters need about 1e-3 to move within 20 rounds.
+        rejected: As for `Admission`.
+        minibatch: Completions of an optimizer step. GenRL's default is 2, and with it each round
+            takes thrice as long.
+        seed: Decides problems and samples.
+    """
 
     rounds: int = 20
     trees: int = 4
     group_size: int = 8
     lr: float = 1e-3
+    rejected: float = 0.0
+    minibatch: int = 16
     seed: int = 0
 
 
@@ -183,7 +197,10 @@ def _game(
     attacked: bool,
 ) -> Any:
     state = fresh_state()
-    trainer = trainer_of(tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr)
+    trainer = trainer_of(
+        tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr,
+        minibatch=settings.minibatch,
+    )  # fmt: skip
     if guard is not same_weights:  # which needs none: nodes sample as GenRL does
         trainer.under_coin(COIN, state, communication.get_id())
     malicious = attacked and name == MALICIOUS
@@ -201,7 +218,10 @@ def _game(
         the_guard, on_round = guard(trainer, sorted(names))
         # What a node drew itself needs no check of how it was drawn.
         own = guard is different_weights
-        guarded = GuardedGame(the_guard, state, trainer, on_round=on_round, review_own=own)
+        guarded = GuardedGame(
+            the_guard, state, trainer, admission=Admission(rejected=settings.rejected),
+            on_round=on_round, review_own=own,
+        )  # fmt: skip
         of_round = guarded.rewards(RoundRewardFnStore(1, [timed(correct, played, -1)]))
         store = RoundRewardFnStore(1, [timed(of_round[0], played)])
         data = Timed(guarded.data(data), played)
