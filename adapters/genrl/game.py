@@ -21,6 +21,7 @@ fails itself no foreign tree is taken in, nothing earns in that round, and an er
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -191,13 +192,14 @@ class GuardedGame:
         drawn = self.admission.drawn(peers, form, map(tuple, known))
         own, drawn = prompted(self._data, own, drawn, stage)
         found = self._judged([*own, *drawn], stage)
+        args = self.trainer.args
+        smallest = math.gcd(*form.sizes, getattr(args, "minibatch_size", 2))
+        room = smallest - 1 - sum(map(form.tokenless, own))
+        taken = self.admission.taken(drawn, form, found[len(own) :], self.guard.policy, room)
         admitted: dict[Any, Any] = {}
-        count = 0
-        for tree, of_tree in zip(drawn, found[len(own) :], strict=True):
-            admits = self.admission.admits(of_tree.verdicts, self.guard.policy.on_abstain)
-            if admits and self._answered(tree):
-                admitted.setdefault(tree.agent, {}).setdefault(tree.batch, []).append(tree.payload)
-                count += 1
+        for tree in filter(self._answered, taken):
+            admitted.setdefault(tree.agent, {}).setdefault(tree.batch, []).append(tree.payload)
+        count = sum(len(row) for batches in admitted.values() for row in batches.values())
         malformed = sum(tree.problem is not None for tree in drawn)
         counts = {"offered": len(drawn), "admitted": count, "malformed": malformed}
         self._log({f"guard/trees/{n}": float(v) for n, v in counts.items()} | {"guard/failed": 0.0})

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_guard.adapters.genrl.rewards import Found
 from grpo_guard.adapters.genrl.trees import Form, Tree, offered
+from grpo_guard.policy import Policy
 from grpo_guard.verdict import Verdict
 
 
@@ -67,6 +69,31 @@ class Admission:
                 drawn.append(tree)
                 waiting.append(turn)
         return drawn
+
+    def taken(
+        self, trees: Sequence[Tree], form: Form, found: Sequence[Found], policy: Policy, room: int
+    ) -> list[Tree]:
+        """The trees that come in.
+
+        GenRL's loss is a mean over the tokens of a minibatch: of one without any it is 0 / 0, and
+        with it all weights are NaN. So there is room for fewer completions without a token than the
+        smallest minibatch has completions, whoever sends them.
+
+        Args:
+            trees: Those that were looked at.
+            form: Of the game.
+            found: What was found in each.
+            policy: Of the guard.
+            room: For completions without a token.
+        """
+        taken = []
+        for tree, of_tree in zip(trees, found, strict=True):
+            if self.admits(of_tree.verdicts, policy.on_abstain):
+                empty = form.tokenless(tree)
+                if not empty or empty <= room:
+                    room -= empty
+                    taken.append(tree)
+        return taken
 
     def admits(self, verdicts: Sequence[Verdict], on_abstain: Any) -> bool:
         """Whether a tree with these verdicts comes in."""

@@ -3,8 +3,7 @@
 GenRL takes what comes at its word, and most of what can be wrong costs more than the tree. A batch
 id that is not its question's hash raises halfway through a transplant and ends the game; a group of
 another size, or an answer of another type, raises in the training step, which GenRL swallows, and
-nobody learns; two completions without a token divide 0 by 0, and all weights are NaN. So a tree
-that this node's own trees would not look like goes no further.
+nobody learns. So a tree that this node's own trees would not look like goes no further.
 """
 
 from __future__ import annotations
@@ -175,16 +174,24 @@ class Form:
             return f"actions: expected {sizes} completions, got {len(actions)}"
         return self._problem_of_texts(actions)
 
+    def tokenless(self, tree: Tree) -> int:
+        """How many of its completions GenRL has no token to train on for."""
+        return sum(not ids for ids in self._ids(tree.texts))
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return ids
+
     def _problem_of_texts(self, texts: list[str]) -> str | None:
         too_long = f"completion: longer than {2 * self.longest} tokens"
         if any(len(text) > 2 * _CHARACTERS_PER_TOKEN * self.longest for text in texts):
             return too_long
         for text in texts:
             text.encode()  # tokenizers raise on a lone surrogate
-        for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]:
+        for ids in self._ids(texts):
             # GenRL trains on the text: twice as many tokens leaves room for another tokenisation.
-            if not 0 < len(ids) <= 2 * self.longest:
-                return too_long if ids else "completion: no tokens"
+            if len(ids) > 2 * self.longest:
+                return too_long
             if not self.unread.isdisjoint(ids):
                 return "completion: a special token"
         return None

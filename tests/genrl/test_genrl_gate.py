@@ -124,7 +124,6 @@ def _hostile():
         "bytes": tree([*GOOD[:3], b"4"]),
         "a subclass": tree([*GOOD[:3], type("Text", (str,), {})("4")]),
         "a surrogate": tree([*GOOD[:3], "\ud800"]),
-        "nothing said": tree([*GOOD[:2], "", ""]),
         "a long one": tree([*GOOD[:3], "cups " * 5000]),
         "a special token": tree([*GOOD[:3], "so<|end|>4"]),
         "padding": tree([*GOOD[:3], "<|pad|><|pad|>"]),
@@ -148,6 +147,16 @@ def test_without_a_guard_one_peer_cuts_a_node_off_or_ends_its_game():
     assert ended.rounds == 0
     unlearnt = play({"adam": tree(["Hail " + said(4)] * G)}, gate=False)
     assert unlearnt.rewards("adam") == [1.0] * G
+
+
+def test_completions_without_a_token_are_fewer_than_a_minibatch():
+    """A minibatch without any token is 0 / 0 in GenRL, and all weights are NaN."""
+    one, two = [*GOOD[:3], ""], [*GOOD[:2], "", ""]
+    peers = {"ann": tree(one), "bob": tree(two), "carl": tree(one)}
+    agents = play(peers).agents  # GenRL's default minibatch has two
+    assert len(agents) == 2
+    assert "bob" not in agents
+    assert play(peers, texts=one).agents == ["me"]
 
 
 def test_metadata_of_any_kind_is_a_claim_that_was_not_made():
