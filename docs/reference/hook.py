@@ -39,9 +39,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def guard_file() -> str:
-    """The keys of a guard file below its top: policy, ledger, each preset, each verifier."""
-    policy, ledger = (type_of(GuardConfig, name) for name in ("policy", "ledger"))
-    parts = ["## `policy`", _table(policy), "## `ledger`", _table(ledger)]
+    """The keys of a guard file below its top: its parts, each preset, each verifier."""
+    parts = []
+    for name in ("policy", "ledger", "identity"):
+        parts += [f"## `{name}`", _table(type_of(GuardConfig, name))]
     for name, preset in PRESETS.items():
         parts += [f"## `preset: {name}`", _first_line(preset), _table(preset_options(name))]
     own = options_of("", dict, fields=WRAPPERS)

@@ -1,11 +1,12 @@
 """What a node signs with each completion: one sequence of bytes for one meaning.
 
-Two different messages never sign alike. The bytes begin with a domain of their own, so that no
-signature made for another purpose fits. Then come all fields in one order, each with a tag of its
-kind and, where its length varies, the length before the content: no content can be taken for the
-beginning of the next field. Numbers are fixed-width, log-probs IEEE 754 float64 as they are: no
-decimal form is rounded on the way, and 0.0 and -0.0 differ. Text is not normalised: what is signed
-is, character by character, what is judged.
+Two different messages never sign alike. What is signed begins with a domain of its own, so that no
+signature made for another purpose fits, and goes on with the SHA-256 of the contents: nobody has
+found two contents with one digest, and Ed25519 would read all of a long completion three times. The
+contents are all fields in one order, each with a tag of its kind and, where its length varies, the
+length before it: none can be taken for the beginning of the next. Numbers are fixed-width, log-probs
+IEEE 754 float64 as they are: no decimal form is rounded on the way, and 0.0 and -0.0 differ. Text is
+not normalised: what is signed is, character by character, what is judged.
 
 All that a verifier reads is signed, what the exchange adds by itself is not: `Completion.group`,
 and ``metadata``, of which only the envelope is kept. An attacker who could change a reference or a
@@ -17,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from grpo_guard.completion import Completion, shown
@@ -145,7 +147,16 @@ def fits(envelope: Envelope, said: bytes) -> bool:
 
 
 def message(envelope: Envelope, completion: Completion) -> bytes:
-    """What is signed.
+    """What is signed: the domain, and the digest of `contents`.
+
+    Raises:
+        EnvelopeError: as `contents`.
+    """
+    return DOMAIN + sha256(contents(envelope, completion)).digest()
+
+
+def contents(envelope: Envelope, completion: Completion) -> bytes:
+    """All that a signature is for, as bytes that nothing else has.
 
     Raises:
         EnvelopeError: the prompt holds what has no bytes of its own: an image, say.
@@ -153,7 +164,6 @@ def message(envelope: Envelope, completion: Completion) -> bytes:
     of = completion
     return b"".join(
         (
-            DOMAIN,
             _text(envelope.run),
             struct.pack(">q", envelope.round),
             _text(envelope.node),

@@ -83,7 +83,13 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    """A completion whose signature fits; ``place`` and ``said`` are digests."""
+    """A completion whose signature fits.
+
+    Args:
+        envelope: Its envelope.
+        place: Digest of the place that it fills.
+        said: The message that was signed.
+    """
 
     envelope: Envelope
     place: bytes
@@ -217,7 +223,7 @@ class Identity:
             fitting = fits(envelope, said)
         except EnvelopeError as error:
             return _refusal("malformed_envelope", str(error)[:300])
-        return _Signed(envelope, place, digest(said)) if fitting else _refusal("forged")
+        return _Signed(envelope, place, said) if fitting else _refusal("forged")
 
     def _of_ring(self, envelope: Envelope) -> Finding | None:
         """Why a key may not sign under this name; None where it may, or may be pinned for it."""

@@ -111,8 +111,9 @@ def require_label(field: str, value: object) -> str:
     Raises:
         IdentityError: it is none.
     """
+    # No subclass: it could compare as one name and be signed as another.
     if (
-        isinstance(value, str)
+        type(value) is str
         and 0 < len(value) <= MAX_LABEL
         and value.isprintable()
         and " " not in value  # no other blank is printable
@@ -130,7 +131,7 @@ def require_public(value: object) -> str:
     Raises:
         IdentityError: it is none.
     """
-    if isinstance(value, str) and _PUBLIC.fullmatch(value):
+    if type(value) is str and _PUBLIC.fullmatch(value):
         return value
     raise IdentityError(
         f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, "
@@ -158,7 +159,7 @@ def is_signed(public: str, signature: bytes, message: bytes) -> bool:
     """Whether the holder of a key has signed this message."""
     try:
         verifier_of(public).verify(signature, message)
-    except _invalid_signature():
+    except (ValueError, _invalid_signature()):  # ValueError: bytes that are no key
         return False
     return True
 

@@ -57,7 +57,7 @@ class Replays:
             key: The signer's.
             round: That the message names.
             place: Digest of prompt and slot.
-            said: Digest of the message.
+            said: The message.
             given_up: Once it is set the place is free again: nobody heard what was said of it.
         """
         newest = self._newest.get(key, round)
@@ -107,5 +107,5 @@ class Replays:
 
 
 def digest(data: bytes) -> bytes:
-    """Of a message or a place."""
+    """Of a place."""
     return blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from grpo_guard.identity.envelope import (
     ENVELOPE,
     Envelope,
     EnvelopeError,
+    contents,
     fits,
     message,
     prompt_bytes,
@@ -63,7 +65,7 @@ SIGNED_FIELDS = (
 def bytes_of(completion: Completion, run: str = "run") -> bytes:
     envelope = Envelope.of(signed(completion, KEY, run=run))
     assert envelope is not None
-    return message(envelope, completion)
+    return contents(envelope, completion)
 
 
 def meaning(value: Any) -> Any:
@@ -174,7 +176,6 @@ def test_the_bytes_stay_what_they_are() -> None:
     text = lambda s: b"t" + len(s).to_bytes(8, "big") + s  # noqa: E731
     assert bytes_of(completion) == b"".join(
         (
-            b"grpo-guard completion 1\n",
             text(b"run"),
             (2).to_bytes(8, "big"),
             text(b"n"),
@@ -190,6 +191,14 @@ def test_the_bytes_stay_what_they_are() -> None:
             b"-",
         )
     )
+
+
+def test_what_is_signed_is_a_domain_and_a_digest() -> None:
+    completion = Completion("p", "t", round=2, slot=3, node="n")
+    envelope = Envelope.of(signed(completion, KEY, run="run"))
+    assert envelope is not None
+    digest = sha256(contents(envelope, completion)).digest()
+    assert message(envelope, completion) == b"grpo-guard completion 1\n" + digest
 
 
 def test_another_key_does_not_fit_nor_does_its_name() -> None:

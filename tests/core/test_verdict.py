@@ -6,7 +6,14 @@ import pytest
 from grpo_guard import Cause, Finding, Outcome, Verdict
 from grpo_guard.verdict import abstain, accept, reject
 
-AUTHOR = {Cause.SCREENED, Cause.MALFORMED, Cause.REFUSED, Cause.OVERLONG}
+AUTHOR = {
+    Cause.SCREENED,
+    Cause.MALFORMED,
+    Cause.REFUSED,
+    Cause.OVERLONG,
+    Cause.UNAUTHENTICATED,
+    Cause.FALSE_REFERENCE,
+}
 
 
 @pytest.mark.parametrize(("outcome", "cause"), product(Outcome, Cause))

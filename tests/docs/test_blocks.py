@@ -38,6 +38,7 @@ from grpo_guard.verdict import accept
 
 CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
 COMBINATORS = {"all": AllOf, "any": AnyOf, "cascade": Cascade, "vote": Vote}
+NOT_OF_PRESETS = ("preset", "policy", "identity", "references")
 OWN = re.compile(r"grpo_guard\b")
 
 
@@ -92,7 +93,7 @@ def test_yaml_says_what_a_guard_file_may(block):
     if config.preset is None:
         leaves(config.tree())
     else:
-        rest = {k: v for k, v in config.said().items() if k not in ("preset", "policy")}
+        rest = {k: v for k, v in config.said().items() if k not in NOT_OF_PRESETS}
         preset_options(config.preset).read(rest, config.preset)
         for node in data.get("beside", []):
             leaves(node)
