@@ -21,7 +21,7 @@ CLAIMS: Final = "grpo_guard"
 """The key of a payload's metadata under which a node says how its completions came about."""
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
-"""Characters, numbers and containers of one tree's world state and metadata."""
+"""Characters, numbers and containers of one tree's world state and metadata, beside ids."""
 MOST_DEPTH: Final = 32
 _CHARACTERS_PER_TOKEN: Final = 64  # a text far beyond is not worth tokenising
 
@@ -163,8 +163,9 @@ class Form:
         if missing := sorted(map(str, self.fields - environment.keys())):
             return f"environment_states: expected {', '.join(missing)[:80]}, got nothing"
         parts = (*(getattr(state, name) for name in STATES), tree.payload.metadata)
-        if not within(parts, MOST_PARTS):
-            return f"world_state, metadata: more than {MOST_PARTS} parts, or nested too deeply"
+        most = MOST_PARTS + 2 * max(self.sizes) * self.longest  # ids are parts
+        if not within(parts, most):
+            return f"world_state, metadata: more than {most} parts, or nested too deeply"
         if self.hashed and tree.batch != _hash_of(tree):
             return "batch id: expected the hash of the question"
         if type(actions) is not list or not all(type(text) is str for text in actions):
