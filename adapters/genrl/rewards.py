@@ -1,0 +1,124 @@
+"""GenRL: what completions earn where nothing can be left out of a group, and nothing may raise."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_guard.adapters.genrl.trees import Tree
+from grpo_guard.adapters.reward_function import RewardFunction
+from grpo_guard.framework import FrameworkError
+from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import mean_of_kept
+from grpo_guard.verdict import Verdict, reject
+
+Raw = list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in the completions of one tree: verdicts and factors of length, [G]."""
+
+    verdicts: list[Verdict]
+    factors: list[float] | None
+
+
+def guarded_store(store: Any, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]) -> Any:
+    """A copy of GenRL's store, of all rounds or of one, with every function under ``reward``."""
+    store = copy.copy(store)
+    if hasattr(store, "reward_fn_stores"):
+        # GenRL repeats one store for all rounds.
+        rounds = {id(of_round): of_round for of_round in store.reward_fn_stores}
+        guarded = {key: guarded_store(of_round, reward) for key, of_round in rounds.items()}
+        store.reward_fn_stores = [guarded[id(of_round)] for of_round in store.reward_fn_stores]
+        return store
+    store.reward_fns = [_guarded(f, stage, reward) for stage, f in enumerate(store.reward_fns)]
+    return store
+
+
+def _guarded(call: Any, stage: int, reward: Callable[..., dict[Any, Any]]) -> Any:
+    function = RewardFunction.inspect(call)
+    if function.is_async:
+        raise FrameworkError(f"{function.name}: GenRL does not await a reward function")
+
+    def guarded(game_state: Any) -> dict[Any, Any]:
+        return reward(function, stage, game_state)
+
+    return function.dress(guarded)
+
+
+def raw_rewards(
+    function: RewardFunction,
+    state: Any,
+    trees: Sequence[Tree],
+    own: Collection[Any],
+    warn: Callable[[str, Exception], None],
+) -> list[Raw]:
+    """The function's rewards, [G] of each tree; None where it has no number for a foreign one.
+
+    It reads world states that peers made up. Where it raises it is asked again about this node's
+    own trees, so that nobody can end another's game.
+
+    Raises:
+        Exception: of the function on this node's own trees, unchanged.
+        TypeError, ValueError: it gave these no rewards.
+    """
+    foreign = [tree for tree in trees if tree.agent not in own]
+    try:
+        result = function.call(state)
+    except Exception as error:
+        if not foreign:
+            raise
+        warn(f"{function.name} raised on foreign trees, which earn nothing", error)
+        alone = copy.copy(state)
+        alone.trees = {agent: of for agent, of in state.trees.items() if agent in own}
+        result = function.call(alone)
+    rows: list[Raw] = []
+    for tree in trees:
+        try:
+            said = result[tree.agent][tree.batch][tree.place]
+            rows.append(function.rewards(said, len(tree.texts)))
+        except (TypeError, ValueError, LookupError) as error:
+            if tree.agent in own:
+                raise TypeError(
+                    f"{function.name}: expected {{agent: {{batch: [[reward] per node]}}}} with "
+                    f"{len(tree.texts)} rewards for each node: {error!s:.200}"
+                ) from error
+            rows.append([None] * len(tree.texts))
+    return rows
+
+
+def settled(
+    guard: Guard, trees: Sequence[Tree], found: Sequence[Found], raw: Sequence[Raw]
+) -> list[list[float]]:
+    """What each tree's completions earn, [G] each, all finite.
+
+    What the function had no finite number for earns what a rejected completion does: one NaN would
+    be all weights', and authors may know how to make a grader say it.
+    """
+    verdicts, rewards, groups = [], [], []
+    factors: list[float] = []
+    for i, (of_tree, row) in enumerate(zip(found, raw, strict=True)):
+        finite = [value is not None and math.isfinite(value) for value in row]
+        verdicts += [
+            verdict if known else reject("reward", message="no finite reward")
+            for verdict, known in zip(of_tree.verdicts, finite, strict=True)
+        ]
+        rewards += [value if known else 0.0 for value, known in zip(row, finite, strict=True)]
+        factors += of_tree.factors or [1.0] * len(row)
+        # GenRL's groups are trees, also where two agents answer one prompt.
+        groups += [i] * len(row)
+    scaled = any(of_tree.factors is not None for of_tree in found)
+    review = Review(verdicts, {}, factors if scaled else None, groups=list(groups))
+    kept = iter(guard.settle(rewards, review))
+    rows = [[next(kept) for _ in row] for row in raw]
+    return [_filled(row) for row in rows]
+
+
+def _filled(row: Raw) -> list[float]:
+    """With the mean of what stays for what is left out: no advantage, and no part in it."""
+    mean = mean_of_kept([value for value in row if value is not None])
+    return [mean if value is None else value for value in row]

@@ -1,0 +1,161 @@
+"""GenRL: what a node sends beside its texts, so that others can check them.
+
+A payload of GenRL has texts alone. `Rollouts`, a mixin for its trainer, keeps the ids that were
+sampled, under a public coin if there is one; `Exchange`, around the communication backend, puts
+them into ``Payload.metadata``.
+
+    class Trainer(Rollouts, GRPOLanguageTrainerModule): ...
+
+    trainer = Trainer([model], config, processing_class=tokenizer)
+    trainer.under_coin(PublicCoin("my-run"), state, node=communication.get_id())
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grpo_guard.adapters.genrl.trees import CLAIMS
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.sampling import SamplingSpec
+
+
+class Rollout(list[str]):
+    """The G completions of a prompt, as GenRL has them, and what is claimed of each.
+
+    Args:
+        texts: [G].
+        claims: Field of `Completion` -> [G].
+    """
+
+    def __init__(self, texts: Sequence[str], claims: dict[str, list[Any]]) -> None:
+        super().__init__(texts)
+        self.claims = claims
+
+
+def sampling_of(config: Any) -> SamplingSpec:
+    """The sampler that a `GRPOTrainerConfig` means under a coin, where ``top_k=None`` is off.
+
+    Without a coin GenRL leaves None to transformers, which truncates to 50.
+    """
+    return SamplingSpec(
+        engine="transformers",
+        temperature=config.temperature,
+        top_k=config.top_k or 0,
+        top_p=config.top_p,
+        min_p=config.min_p or 0.0,
+        repetition_penalty=config.repetition_penalty,
+        max_new_tokens=config.max_new_tokens,
+    )
+
+
+class Rollouts:
+    """A mixin before `GRPOLanguageTrainerModule`, whose rollouts remember their token ids."""
+
+    _coin: tuple[PublicCoin, Any, str] | None = None
+
+    def under_coin(self, coin: PublicCoin, state: Any, node: Any) -> None:
+        """From now on draw the one completion that the coin leads to, for each slot.
+
+        Args:
+            coin: The run's.
+            state: The `GameState`, which knows the round.
+            node: This node's name, as its peers know it.
+        """
+        self._coin = coin, state, str(node)
+
+    def generate(self, inputs: Any, return_completion_ids: bool = False, stage: int = 0) -> Any:
+        """As GenRL's, with a `Rollout` for each prompt."""
+        tokenizer: Any = self.processing_class  # type: ignore[attr-defined]
+        eos = [int(tokenizer.eos_token_id)]
+        if self._coin is None:
+            texts, rows = super().generate(inputs, True, stage)  # type: ignore[misc]
+            ids = [[_until(row.tolist(), eos) for row in of_prompt] for of_prompt in rows]
+        else:
+            ids = self._drawn([row["prompt"] for row in inputs], tokenizer, eos)
+            texts = [tokenizer.batch_decode(row, skip_special_tokens=True) for row in ids]
+            rows = ids
+        rollouts = [Rollout(t, {"completion_ids": i}) for t, i in zip(texts, ids, strict=True)]
+        return (rollouts, rows) if return_completion_ids else rollouts
+
+    def _drawn(self, prompts: Sequence[Any], tokenizer: Any, eos: list[int]) -> list[list[Any]]:
+        from grpo_guard.logprob.replay.generate import generate_under_coin
+
+        assert self._coin is not None
+        coin, state, node = self._coin
+        me: Any = self
+        size = me.args.num_generations
+        # As the verifier gets them: GenRL's own way adds special tokens to a template's.
+        encoded = [
+            tokenizer.apply_chat_template(
+                prompt, tokenize=True, return_dict=False, add_generation_prompt=True
+            )
+            for prompt in prompts
+            for _ in range(size)
+        ]
+        seeds = [
+            coin.seed(round=state.round, node=node, slot=slot, prompt=prompt)
+            for prompt in prompts
+            for slot in range(size)
+        ]
+        drawn = [
+            list(ids)
+            for ids in generate_under_coin(
+                me.model, encoded, seeds, sampling_of(me.args), eos_ids=eos
+            )
+        ]
+        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
+
+
+def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
+    """Without the padding behind the end."""
+    from grpo_guard.logprob.replay.generate import until_eos
+
+    return list(until_eos(ids, eos))
+
+
+class Exchange:
+    """A communication backend that sends claims along; all else is its own.
+
+    Args:
+        communication: GenRL's backend.
+        claims: (``{batch: [Payload]}``, this node's name) -> of each payload, what is claimed.
+        warn: Says once what failed.
+    """
+
+    def __init__(
+        self,
+        communication: Any,
+        claims: Callable[[Any, Any], Mapping[Any, Sequence[Any]]],
+        warn: Callable[[str, Exception], None],
+    ) -> None:
+        self._communication, self._claims, self._warn = communication, claims, warn
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_communication" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._communication, name)
+
+    def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """The backend's, of ``{batch: [Payload]}`` with claims in the payloads' metadata."""
+        try:
+            claims = self._claims(obj, self._communication.get_id())
+            sent = {
+                batch: [_claiming(p, c) for p, c in zip(row, claims[batch], strict=True)]
+                for batch, row in obj.items()
+            }
+        except Exception as error:
+            # Peers do without it rather than this node without peers.
+            self._warn("rollouts are sent without ids and signatures", error)
+            sent = obj
+        return self._communication.all_gather_object(sent, *args, **kwargs)
+
+
+def _claiming(payload: Any, claims: dict[str, Any] | None) -> Any:
+    if not claims or not isinstance(payload.metadata, dict | None):
+        return payload
+    payload = copy.copy(payload)
+    payload.actions = list(payload.actions)
+    payload.metadata = {**(payload.metadata or {}), CLAIMS: claims}
+    return payload

@@ -1,0 +1,263 @@
+"""GenRL: a peer's game trees, read and measured before anything of GenRL touches them.
+
+GenRL takes what comes at its word, and most of what can be wrong costs more than the tree. A batch
+id that is not its question's hash raises halfway through a transplant and ends the game; a group of
+another size, or an answer of another type, raises in the training step, which GenRL swallows, and
+nobody learns. So a tree that this node's own trees would not look like goes no further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from grpo_guard.adapters.received import Row, integer_from, read, received, special_ids
+from grpo_guard.completion import MAX_NAME, shown
+
+CLAIMS: Final = "grpo_guard"
+"""The key of a payload's metadata under which a node says how its completions came about."""
+STATES: Final = ("environment_states", "opponent_states", "personal_states")
+MOST_PARTS: Final = 200_000
+"""Characters, numbers and containers of one tree's world state and metadata, beside ids."""
+MOST_DEPTH: Final = 32
+_CHARACTERS_PER_TOKEN: Final = 64  # a text far beyond is not worth tokenising
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """One node of a game tree: a prompt and its G completions, all by one agent.
+
+    Args:
+        agent: As GenRL names it; over hivemind a peer id, which nobody has to prove.
+        batch: Its batch id.
+        place: Which of the batch's nodes in this stage.
+        payload: `Payload` of GenRL, or a node of one's own tree: world_state, actions, metadata.
+        prompt: What the trainer conditions on.
+        problem: Why GenRL must not get it.
+    """
+
+    agent: Any
+    batch: Any
+    place: int
+    payload: Any
+    prompt: Any = ""
+    problem: str | None = None
+
+    @property
+    def texts(self) -> list[Any]:
+        """The completions; of what is no list, nothing."""
+        actions = getattr(self.payload, "actions", None)
+        return actions if isinstance(actions, list) else []
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from all others of its stage, whoever has copied it in the meantime."""
+        return (self.agent, self.batch, tuple(self.texts))
+
+    def environment(self, name: str) -> Any:
+        """A field of the world state; None where there is none."""
+        fields = getattr(getattr(self.payload, "world_state", None), STATES[0], None)
+        return fields.get(name) if isinstance(fields, Mapping) else None
+
+    def rows(self, round: int, *, named: bool = True) -> list[Row]:
+        """Its completions, [G]; of what cannot be used, one row, which is rejected as malformed.
+
+        Args:
+            round: Of the game.
+            named: Whether the agent's name says who sent it; False: an envelope alone does.
+        """
+        name = str(self.agent) if named else None
+        if self.problem is not None:
+            return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
+        said = read(_claims, self.payload)
+        claims = said if isinstance(said, dict) else {}
+        return [
+            received(
+                self.prompt,
+                text,
+                completion_ids=read(_of, claims.get("completion_ids"), slot),
+                metadata={"envelope": e} if (e := read(_of, claims.get("envelopes"), slot)) else {},
+                node=name,
+                group=f"{self.agent}/{self.batch}/{self.place}",
+                round=round,
+                slot=slot,
+                reference=self.environment("answer"),
+            )
+            for slot, text in enumerate(self.texts)
+        ]
+
+
+def _claims(payload: Any) -> dict[str, Any]:
+    """What the sender says of its completions: of one's own rollouts, or in the metadata."""
+    own = getattr(payload.actions, "claims", None)
+    if own is not None:
+        return dict(own)
+    said = payload.metadata.get(CLAIMS) if isinstance(payload.metadata, dict) else None
+    return said if isinstance(said, dict) else {}
+
+
+def _of(values: Any, slot: int) -> Any:
+    return values[slot] if isinstance(values, list) and slot < len(values) else None
+
+
+def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
+    """What stands in the local state."""
+    return [
+        Tree(agent, batch, place, node)
+        for agent, batches in state.trees.items()
+        if agent in agents
+        for batch, tree in batches.items()
+        for place, node in enumerate(tree[stage])
+    ]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a tree of this game looks like, told from this node's own.
+
+    Args:
+        own: This node's trees of the stage.
+        group_size: G, where this node has no trees in this round.
+        tokenizer: The trainer's.
+        longest: Tokens of a completion.
+    """
+
+    own: tuple[Tree, ...]
+    group_size: int
+    tokenizer: Any
+    longest: int
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        return frozenset(len(tree.texts) for tree in self.own) or frozenset({self.group_size})
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """What every own world state has: rewards read it, and raise where it is missing."""
+        kept = [getattr(tree.payload.world_state, STATES[0], None) for tree in self.own]
+        named = [frozenset(fields) for fields in kept if isinstance(fields, Mapping)]
+        return frozenset.intersection(*named) if named else frozenset()
+
+    @cached_property
+    def hashed(self) -> bool:
+        """Whether batch ids are GenRL's hash of the question, as its data managers assert."""
+        return bool(self.own) and all(tree.batch == _hash_of(tree) for tree in self.own)
+
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        return frozenset(special_ids(self.tokenizer))
+
+    def problem(self, tree: Tree) -> str | None:
+        """Why GenRL must not get it, or None. May raise: then it cannot be read either."""
+        state, actions = tree.payload.world_state, tree.payload.actions
+        if not is_name(tree.batch):
+            return f"batch id: expected a text or an integer, got {shown(tree.batch)}"
+        if not all(hasattr(state, name) for name in STATES):
+            return f"world_state: expected a WorldState, got {shown(state)}"
+        environment = state.environment_states
+        if not isinstance(environment, dict):
+            return f"environment_states: expected a dict, got {shown(environment)}"
+        if missing := sorted(map(str, self.fields - environment.keys())):
+            return f"environment_states: expected {', '.join(missing)[:80]}, got nothing"
+        parts = (*(getattr(state, name) for name in STATES), tree.payload.metadata)
+        most = MOST_PARTS + 2 * max(self.sizes) * self.longest  # ids are parts
+        if not within(parts, most):
+            return f"world_state, metadata: more than {most} parts, or nested too deeply"
+        if self.hashed and tree.batch != _hash_of(tree):
+            return "batch id: expected the hash of the question"
+        if type(actions) is not list or not all(type(text) is str for text in actions):
+            return f"actions: expected a list of texts, got {shown(actions)}"
+        if len(actions) not in self.sizes:
+            sizes = " or ".join(map(str, sorted(self.sizes)))
+            return f"actions: expected {sizes} completions, got {len(actions)}"
+        return self._problem_of_texts(actions)
+
+    def tokenless(self, tree: Tree) -> int:
+        """How many of its completions GenRL has no token to train on for."""
+        return sum(not ids for ids in self._ids(tree.texts))
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _problem_of_texts(self, texts: list[str]) -> str | None:
+        too_long = f"completion: longer than {2 * self.longest} tokens"
+        if any(len(text) > 2 * _CHARACTERS_PER_TOKEN * self.longest for text in texts):
+            return too_long
+        for text in texts:
+            text.encode()  # tokenizers raise on a lone surrogate
+        for ids in self._ids(texts):
+            # GenRL trains on the text: twice as many tokens leaves room for another tokenisation.
+            if len(ids) > 2 * self.longest:
+                return too_long
+            if not self.unread.isdisjoint(ids):
+                return "completion: a special token"
+        return None
+
+
+def is_name(value: Any) -> bool:
+    """Whether it can be an agent's name or a batch's id: what is printed and remembered."""
+    if isinstance(value, str):
+        return type(value) is str and len(value) <= MAX_NAME
+    return type(value) is int and integer_from(value) is not None
+
+
+def _hash_of(tree: Tree) -> str | None:
+    question = tree.environment("question")
+    if not isinstance(question, str):
+        return None
+    return hashlib.md5(question.encode(), usedforsecurity=False).hexdigest()
+
+
+def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
+    """Whether a sender's structure has at most ``most`` parts, ``deepest`` deep; never recurses."""
+    pending = [(value, 0)]
+    while pending:
+        part, depth = pending.pop()
+        inner: list[Any] = []
+        if isinstance(part, Mapping):
+            inner = [piece for item in part.items() for piece in item]
+        elif isinstance(part, list | tuple | set):
+            inner = list(part)
+        most -= len(part) if isinstance(part, str | bytes) else 1
+        pending += [(piece, depth + 1) for piece in inner]
+        # Copies and packers recurse: what is nested deeply ends them.
+        if most < len(pending) or (inner and depth >= deepest):
+            return False
+    return True
+
+
+def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> Iterator[Tree]:
+    """The trees of one agent's ``{batch: [Payload]}``, at most ``each`` of them.
+
+    Args:
+        payloads: As they came.
+        form: Of the game.
+        skipped: Keys of trees that are known.
+        each: How many a node may send in a stage: as many as this node does.
+    """
+    agent, batches = payloads
+    if not isinstance(batches, dict):
+        yield Tree(agent, None, 0, None, problem=f"expected batches, got {shown(batches)}")
+        return
+    seen = set(skipped)
+    nodes: Iterable[tuple[Any, int, Any]] = (
+        (batch, place, payload)
+        for batch, row in batches.items()
+        for place, payload in enumerate(row if isinstance(row, list | tuple) else [row])
+    )
+    for (batch, place, payload), _ in zip(nodes, range(each), strict=False):
+        tree = Tree(agent, batch, place, payload)
+        try:
+            problem = form.problem(tree)
+            if problem is None and tree.key in seen:
+                problem = "sent twice"
+        except Exception as error:  # an object of any kind, over a backend that keeps them
+            problem = f"it could not be read: {type(error).__name__}"
+        else:
+            if problem is None:
+                seen.add(tree.key)
+        yield Tree(agent, batch, place, payload, problem=problem)
