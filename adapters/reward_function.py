@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import FAILED, GraderFailures
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import Policy, Rule
 from grpo_guard.verdict import reject
@@ -29,16 +30,22 @@ class RewardFunction:
         name: What the trainer's metrics call it; the class name for an object without ``__name__``.
         is_async: Whether a call returns something to await.
         keywords: The keywords that it accepts; None = any.
+        failures: What its failures come to; None = they come through as they are.
     """
 
     call: Callable[..., Any]
     name: str
     is_async: bool
     keywords: frozenset[str] | None
+    failures: GraderFailures | None = None
 
     @classmethod
-    def inspect(cls, reward: Any) -> RewardFunction:
-        """Raises FrameworkError for what is no function: a model, a model's name, a class."""
+    def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
+        """What is to be known of a function, and what of its failures under this guard.
+
+        Raises:
+            FrameworkError: it is no function but a model, a model's name, or a class.
+        """
         torch = sys.modules.get("torch")  # a module instance exists only where torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
         if is_model or isinstance(reward, str):
@@ -58,7 +65,16 @@ class RewardFunction:
         is_async = inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(
             getattr(bare, "__call__", None)  # noqa: B004 (the method is looked at, not called)
         )
-        return cls(reward, str(name), is_async, _keywords(reward))
+        failures = None if guard is None else guard.failures
+        return cls(reward, str(name), is_async, _keywords(reward), failures)
+
+    def ask(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, to be awaited if it is async; `FAILED` where it fails and the
+        guard is to bear that."""
+        if self.failures is None:
+            return self.call(*args, **kwargs)
+        ask = self.failures.aask if self.is_async else self.failures.ask
+        return ask(self.name, self.call, *args, **kwargs)
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the trainer's keywords that the function accepts."""
@@ -72,6 +88,8 @@ class RewardFunction:
             TypeError: not a one-dimensional run of numbers and Nones.
             ValueError: not ``expected`` of them.
         """
+        if result is FAILED:
+            return [None] * expected
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
@@ -98,7 +116,7 @@ class RewardFunction:
         try:
             if isinstance(value, str | bytes):
                 raise TypeError
-            return None if value is None else float(value)
+            return None if value is None or value is FAILED else float(value)
         except OverflowError:  # an integer out of an author's text has no end
             return math.inf if value > 0 else -math.inf
         except (TypeError, ValueError):
@@ -140,6 +158,14 @@ def without_no_gain(place: str, instead: str) -> Cannot:
     return {
         ("on_reject", "no_gain"): f"{place} does not see the whole reward of a whole group, with "
         f'which on_reject="no_gain" compares; {instead}'
+    }
+
+
+def without_lengths(trainer: str) -> Cannot:
+    """What a policy may not ask where rollouts of several turns are judged turn by turn."""
+    return {
+        ("on_long", "scale"): f"{trainer}'s adapter judges rollouts turn by turn and compares no "
+        'lengths; choose on_long="keep".'
     }
 
 

@@ -67,7 +67,7 @@ class SlimeAdapter:
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
         guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
-        function = RewardFunction.inspect(reward)
+        function = RewardFunction.inspect(reward, guard)
 
         def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
             group = isinstance(given, list | tuple)
@@ -76,7 +76,10 @@ class SlimeAdapter:
             kept = guard.settle(rewards, found)
             if self.leave_out:
                 kept = [
-                    _left_out(args, sample) if after is None and before is not None else after
+                    # What the function says nothing of is left out as well, if the guard is to.
+                    _left_out(args, sample)
+                    if after is None and (before is not None or guard.failures is not None)
+                    else after
                     for sample, before, after in zip(samples, rewards, kept, strict=True)
                 ]
             if not isinstance(results, list | tuple):  # an array, which holds no dicts
@@ -92,14 +95,14 @@ class SlimeAdapter:
             async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
                 sample = _given(given, more)
                 found = await asyncio.to_thread(review, guard, _rows(sample))
-                return settle(args, sample, found, await function.call(args, *given, **more))
+                return settle(args, sample, found, await function.ask(args, *given, **more))
 
             return function.dress(guarded_async)
 
         def guarded(args: Any, *given: Any, **more: Any) -> Any:
             sample = _given(given, more)
             found = review(guard, _rows(sample))
-            return settle(args, sample, found, function.call(args, *given, **more))
+            return settle(args, sample, found, function.ask(args, *given, **more))
 
         return function.dress(guarded)
 

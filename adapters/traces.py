@@ -8,19 +8,13 @@ which no policy drew. A trace is as bad as its worst turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from grpo_guard.adapters.received import Row, claimed, read, received, review
+from grpo_guard.adapters.received import Row, claimed, read, received
+from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.completion import content_text
 from grpo_guard.guard import Guard, Review
-from grpo_guard.metrics import metrics
-from grpo_guard.verdict import Verdict
-
-# Reviewed at a time: each turn holds its whole prefix, and all of a long trace at once would take
-# memory by the square of its length.
-TURNS_AT_ONCE: Final = 32
 
 
 def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
@@ -28,7 +22,8 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
     reference is the ``answer`` of the task's data. Turns have no group: those of one trace are no
-    samples of one prompt.
+    samples of one prompt. Where the trace was cut off, by the engine or at a limit of turns or
+    tokens, its last turn has ``finish_reason="length"``.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
@@ -39,13 +34,16 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     }
     messages = [read(_message, node.message) for node in nodes]
     turns = [i for i, node in enumerate(nodes) if read(bool, node.sampled)]
+    ended = "length" if read(bool, getattr(trace, "is_truncated", False)) is True else None
     if not turns:
-        yield received(messages, "", **shared)
+        yield received(messages, "", **shared, finish_reason=ended)
     for i in turns:
         asked = read(lambda at=i: [messages[j] for j in _before(nodes, at)])
         ids = read(_ids, nodes, i)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
-        yield received(asked, read(said, nodes[i].message), **ids, **shared)
+        finish = ended if i == turns[-1] else None
+        text = read(said, nodes[i].message)
+        yield received(asked, text, **ids, **shared, finish_reason=finish)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
@@ -54,12 +52,23 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
     Raises:
         AbstainError: as `Guard.review`.
     """
-    verdicts: list[Verdict] = []
-    turns = rows_from(trace, round=round)
-    while batch := list(islice(turns, TURNS_AT_ONCE)):
-        verdicts += review(guard, batch).verdicts
-    worst = max(verdicts, key=_badness)
-    return Review([worst], metrics([worst]))
+    return review_all(guard, [(trace, round)])
+
+
+def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
+    """The guard's findings on traces with their rounds: of each the verdict of its worst turn.
+
+    Raises:
+        AbstainError: as `Guard.review`.
+    """
+    return review_turns(
+        guard,
+        (
+            (i, row)
+            for i, (trace, round) in enumerate(traces)
+            for row in rows_from(trace, round=round)
+        ),
+    )
 
 
 def said(message: Any) -> str:
@@ -71,10 +80,6 @@ def said(message: Any) -> str:
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
     return "\n".join(part for part in parts if isinstance(part, str) and part)
-
-
-def _badness(verdict: Verdict) -> int:
-    return 2 if verdict.rejected else 1 if verdict.abstained else 0
 
 
 def _before(nodes: Sequence[Any], i: int) -> list[int]:

@@ -21,9 +21,9 @@ class AbstainWindow:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        # Of each batch the outcomes by node. A name may be as long as its sender likes: of it the
-        # hash is kept.
-        self._batches: deque[dict[int | None, Counter[str]]] = deque(maxlen=policy.abstain_window)
+        # How often (node, outcome) came in each batch. A name may be as long as its sender likes:
+        # of it the hash is kept.
+        self._batches: deque[Counter[tuple[int, Outcome]]] = deque(maxlen=policy.abstain_window)
         self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
 
@@ -35,21 +35,18 @@ class AbstainWindow:
         """
         if not verdicts:
             return
-        found: dict[int | None, Counter[str]] = {}
-        for completion, verdict in zip(batch, verdicts, strict=True):
-            node = None if completion.node is None else hash(completion.node)
-            if node not in found:
-                found[node] = Counter()
-            found[node][verdict.outcome] += 1
+        found = Counter(
+            [(hash(c.node), verdict.outcome) for c, verdict in zip(batch, verdicts, strict=True)]
+        )
         with self._lock:
             self._batches.append(found)
-            self._abstained.append(sum(verdict.abstained for verdict in verdicts))
+            self._abstained.append(sum([verdict.abstained for verdict in verdicts]))
             if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
                 return
-            nodes: dict[int | None, Counter[str]] = {}
+            nodes: dict[int, Counter[Outcome]] = {}
             for counts in self._batches:
-                for node, count in counts.items():
-                    nodes.setdefault(node, Counter()).update(count)
+                for (node, outcome), count in counts.items():
+                    nodes.setdefault(node, Counter())[outcome] += count
         left = _without_worst(list(nodes.values()))
         abstained = sum(count[Outcome.ABSTAIN] for count in left)
         total = sum(map(_looked_at_or_not, left))
@@ -70,12 +67,12 @@ class AbstainWindow:
         self.__init__(state["policy"])  # type: ignore[misc]
 
 
-def _looked_at_or_not(count: Counter[str]) -> int:
+def _looked_at_or_not(count: Counter[Outcome]) -> int:
     """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
     return count.total() - count[Outcome.REJECT]
 
 
-def _without_worst(nodes: list[Counter[str]]) -> list[Counter[str]]:
+def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
     """Outcomes of the nodes but those that were abstained on most.
 
     The worst one is left out, and further ones while all of them together sent less than half: a

@@ -21,7 +21,7 @@ from grpo_guard.files import write_whole
 from grpo_guard.p_values import decided_by_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 FORMAT = "grpo-guard calibration 1"
 # Enough for every alpha that n completions can support; a completion beyond them gets p = 1.
@@ -112,7 +112,7 @@ def score(verdict: Verdict) -> float:
     return 0.0 if verdict.rejected else 1.0
 
 
-class Calibrated(CompletionVerifier):
+class Calibrated(Composed):
     """A verifier whose verdicts carry a conformal p-value.
 
     Args:
@@ -128,8 +128,6 @@ class Calibrated(CompletionVerifier):
         CalibrationFileError: the file cannot be used.
     """
 
-    timeout = None  # the verifier has its own
-
     def __init__(
         self,
         verifier: CompletionVerifier,
@@ -137,7 +135,7 @@ class Calibrated(CompletionVerifier):
         *,
         alpha: float | None = None,
     ) -> None:
-        self.verifier = verifier
+        super().__init__(verifier)
         self.name = verifier.name
         if not isinstance(honest, HonestScores):
             honest = read_calibration(honest, verifier.name)
@@ -169,19 +167,8 @@ class Calibrated(CompletionVerifier):
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
-    @property
-    def author_can_abstain(self) -> str | None:
-        return self.verifier.author_can_abstain
-
-    @property
-    def steps_aside(self) -> bool:
-        return self.verifier.steps_aside
-
-    def check(self) -> None:
-        self.verifier.check()
-
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._with_p(verdict) for verdict in supervised(self.verifier, batch)]
+        return [self._with_p(verdict) for verdict in supervised(self.members[0], batch)]
 
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from grpo_guard.ensemble import AllOf
+from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
 from grpo_guard.identity.gate import Identity
 from grpo_guard.identity.keys import IdentityError
@@ -202,15 +203,32 @@ class GuardConfig(Options):
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
 
-    def tree(self) -> dict[str, Any]:
-        """The verifiers, for commands that look at them one by one.
+    def failures(self) -> GraderFailures | None:
+        """What the guard makes of graders that fail, for an adapter that grades apart from it.
 
         Raises:
-            ConfigError: the file names a preset.
+            ConfigError: as `build`.
         """
-        if self.verifier is None:
-            raise ConfigError("verifier: expected a tree of verifiers, got a preset; write it out")
-        return self.verifier
+        return self.build().failures if self.preset == "failures_only" else None
+
+    def leaves(self) -> Iterator[dict[str, Any]]:
+        """The leaves of the tree, for commands that look at verifiers one by one.
+
+        Of a preset: the verifier that its options are of, and what stands ``beside`` it.
+
+        Raises:
+            ConfigError: the preset is unknown.
+        """
+        if self.preset is None:
+            yield from _leaves(self.verifier)
+            return
+        name, options = self._known_preset(), dict(self.model_extra or {})
+        beside = options.pop("beside", None)
+        if "coin" in options:
+            options["run"] = options.pop("coin")
+        if name in _OPTIONS_OF:
+            yield {"type": _OPTIONS_OF[name], **options}
+        yield from _leaves(beside)
 
     def _known_preset(self) -> str:
         return _choose(list(PRESETS), str(self.preset), "preset")
@@ -285,6 +303,15 @@ class GuardConfig(Options):
             return None if self.state is None else NodeStore(self.state)
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+
+def _leaves(node: Any) -> Iterator[dict[str, Any]]:
+    """The nodes with a type, whatever the combinators around them."""
+    if isinstance(node, dict) and "type" in node:
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _leaves(inner)
 
 
 @cache

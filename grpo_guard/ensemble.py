@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import ruger
+from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Outcome, Verdict
 from grpo_guard.verifier import (
     AllOf,
@@ -20,16 +21,10 @@ __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Vote", "inner_verifiers"]
 
 
 def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    """A verifier and all that it is made of, depth first.
-
-    A wrapper keeps what it wraps in ``members``, ``member`` or ``verifier``.
-    """
+    """A verifier and all that it is made of, its ``members``, depth first."""
     yield verifier
-    inner = [*getattr(verifier, "members", ())]
-    inner += [getattr(verifier, name, None) for name in ("member", "verifier")]
-    for one in inner:
-        if isinstance(one, CompletionVerifier):
-            yield from inner_verifiers(one)
+    for member in getattr(verifier, "members", ()):
+        yield from inner_verifiers(member)
 
 
 class Vote(Ensemble):
@@ -87,9 +82,9 @@ class Cascade(AllOf):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         rows: list[list[Verdict]] = [[] for _ in batch]
         left = list(range(len(batch)))
-        for member in range(len(self.members)):
-            heard = self._heard(member, [batch[i] for i in left])
-            for i, verdict in zip(left, heard, strict=True):
-                rows[i].append(verdict)
+        for index, member in enumerate(self.members):
+            said = supervised(member, [batch[i] for i in left])
+            for i, verdict in zip(left, said, strict=True):
+                rows[i].append(self._counted(verdict, index))
             left = [i for i in left if not rows[i][-1].rejected]
         return [self._combine(row) for row in rows]

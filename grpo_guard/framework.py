@@ -38,6 +38,11 @@ FRAMEWORKS: dict[str, tuple[str, frozenset[str]]] = {
         "grpo_guard.adapters.openrlhf.reward:OpenRLHFAdapter",
         frozenset({"queries", "prompts", "labels"}),
     ),
+    # TRL's would do as well, and comes after it.
+    "areal": (
+        "grpo_guard.adapters.areal:ArealAdapter",
+        frozenset({"prompt", "completions", "prompt_ids", "completion_ids"}),
+    ),
     "trl": ("grpo_guard.adapters.trl.reward:TRLAdapter", frozenset({"completions"})),
     # Looks like TRL's, which comes first: it must be named.
     "ms_swift": (

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.completion import Completion, prompt_key, shown
-from grpo_guard.ensemble import Cascade, Ensemble
+from grpo_guard.ensemble import Cascade
 from grpo_guard.framework import adapter_for
+from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.intake import STANDING_VERIFIER
@@ -20,7 +21,7 @@ from grpo_guard.policy import Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Finding, Verdict, noted
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from grpo_guard.references import References
 
 
-# Groups whose lowest reward is remembered, for completions that come without theirs.
+# Groups whose lowest reward is remembered.
 REMEMBERED = 1024
 
 
@@ -73,6 +74,8 @@ class Guard:
             is believed.
         references: The task's own reference answers, in place of those that come; None = those that
             come are used.
+        failures: A grader that fails, or a reward that is no finite number, is no reward: what it
+            was about leaves its group. None = exceptions come through, and NaN stays.
 
     Raises:
         TypeError: ``verifier`` is none.
@@ -93,6 +96,7 @@ class Guard:
         length_scaling: LengthScaling | None = None,
         identity: Identity | None = None,
         references: References | None = None,
+        failures: GraderFailures | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -106,9 +110,11 @@ class Guard:
 
             length_scaling = LengthScaling()
         self.length_scaling = length_scaling
+        self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
-        self._lowest = _LowestSeen()
+        # The lowest reward of the last groups, for completions that come without their group.
+        self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
 
     def under(self, policy: Policy) -> Guard:
@@ -214,8 +220,10 @@ class Guard:
         """
         if policy is not None:
             _require_fitting(self.verifier, policy)
-        policy = (policy or self.policy).chosen()
+        policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
+        if self.failures is not None:
+            rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards],
@@ -224,9 +232,9 @@ class Guard:
             groups=review.groups,
             labels=review.labels,
             length_factors=review.length_factors,
-            lowest_seen=self._lowest.seen if any(rulings) else 0.0,
+            lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
         )
-        self._lowest.add(settled.lowest)
+        self._lowest.extend(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
     async def areview(
@@ -327,7 +335,7 @@ def _require_standing_asked(verifier: CompletionVerifier) -> None:
     Raises:
         ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
     """
-    if not isinstance(verifier, Ensemble):
+    if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
         raise ValueError(
@@ -339,23 +347,9 @@ def _require_standing_asked(verifier: CompletionVerifier) -> None:
 
 
 def _has_standing(verifier: CompletionVerifier) -> bool:
-    if isinstance(verifier, Ensemble):
+    if isinstance(verifier, Composed):
         return any(map(_has_standing, verifier.members))
     return verifier.name == STANDING_VERIFIER
-
-
-class _LowestSeen:
-    """The lowest reward of the last groups, for completions that come without their group."""
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=REMEMBERED)
-
-    @property
-    def seen(self) -> float:
-        return min(tuple(self._last), default=0.0)
-
-    def add(self, lowest: Sequence[float]) -> None:
-        self._last.extend(lowest)
 
 
 def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:

@@ -13,6 +13,7 @@ MOST_NODES = 32
 """That have figures of their own. Each name is a chart for good, and a sender may invent names
 without end; further ones share ``others``."""
 _OTHERS = "others"
+_NO_RATES = {f"guard/{outcome}_rate": 0 for outcome in Outcome}
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
@@ -26,19 +27,18 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """
     if not verdicts:
         return {}
-    counts = defaultdict[str, int](int)
+    counts = defaultdict[str, int](int, _NO_RATES)
     for verdict in verdicts:
-        counts[f"guard/{verdict.outcome.value}_rate"] += 1
+        counts[f"guard/{verdict.outcome}_rate"] += 1
         if verdict.abstained:
-            counts[f"guard/abstain_rate/{verdict.cause.value}"] += 1
+            counts[f"guard/abstain_rate/{verdict.cause}"] += 1
         for member in verdict.members or (verdict,):
             # Also where it is 0: trainers average what they are given, and a rate that is logged
             # only when something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
-    rates = dict.fromkeys(("guard/accept_rate", "guard/reject_rate", "guard/abstain_rate"), 0.0) | {
-        name: count / len(verdicts) for name, count in counts.items()
-    }
-    return rates | {"guard/seconds": sum(v.seconds for v in verdicts)} | _costs(verdicts)
+    figures = {name: count / len(verdicts) for name, count in counts.items()}
+    figures["guard/seconds"] = sum([v.seconds for v in verdicts])
+    return figures | _costs(verdicts)
 
 
 class NodeFigures:
@@ -50,6 +50,9 @@ class NodeFigures:
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
+        # Also who sent nothing, once he is known: a mean over the steps that name him would tell
+        # how much he sends when he does.
+        self._none_yet: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """``guard/node/{name}/{outcome}`` for every node so far; empty where none has a name.
@@ -58,27 +61,29 @@ class NodeFigures:
             nodes: Who sent each completion; None = unknown, and not counted.
             verdicts: One each, in order.
         """
-        counts: dict[str, Counter[Outcome]] = {}
+        self._show(nodes)
+        figures = self._none_yet.copy()
         for node, verdict in zip(nodes, verdicts, strict=True):
             if node is not None:
-                counts.setdefault(node, Counter())[verdict.outcome] += 1
+                name = f"guard/node/{self._shown.get(node, _OTHERS)}/{verdict.outcome}"
+                figures[name] = figures.get(name, 0.0) + 1.0
+        return figures
+
+    def _show(self, nodes: Sequence[str | None]) -> None:
+        """Give figures of their own to nodes that are new, as long as there are any left."""
+        new = [node for node in nodes if node is not None and node not in self._shown]
+        if not new:
+            return
         # Who sends most is named first: invented names of a completion each must not take the
         # places of those that work.
-        for node in sorted(counts, key=lambda name: -counts[name].total()):
-            if len(self._shown) < MOST_NODES:
-                self._shown.setdefault(node, _plain(node))
-        # Also who sent nothing, once he is known: a mean over the steps that name him would tell
-        # how much he sends when he does.
-        full = [_OTHERS] if len(self._shown) == MOST_NODES else []
-        shown = {name: Counter[Outcome]() for name in [*self._shown.values(), *full]}
-        for node, count in counts.items():
-            name = self._shown.get(node, _OTHERS)
-            shown[name] += count
-        return {
-            f"guard/node/{name}/{outcome.value}": float(count[outcome])
-            for name, count in shown.items()
-            for outcome in Outcome
-        }
+        for node, _ in Counter(new).most_common(MOST_NODES - len(self._shown)):
+            self._shown[node] = _plain(node)
+            self._add_name(self._shown[node])
+            if len(self._shown) == MOST_NODES:
+                self._add_name(_OTHERS)
+
+    def _add_name(self, name: str) -> None:
+        self._none_yet |= {f"guard/node/{name}/{outcome}": 0.0 for outcome in Outcome}
 
 
 def _plain(node: str) -> str:

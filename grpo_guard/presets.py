@@ -19,6 +19,7 @@ from typing import Any, Final
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.ensemble import AllOf
+from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
@@ -27,7 +28,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Verdict, accept
+from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 # Honest work is rejected now and then by checks of the text and by judges: what "drop" leaves out
@@ -38,10 +39,10 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "shared_seed": Policy(),
     "different_weights": Policy(on_reject=_NOT_UNLEARNT, on_long=("scale", "keep")),
     "judged": Policy(on_reject=_NOT_UNLEARNT),
-    "failures_only": Policy(),
+    "failures_only": Policy("drop", "skip"),
 }
 """The policy of each preset. Where a place has several rules, the first that the trainer can carry
-out holds."""
+out holds; one that stands alone is refused where it cannot."""
 
 
 def same_weights(
@@ -196,16 +197,30 @@ def judged(
     return _guard("judged", _store(state), policy, *beside, JudgeVerifier(backend, **options))
 
 
-def failures_only(*, policy: Policy | None = None) -> Guard:
-    """For nodes that are trusted: nothing is looked at, and only failures lose their reward.
+def failures_only(
+    *, policy: Policy | None = None, timeout: float | None = None, truncated: bool = True
+) -> Guard:
+    """For nodes that are trusted: a failure is not a zero. No defence: nothing is looked at.
 
-    A failure is what an adapter could not read: fields that are malformed, ids that do not fit.
-    It is what the other presets are to be compared with, and no defence.
+    What failed leaves its group, in place of lowering the mean as a 0 and being unlearnt: a
+    completion of which the reward function raises, takes too long, or says None or NaN; one that
+    was cut off before its end; and one that an adapter could not read. Where a trainer can leave
+    nothing out, this is refused at decoration.
 
     Args:
         policy: In place of ``POLICIES["failures_only"]``.
+        timeout: Seconds that a call of the reward function may take, see `GraderFailures`.
+        truncated: Whether a rollout that was cut off is a failure. False, as where reaching the
+            limit is to be punished: it keeps its reward.
+
+    Raises:
+        ValueError: ``timeout`` is out of range.
     """
-    return Guard(_AcceptAll(), policy=policy or POLICIES["failures_only"])
+    return Guard(
+        _Failures(truncated),
+        policy=policy or POLICIES["failures_only"],
+        failures=GraderFailures(timeout=timeout),
+    )
 
 
 PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
@@ -214,11 +229,19 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 }
 
 
-class _AcceptAll(CompletionVerifier):
+class _Failures(CompletionVerifier):
     name = "failures_only"
 
+    def __init__(self, truncated: bool) -> None:
+        self.truncated = truncated
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [accept(self.name) for _ in batch]
+        return [self._verdict(c.finish_reason) for c in batch]
+
+    def _verdict(self, finish_reason: str | None) -> Verdict:
+        if self.truncated and finish_reason == "length":
+            return reject(self.name, Cause.OVERLONG, "it was cut off before its end")
+        return accept(self.name)
 
 
 def _guard(

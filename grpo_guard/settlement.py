@@ -65,7 +65,7 @@ def ruling_of(verdict: Verdict) -> Ruling:
 
 def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
     """Raises AbstainError where something abstained and the policy says to raise."""
-    if policy.on_abstain != "raise":
+    if policy.rules("on_abstain")[0] != "raise":
         return
     for verdict in verdicts:
         if verdict.abstained:
@@ -128,7 +128,7 @@ def settle(
     _require_lengths(n, groups=groups, labels=labels, length_factors=length_factors)
     given = [_turned(row, weights) for row in rewards]
     if not any(rulings) and length_factors is None:  # nearly every batch: all keep what they have
-        lowest = list(_Floors(given, groups, lowest_seen).of.values())
+        lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
@@ -240,8 +240,20 @@ def _at_most_zero(value: float) -> float:
     return min(0.0, float(value)) if math.isfinite(value) else 0.0
 
 
+def _lowest(
+    rewards: Sequence[Row], groups: Sequence[Hashable]
+) -> dict[tuple[Hashable, int], float]:
+    """The lowest reward of each (group, function), and 0 at most; of [n, k] rewards, [n] groups."""
+    lowest: dict[tuple[Hashable, int], float] = {}
+    for row, group in zip(rewards, groups, strict=True):
+        for j, value in enumerate(row):
+            if value is not None and math.isfinite(value):
+                lowest[group, j] = min(value, lowest.get((group, j), 0.0))
+    return lowest
+
+
 class _Floors:
-    """The lowest reward of each group and function, and 0 at most.
+    """What a vetoed completion gets at most: the lowest reward of its group.
 
     Args:
         rewards: [n, k], after the veto.
@@ -251,11 +263,7 @@ class _Floors:
 
     def __init__(self, rewards: Sequence[Row], groups: Sequence[Hashable], seen: float) -> None:
         self.sizes = Counter(groups)
-        self.of: dict[tuple[Hashable, int], float] = {}
-        for row, group in zip(rewards, groups, strict=True):
-            for j, value in enumerate(row):
-                if value is not None and math.isfinite(value):
-                    self.of[group, j] = min(value, self.of.get((group, j), 0.0))
+        self.of = _lowest(rewards, groups)
         # Of a completion without its group, whatever else came is all that is known.
         self.of_lone = min(seen, 0.0, *self.of.values())
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -92,15 +91,39 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
     the latter, a time-out, a rate limit and an open circuit are engine-wide, and nothing else is.
     """
     batch = tuple(batch)
-    return [
-        verdict
-        for start, end in _portions(verifier, batch)
-        for verdict in _portion(verifier, batch[start:end])
-    ]
+    verdicts: list[Verdict | None] = [None] * len(batch)
+    for portion in _portions(verifier, batch):
+        deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
+        failures = _Failures(verifier)
+        parts = deque([portion])
+        while parts:
+            start, end = parts.popleft()
+            part, started = batch[start:end], time.monotonic()
+            try:
+                failures.stop_in_an_outage()
+                said = (
+                    verifier.verify(part)
+                    if deadline is None
+                    else _said_in_time(verifier, part, deadline)
+                )
+                found = _checked(verifier, said, end - start)
+            except Exception as error:
+                if failures.may_be_isolated(error, end - start):
+                    middle = (start + end) // 2
+                    parts += [(start, middle), (middle, end)]
+                    continue
+                found = [failures.verdict(error, end - start)] * (end - start)
+            else:
+                failures.done += end - start
+            share = (time.monotonic() - started) / (end - start)
+            verdicts[start:end] = [v if v.seconds else v.taking(share) for v in found]
+    return [v for v in verdicts if v is not None]
 
 
 def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
     """What is shown in one call, each with a time-out of its own: [start, end) in the batch."""
+    if not batch:
+        return []
     if not verifier.judges_alone or verifier.timeout is None:
         return [(0, len(batch))]
     found, start, characters = [], 0, 0
@@ -112,38 +135,52 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
     return [*found, (start, len(batch))]
 
 
-def _portion(verifier: Runnable, batch: tuple[Completion, ...]) -> list[Verdict]:
-    """The verdicts of one portion, halved where it raises."""
-    deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
-    verdicts: list[Verdict | None] = [None] * len(batch)
-    parts = deque([(0, len(batch))] if batch else [])
-    failed = done = 0
-    last: Cause | None = None
-    told = set[str]()  # one outage is one line in the log, and not one for each completion
-    while parts:
-        start, end = parts.popleft()
-        started = time.monotonic()
-        try:
-            if failed > max(MAX_ISOLATED_FAILURES, done):
-                raise _GivenUpError(last)
-            part = _checked(verifier, _answer(verifier, batch[start:end], deadline), end - start)
-        except Exception as error:
-            last = _cause_of(error)
-            if (
-                end - start > 1
-                and not _engine_wide(error)
-                and failed <= max(MAX_ISOLATED_FAILURES, done)
-            ):
-                middle = (start + end) // 2
-                parts += [(start, middle), (middle, end)]
-                continue
-            failed += end - start
-            part = [_failure(verifier, error, told)] * (end - start)
-        else:
-            done += end - start
-        share = (time.monotonic() - started) / (end - start)
-        verdicts[start:end] = [v if v.seconds else v.taking(share) for v in part]
-    return [v for v in verdicts if v is not None]
+class _Failures:
+    """What went wrong in one portion of a batch, and what becomes of it."""
+
+    def __init__(self, verifier: Runnable) -> None:
+        self.done = 0
+        self._verifier = verifier
+        self._failed = 0
+        self._last: Cause | None = None
+        # One outage is one line in the log, and not one for each completion.
+        self._told = set[str]()
+
+    def stop_in_an_outage(self) -> None:
+        """Raises _GivenUpError once too much has failed to go on trying."""
+        if self._too_many:
+            raise _GivenUpError(self._last)
+
+    @property
+    def _too_many(self) -> bool:
+        return self._failed > max(MAX_ISOLATED_FAILURES, self.done)
+
+    def may_be_isolated(self, error: Exception, size: int) -> bool:
+        """Whether the halves of a part of ``size`` completions are to be tried after ``error``."""
+        self._last = _cause_of(error)
+        return size > 1 and not _engine_wide(error) and not self._too_many
+
+    def verdict(self, error: Exception, size: int) -> Verdict:
+        """The abstention for each of ``size`` completions, of which no smaller part is tried."""
+        self._failed += size
+        name = self._verifier.name
+        if isinstance(error, _HungError):
+            return abstain(name, Cause.TIMEOUT, f"no answer within {self._verifier.timeout} s")
+        if isinstance(error, _CircuitOpenError):
+            return abstain(name, Cause.CIRCUIT_OPEN, str(error))
+        # A message may quote a completion, which must not write lines of its own into logs.
+        said = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
+        reason = f"{type(error).__name__}: {said}"
+        # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return abstain(name, Cause.OUT_OF_MEMORY, reason)
+        named = _cause_of(error)
+        cause = named or Cause.FAULT
+        if type(error).__name__ not in self._told:
+            self._told.add(type(error).__name__)
+            trace = None if named or isinstance(error, _GivenUpError) else error
+            logger.warning("verifier %s: %s (%s)", name, reason, cause, exc_info=trace)
+        return abstain(name, cause, reason)
 
 
 def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
@@ -155,26 +192,6 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
             f"got {len(result)}"
         )
     return list(result)
-
-
-def _failure(verifier: Runnable, error: Exception, told: set[str]) -> Verdict:
-    if isinstance(error, _HungError):
-        return abstain(verifier.name, Cause.TIMEOUT, f"no answer within {verifier.timeout} s")
-    if isinstance(error, _CircuitOpenError):
-        return abstain(verifier.name, Cause.CIRCUIT_OPEN, str(error))
-    # A message may quote a completion, which must not write lines of its own into logs.
-    said = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
-    reason = f"{type(error).__name__}: {said}"
-    # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return abstain(verifier.name, Cause.OUT_OF_MEMORY, reason)
-    named = _cause_of(error)
-    cause = named or Cause.FAULT
-    if type(error).__name__ not in told:
-        told.add(type(error).__name__)
-        trace = None if named or isinstance(error, _GivenUpError) else error
-        logger.warning("verifier %s: %s (%s)", verifier.name, reason, cause, exc_info=trace)
-    return abstain(verifier.name, cause, reason)
 
 
 def _cause_of(error: Exception) -> Cause | None:
@@ -193,80 +210,69 @@ def _engine_wide(error: Exception) -> bool:
     return said if isinstance(said, bool) else _cause_of(error) in ENGINE_WIDE
 
 
-_Job = tuple[Callable[[], object], "queue.SimpleQueue[_Answer]", "_Hang"]
-_Answer = tuple[object, Exception | None]
+class _Worker:
+    """A thread that calls verifiers, one after the other, and can be left behind in a call."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
+        # The verifier in whose call it was left behind; guarded by `_hung_lock`, with the count.
+        self.left_in: int | None = None
+        threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
+
+    def _work(self) -> None:
+        while (call := self.calls.get()) is not None:
+            error: Exception | None = None
+            result: object = None
+            try:
+                result = call()
+            except Exception as raised:
+                error = raised
+            except BaseException as raised:  # SystemExit, or a panic in an extension: a fault too
+                error = RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
+            with _hung_lock:
+                self.answers.put((result, error))
+                if self.left_in is not None:
+                    _hung[self.left_in] -= 1
+                    return
+            del call, result, error  # a model must not outlive its guard in a waiting thread
 
 
-@dataclass(slots=True)
-class _Hang:
-    """Whether a call was given up; guarded by `_hung_lock`, together with the count."""
-
-    verifier: int
-    given_up: bool = False
-
-
-# Threads that wait for a call, the last one used on top: starting one costs more than a quick
+# Workers that wait for a call, the last one used on top: starting a thread costs more than a quick
 # verifier does. A burst of calls leaves only a few behind.
 MOST_IDLE = 4
-_idle: list[queue.SimpleQueue[_Job | None]] = []
+_idle: list[_Worker] = []
 # A fork's child has the list and not the threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _answer(verifier: Runnable, batch: tuple[Completion, ...], deadline: float | None) -> object:
+def _said_in_time(verifier: Runnable, batch: tuple[Completion, ...], deadline: float) -> object:
     """What the verifier says, from a thread that can be left behind."""
-    if deadline is None:
-        return verifier.verify(batch)
     if time.monotonic() >= deadline:
         raise _HungError
     if _hung.get(id(verifier), 0) >= MAX_HUNG_CALLS:
         raise _CircuitOpenError(f"{MAX_HUNG_CALLS} earlier calls have not returned yet")
-    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-    hang = _Hang(id(verifier))
-    run = partial(contextvars.copy_context().run, verifier.verify, batch)
     try:
-        jobs = _idle.pop()
+        worker = _idle.pop()
     except IndexError:
-        jobs = queue.SimpleQueue()
-        threading.Thread(target=_work, args=(jobs,), daemon=True, name="grpo-guard").start()
-    jobs.put((run, answers, hang))
+        worker = _Worker()
+    worker.calls.put(partial(contextvars.copy_context().run, verifier.verify, batch))
     try:
-        result, error = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        result, error = worker.answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
         with _hung_lock:
-            if answers.empty():
-                hang.given_up = True
-                _hung[hang.verifier] = _hung.get(hang.verifier, 0) + 1
+            if worker.answers.empty():
+                worker.left_in = id(verifier)
+                _hung[worker.left_in] = _hung.get(worker.left_in, 0) + 1
                 raise _HungError from None
-            result, error = answers.get()
+            result, error = worker.answers.get()
+    except BaseException:  # an interrupt: the thread ends after this call
+        worker.calls.put(None)
+        raise
     if len(_idle) < MOST_IDLE:
-        _idle.append(jobs)
+        _idle.append(worker)
     else:
-        jobs.put(None)
+        worker.calls.put(None)
     if error is not None:
         raise error
     return result
-
-
-def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
-    """Call verifiers one after the other, until one of them took longer than it may."""
-    while (job := jobs.get()) is not None:
-        run, answers, hang = job
-        try:
-            answer: _Answer = (run(), None)
-        except Exception as error:
-            answer = (None, error)
-        except BaseException as error:  # SystemExit, or a panic in an extension: a fault like any
-            answer = (None, RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
-        with _hung_lock:
-            answers.put(answer)
-            if hang.given_up:
-                _hung[hang.verifier] -= 1
-                return
-        del (
-            job,
-            run,
-            answers,
-            hang,
-            answer,
-        )  # a model must not outlive its guard in a waiting thread

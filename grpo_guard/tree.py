@@ -32,6 +32,18 @@ _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
 }
 
 
+_FREQUENT = "severity: {KIND: count} in its place, and state: FOLDER at the top of the file"
+_LONG = (
+    "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
+    "file, and for other factors length_scaling: of preset: different_weights"
+)
+# Options of 0.1.0, of one verifier or ("") of any -> what is expected now.
+_GONE = {
+    "": {"frequent": _FREQUENT},
+    "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
+}
+
+
 @cache
 def verifier_options(kind: Any) -> type[Options]:
     """What a leaf may say of a verifier's class: its parameters, and what wraps it."""
@@ -107,11 +119,9 @@ class _Builder:
         name = data.pop("type")
         if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
             raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
-        if "frequent" in data:  # of 0.1.0
-            raise ConfigError(
-                f"{where}.frequent: expected severity: {{KIND: count}} in its place, and state: "
-                "FOLDER at the top of the file"
-            )
+        for option, instead in _GONE.get(str(name), _GONE[""]).items():
+            if option in data:
+                raise ConfigError(f"{where}.{option}: expected {instead}")
         try:
             kind = load(VERIFIERS, str(name))
             model = verifier_options(kind)

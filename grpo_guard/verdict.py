@@ -58,9 +58,7 @@ class Cause(StrEnum):
     @property
     def outcomes(self) -> frozenset[Outcome]:
         """The outcomes that this cause can stand beside."""
-        if self is Cause.JUDGED:
-            return frozenset({Outcome.ACCEPT, Outcome.REJECT})
-        return frozenset({Outcome.REJECT if self in AUTHOR_CAUSES else Outcome.ABSTAIN})
+        return _OUTCOMES[self]
 
 
 AUTHOR_CAUSES = frozenset(
@@ -76,6 +74,10 @@ AUTHOR_CAUSES = frozenset(
 BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE})
 """Of what must not even lose: it would teach its impostor's lesson backwards, or right work to be
 wrong."""
+_OUTCOMES = {
+    cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
+    for cause in Cause
+} | {Cause.JUDGED: frozenset({Outcome.ACCEPT, Outcome.REJECT})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,29 +90,50 @@ class CompletionVerifier(ABC):
         return f"<{type(self).__name__} {self.name}>"
 
 
-class Not(CompletionVerifier):
+class Composed(CompletionVerifier):
+    """Base of verifiers that are made of others.
+
+    Args:
+        members: What it is made of; each has a time-out of its own.
+
+    Raises:
+        TypeError: one of them is no verifier.
+    """
+
+    timeout = None
+
+    def __init__(self, *members: CompletionVerifier) -> None:
+        for member in members:
+            if not isinstance(member, CompletionVerifier):
+                raise TypeError(
+                    f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
+                )
+        self.members = members
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        return next((way for member in self.members if (way := member.author_can_abstain)), None)
+
+    @property
+    def steps_aside(self) -> bool:
+        return all(member.steps_aside for member in self.members)
+
+    def check(self) -> None:
+        for member in self.members:
+            member.check()
+
+
+class Not(Composed):
     """Accepts what its member judged unfit, and rejects what the member accepts.
 
     Only a judgement is turned round. A completion that is malformed or overlong stays rejected:
     otherwise an attacker would earn rewards behind ``~`` by sending garbage.
     """
 
-    timeout = None
-
     def __init__(self, member: CompletionVerifier) -> None:
+        super().__init__(member)
         self.member = member
         self.name = f"not({member.name})"
-
-    @property
-    def author_can_abstain(self) -> str | None:
-        return self.member.author_can_abstain
-
-    @property
-    def steps_aside(self) -> bool:
-        return self.member.steps_aside
-
-    def check(self) -> None:
-        self.member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return [self._negate(verdict) for verdict in supervised(self.member, batch)]
@@ -127,30 +148,22 @@ class Not(CompletionVerifier):
         )
 
 
-class Only(CompletionVerifier):
+class Only(Composed):
     """Runs its member on the completions that match; the others are NOT_APPLICABLE.
 
     Combinators skip such a verdict. Alone at the top of a guard it is an abstention, so that
     completions which nothing looked at do not earn their reward by accident.
     """
 
-    timeout = None
-
     def __init__(self, member: CompletionVerifier, matches: Callable[[Completion], bool]) -> None:
+        super().__init__(member)
         self.member = member
         self.matches = matches
         self.name = member.name
 
     @property
-    def author_can_abstain(self) -> str | None:
-        return self.member.author_can_abstain
-
-    @property
     def steps_aside(self) -> bool:
         return True
-
-    def check(self) -> None:
-        self.member.check()
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         applies = [bool(self.matches(completion)) for completion in batch]
@@ -190,10 +203,8 @@ def only(
     return Only(verifier, matches)
 
 
-class Ensemble(CompletionVerifier):
+class Ensemble(Composed):
     """Base of the combinators: runs the members and combines row by row."""
-
-    timeout = None  # the members have their own
 
     # Whether nothing but its members makes it what it is, so that a chain of it can be one.
     plain = True
@@ -201,34 +212,20 @@ class Ensemble(CompletionVerifier):
     def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
         if not members:
             raise ValueError(f"{type(self).__name__}(): expected at least one verifier, got none")
-        for member in members:
-            if not isinstance(member, CompletionVerifier):
-                raise TypeError(
-                    f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
-                )
-        self.members = members
+        super().__init__(*members)
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
-    @property
-    def author_can_abstain(self) -> str | None:
-        return next((way for member in self.members if (way := member.author_can_abstain)), None)
-
-    @property
-    def steps_aside(self) -> bool:
-        return all(member.steps_aside for member in self.members)
-
-    def check(self) -> None:
-        for member in self.members:
-            member.check()
-
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        columns = [self._heard(i, batch) for i in range(len(self.members))]
+        columns = [
+            [self._counted(verdict, i) for verdict in supervised(member, batch)]
+            for i, member in enumerate(self.members)
+        ]
         return [self._combine(row) for row in zip(*columns, strict=True)]
 
-    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
-        """What one member says, as this ensemble counts it."""
-        return supervised(self.members[index], batch)
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
+        """The verdict of the member at ``index``, as this ensemble counts it."""
+        return verdict
 
     def _combine(self, row: Sequence[Verdict]) -> Verdict:
         applicable = applicable_of(row)
@@ -322,11 +319,10 @@ class AllOf(Ensemble):
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
 
-    def _heard(self, index: int, batch: Sequence[Completion]) -> list[Verdict]:
-        verdicts = super()._heard(index, batch)
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
         if self.alpha is None:
-            return verdicts
-        return [decided_by_p(verdict, self.alpha * self.shares[index]) for verdict in verdicts]
+            return verdict
+        return decided_by_p(verdict, self.alpha * self.shares[index])
 
     def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
         outcomes = {v.outcome for v in verdicts}

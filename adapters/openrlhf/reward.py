@@ -56,7 +56,7 @@ class OpenRLHFAdapter:
             'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'
         }
         guard = guard.under(chosen_policy(guard.policy, "OpenRLHF", cannot))
-        function = RewardFunction.inspect(reward)
+        function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
 
@@ -65,7 +65,7 @@ class OpenRLHFAdapter:
 
         def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
             review = _review(guard, queries, prompts, labels)
-            result = function.call(queries, prompts, labels)
+            result = function.ask(queries, prompts, labels)
             result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
             if "rewards" not in result:
                 raise ValueError(

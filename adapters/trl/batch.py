@@ -21,7 +21,9 @@ AUTHENTICATED: Final = "guard_authenticated"
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
 
-def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
+def rows_from(
+    kwargs: Mapping[str, Any], *, tokenizer: Any = None, trainer: Any = None
+) -> list[Row]:
     """The batch behind TRL's keywords, in the trainer's order.
 
     Columns that are used where they are present: ``node`` or ``peer``; ``answer``, ``solution`` or
@@ -36,6 +38,7 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
     Args:
         kwargs: As TRL calls a reward function.
         tokenizer: The trainer's; None = not known, messages are taken as they are.
+        trainer: Whose limit says what was cut off (``finish_reason="length"``); None = not known.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -53,6 +56,7 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
     rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
     malformed = _column(kwargs, n, MALFORMED)
     checked = _column(kwargs, n, AUTHENTICATED)
+    longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     batch: list[Row] = []
@@ -70,6 +74,7 @@ def rows_from(kwargs: Mapping[str, Any], *, tokenizer: Any = None) -> list[Row]:
             reference=references[i],
             task=tasks[i],
             metadata={ENVELOPE: ADMITTED} if checked[i] is True else {},
+            finish_reason="length" if read(_cut_off, row_ids, longest, ends) is True else None,
         )
         group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
         slot = row.completion.slot if slots else sizes[group]
@@ -82,6 +87,19 @@ def tokenizer_of(trainer: Any) -> Any:
     """A trainer's tokenizer, of a processor the one in it; None where there is none."""
     processing = getattr(trainer, "processing_class", None)
     return getattr(processing, "tokenizer", processing)
+
+
+def ends_of(trainer: Any) -> frozenset[int]:
+    """The ids that TRL ends a completion at: releases differ, and some models have several."""
+    own = getattr(tokenizer_of(trainer), "eos_token_id", None)
+    configured = getattr(getattr(trainer, "generation_config", None), "eos_token_id", None)
+    several = [*(getattr(trainer, "eos_token_ids", None) or ())]
+    several += configured if isinstance(configured, list | tuple) else [configured]
+    return frozenset(int(end) for end in (own, *several) if end is not None)
+
+
+def _cut_off(ids: Any, longest: int | None, ends: frozenset[int]) -> bool:
+    return bool(longest and ends and ids and len(ids) >= longest and ids[-1] not in ends)
 
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:

@@ -1,11 +1,13 @@
 """TRL: other nodes' completions as the rows of a batch, through `rollout_func`.
 
-    def rollout(prompts, trainer):
+    def sent(prompts, trainer):
         turns = [NODES[i % len(NODES)] for i in range(len(prompts))]
-        sent = [Sent(node, receive(node, prompt)) for node, prompt in zip(turns, prompts)]
-        return peer_rollouts(prompts, sent, trainer)
+        return [Sent(node, receive(node, prompt)) for node, prompt in zip(turns, prompts)]
 
-    GuardedGRPOTrainer(..., rollout_func=rollout)
+    GuardedGRPOTrainer(..., rollout_func=PeerRollouts(sent))
+
+A guarded trainer refuses at its construction what would trust peers; a `rollout_func` of one's own
+that calls `peer_rollouts` is refused at its first call.
 
 TRL gives each prompt as often as its group has members, and wants one row for each. A row of ids
 that the model does not have stops the whole run, and TRL has no place for a completion that never
@@ -17,11 +19,17 @@ Prompts are text; rows with images need a `rollout_func` of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.adapters.trl.batch import AUTHENTICATED, MALFORMED, prompt_key, tokenizer_of
+from grpo_guard.adapters.trl.batch import (
+    AUTHENTICATED,
+    MALFORMED,
+    ends_of,
+    prompt_key,
+    tokenizer_of,
+)
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.identity.gate import is_admitted
@@ -100,13 +108,13 @@ def peer_rollouts(
     """
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
-    _refuse_what_peers_could_use(trainer)
+    refuse_what_peers_could_use(trainer)
     tokenizer = tokenizer_of(trainer)
     allowed = _Allowed(
         vocabulary=_vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer),
         longest=int(trainer.max_completion_length),
         hidden=frozenset(_unread(tokenizer) - set(special)),
-        ends=_ends(trainer, tokenizer),
+        ends=ends_of(trainer),
     )
     rows = [
         _read(one.completion if one.refused is None else None, tokenizer, allowed) for one in sent
@@ -131,6 +139,27 @@ def peer_rollouts(
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRollouts:
+    """A `rollout_func` of what nodes send.
+
+    Args:
+        sent: From the prompts and the trainer, as TRL gives them: one `Sent` per prompt.
+        round: The swarm's, from the trainer; None = the trainer's step.
+        special: As for `peer_rollouts`.
+    """
+
+    sent: Callable[[Sequence[Any], Any], Sequence[Sent]]
+    round: Callable[[Any], int] | None = None
+    special: Collection[int] = ()
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """As TRL calls it; raises as `peer_rollouts`."""
+        at = None if self.round is None else self.round(trainer)
+        given = self.sent(prompts, trainer)
+        return peer_rollouts(prompts, given, trainer, round=at, special=self.special)
+
+
+@dataclass(frozen=True, slots=True)
 class _Allowed:
     """What the ids of a row may be: below ``vocabulary``, at most ``longest``, none ``hidden``."""
 
@@ -140,24 +169,24 @@ class _Allowed:
     ends: frozenset[int]
 
 
-def _refuse_what_peers_could_use(trainer: Any) -> None:
-    if getattr(trainer, "tools", None):
+def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
+    """Raises FrameworkError where a trainer would believe what only peers could claim.
+
+    Args:
+        settings: The trainer, or the arguments that it is about to be made with.
+        tools: Beside them.
+    """
+    if tools or getattr(settings, "tools", None):
         raise FrameworkError(
             "peer_rollouts: the trainer has tools, and TRL would run here what a peer's completion "
             "calls, before any guard sees it; train on peers' completions without tools"
         )
-    corrects = getattr(trainer, "vllm_importance_sampling_correction", False)
-    if getattr(trainer, "use_vllm", False) and corrects:
+    corrects = getattr(settings, "vllm_importance_sampling_correction", False)
+    if getattr(settings, "use_vllm", False) and corrects:
         raise FrameworkError(
             "peer_rollouts: with vllm_importance_sampling_correction TRL needs the sampler's "
             "log-probs of each row, and what peers claim is not used; set it to False"
         )
-
-
-def _ends(trainer: Any, tokenizer: Any) -> frozenset[int]:
-    """The ids that TRL ends a completion at: releases differ, and some models have several."""
-    several = getattr(trainer, "eos_token_ids", None) or ()
-    return frozenset({int(tokenizer.eos_token_id), *several})
 
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:

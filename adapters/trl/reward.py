@@ -80,18 +80,18 @@ class TRLAdapter:
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
         guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)
-        functions = inspected(reward if together else [reward])
+        functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]
         return wrapped if together else wrapped[0]
 
 
-def inspected(rewards: Any) -> list[RewardFunction]:
+def inspected(rewards: Any, guard: Guard) -> list[RewardFunction]:
     """The functions of a list.
 
     Raises:
         FrameworkError: one is none, or two have the same name.
     """
-    functions = [RewardFunction.inspect(reward) for reward in rewards]
+    functions = [RewardFunction.inspect(reward, guard) for reward in rewards]
     for name, count in Counter(f.name for f in functions).items():
         if count > 1:
             raise FrameworkError(
@@ -140,7 +140,7 @@ class GuardedReward:
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews = shared_reviews(self.guard)  # not kept: the function may travel, its batches not
         review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
-        result = self.function.call(**self.function.arguments(kwargs if own is None else own))
+        result = self.function.ask(**self.function.arguments(kwargs if own is None else own))
         return self._settled(review, column if first else None, result, kwargs)
 
     async def acall(
@@ -158,7 +158,7 @@ class GuardedReward:
             review, first = await reviews.aget(reviewer, rows, reader=self.function)
         given = self.function.arguments(kwargs if own is None else own)
         return self._settled(
-            review, column if first else None, await self.function.call(**given), kwargs
+            review, column if first else None, await self.function.ask(**given), kwargs
         )
 
     def _settled(
@@ -208,7 +208,8 @@ def _trainer(kwargs: Mapping[str, Any]) -> Any:
 
 
 def _rows(kwargs: Mapping[str, Any]) -> list[Row]:
-    return rows_from(kwargs, tokenizer=tokenizer_of(_trainer(kwargs)))
+    trainer = _trainer(kwargs)
+    return rows_from(kwargs, tokenizer=tokenizer_of(trainer), trainer=trainer)
 
 
 _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()

@@ -28,6 +28,7 @@ from grpo_guard.adapters.reward_function import chosen_policy
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
+from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
 from grpo_guard.adapters.trl.sampler import check_sampler
@@ -51,9 +52,9 @@ class GuardedTrainer(ReusesForward):
         forward_reuse: The scorer that the guard's verifiers use; None = they score by themselves.
 
     Raises:
-        FrameworkError: the installed trl is older than 1.6, the trainer is of another kind or would
-            undo the veto, a reward function is guarded already, or ``mask_spans`` is asked of a
-            trainer without token masks or beside ``on_long="scale"``.
+        FrameworkError: the installed trl is older than 1.6, the trainer is of another kind, would
+            undo the veto or believe what peers claim, a reward function is guarded already, or
+            ``mask_spans`` is asked of a trainer without token masks or beside ``on_long="scale"``.
         TypeError: ``guard`` is no `Guard`.
     """
 
@@ -67,6 +68,10 @@ class GuardedTrainer(ReusesForward):
         self._prompt_ids: Sequence[Any] = ()
         self._taken_out: list[tuple[Span, ...]] = []
         self._evaluating = False
+        # Before TRL starts an engine, which takes minutes.
+        if isinstance(kwargs.get("rollout_func"), PeerRollouts):
+            settings = kwargs.get("args", args[2] if len(args) > 2 else None)
+            refuse_what_peers_could_use(settings, kwargs.get("tools"))
         super().__init__(*args, **kwargs)
         refuse_leaks(self, guard.policy)
         check_sampler(self, guard)
@@ -122,7 +127,7 @@ class GuardedTrainer(ReusesForward):
             "completion_ids": completion_ids_list,
             "trainer_state": self.state,  # type: ignore[attr-defined]
         }
-        batch = rows_from(given, tokenizer=tokenizer_of(self))
+        batch = rows_from(given, tokenizer=tokenizer_of(self), trainer=self)
         review = BatchReviewer(self.guard, counts_slots(given)).review(batch)
         log_review(review, self._log_metric, self._log_completion_extra)  # type: ignore[attr-defined]
         return self._settled(rewards, review, batch)

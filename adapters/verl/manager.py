@@ -26,6 +26,7 @@ from grpo_guard.adapters.verl.groups import Settled, Trajectory, finite
 from grpo_guard.adapters.verl.settings import UNTOLD_TIMEOUT, Settings, hook_missing, needs_hook
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import FAILED
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome
 
@@ -61,6 +62,9 @@ class GuardedRewardManager:
         self.tokenizer = tokenizer
         self.max_tokens = int(config.actor_rollout_ref.rollout.response_length)
         self.collector = CollectorHandle(self.settings)
+        self._failures = self.settings.guard_config().failures()
+        # verl wants the same keys of every sample; these are what it adds to a plain number.
+        self._keys: tuple[str, ...] = ("acc",)
         self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
@@ -70,7 +74,8 @@ class GuardedRewardManager:
             TypeError: the reward is no number.
             FrameworkError: the hook is needed and not there, see `policy_for`.
             AbstainError: as the policy has it.
-            Exception: whatever the reward function raises, unchanged.
+            Exception: whatever the reward function raises, unchanged. Under the preset
+                `failures_only` it is left out instead.
         """
         told = told_of(data.non_tensor_batch)
         if told is None and self._needs_hook:
@@ -112,7 +117,14 @@ class GuardedRewardManager:
             fields = data.non_tensor_batch["tool_extra_fields"][-1]
             info = dict(fields.get("reward_extra_info") or {})
             return {"reward_score": told.score, "reward_extra_info": info}
-        graded: dict[str, Any] = await self.inner.run_single(last_row(data))
+        if self._failures is None:
+            graded: dict[str, Any] = await self.inner.run_single(last_row(data))
+            return graded
+        answer = await self._failures.aask("reward function", self.inner.run_single, last_row(data))
+        if answer is FAILED:
+            return {"reward_score": None, "reward_extra_info": dict.fromkeys(self._keys, 0.0)}
+        graded = answer
+        self._keys = tuple(graded.get("reward_extra_info") or ())
         return graded
 
     def _trajectory(self, data: Any, rows: tuple[Row, ...], score: float | None) -> Trajectory:

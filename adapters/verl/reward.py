@@ -49,7 +49,7 @@ class VerlAdapter:
         if isinstance(reward, list | tuple):
             raise FrameworkError("verl takes one reward function, got a list; guard that one")
         guard = rewards_only(guard, "verl")
-        function = RewardFunction.inspect(reward)
+        function = RewardFunction.inspect(reward, guard)
 
         def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
             # What else is given stands in ``reward_kwargs``: a mistyped name is to be an error.
@@ -78,13 +78,13 @@ class VerlAdapter:
 
             async def guarded_async(**kwargs: Any) -> Any:
                 found = await asyncio.to_thread(review, guard, [row_from(kwargs)])
-                return settle(found, await function.call(**arguments(kwargs)))
+                return settle(found, await function.ask(**arguments(kwargs)))
 
             return dressed(guarded_async)
 
         def guarded(**kwargs: Any) -> Any:
             found = review(guard, [row_from(kwargs)])
-            return settle(found, function.call(**arguments(kwargs)))
+            return settle(found, function.ask(**arguments(kwargs)))
 
         return dressed(guarded)
 

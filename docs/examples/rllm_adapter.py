@@ -15,14 +15,14 @@ class RLLMAdapter:
         if isinstance(reward, list | tuple):
             raise FrameworkError("rLLM takes one reward function, got a list; guard that one")
         guard = rewards_only(guard, "rLLM")  # every reward enters its group's baseline
-        function = RewardFunction.inspect(reward)
+        function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: rLLM does not await a reward function")
 
         def guarded(task_info: dict[str, Any], action: Any) -> Any:
             found = review(guard, [row_from(task_info, action)])
             given = {"task_info": task_info, "action": action}
-            output = function.call(**function.arguments(given))
+            output = function.ask(**function.arguments(given))
             scored = dataclasses.is_dataclass(output)
             rewards = function.rewards([output.reward if scored else output], 1)
             (kept,) = guard.settle(rewards, found)

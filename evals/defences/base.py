@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
-from grpo_guard.ensemble import Ensemble
+from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.evals.defences.plain import DistanceToSolution
 from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
@@ -22,7 +21,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import CompletionVerifier, Not, Only
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class VerifierGuard:
         self.guard = guard
         self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
         self.own_prompts = own_prompts
-        self._parts = list(_flat(guard.verifier))
+        self._parts = [v for v in inner_verifiers(guard.verifier) if not isinstance(v, Composed)]
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
@@ -124,14 +123,6 @@ def emptied(folder: Path) -> Path:
     for path in folder.glob("*.sqlite"):
         _remove(path)
     return folder
-
-
-def _flat(verifier: CompletionVerifier) -> list[CompletionVerifier]:
-    if isinstance(verifier, Ensemble):
-        return [part for member in verifier.members for part in _flat(member)]
-    if isinstance(verifier, Not | Only):
-        return _flat(verifier.member)
-    return _flat(verifier.verifier) if isinstance(verifier, Calibrated) else [verifier]
 
 
 def _remove(path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast, get_args
 
-from grpo_guard.cli.inputs import leaves
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, emptied
 from grpo_guard.evals.roles import PRESET
@@ -140,7 +139,7 @@ def _makers(config: GuardConfig) -> Iterator[Any]:
     """The preset and the classes of all verifiers."""
     if config.preset is not None:
         yield PRESETS[_preset(config.preset)]
-    for leaf in leaves([config.verifier, config.said().get("beside")]):
+    for leaf in config.leaves():
         try:
             yield load(VERIFIERS, str(leaf["type"]))
         except UnknownNameError as error:

@@ -132,16 +132,15 @@ def _target(config: GuardConfig, whole: bool) -> CompletionVerifier:
     Raises:
         ConfigError: there is not exactly one judge.
     """
-    from grpo_guard.cli.inputs import leaves
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
 
     if whole:
         return (
             config.build().verifier
             if config.preset
-            else build_verifier(config.tree(), config.alpha)
+            else build_verifier(config.verifier, config.alpha)
         )
-    judges = [leaf for leaf in leaves(config.tree()) if leaf["type"] == "judge"]
+    judges = [leaf for leaf in config.leaves() if leaf["type"] == "judge"]
     if len(judges) != 1:
         raise ConfigError(
             f"verifier: expected one of type judge, got {len(judges)}; --whole takes all of it"

@@ -3,10 +3,11 @@
 ``python -m grpo_guard.evals.studies.content_speed --data FOLDER -o FILE``
 
 Solution steps of real models from ``model_solutions.jsonl``, put together to completions of about
-300 and of about 600 tokens, each with its answer at the end. Each solution is used before one is
-used again. With ``--also FILE``, a model's own samples as they are (JSONL with ``prompt``, ``text``
-and ``reference``). No verifier remembers anything from one completion to the next that could make
-it faster. CPU time of one thread; rounds take turns, and the median of the rounds counts.
+300 tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. Each
+solution is used before one is used again. With ``--also FILE``, a model's own samples as they are
+(JSONL with ``prompt``, ``text`` and ``reference``). No verifier remembers anything from one
+completion to the next that could make it faster. CPU time of one thread; rounds take turns, and the
+median of the rounds counts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from grpo_guard.verifier import CompletionVerifier
 # With digits and calculator notes a token has 2.2 characters: SmolLM2's tokenizer makes 302 tokens
 # of the 659 characters of the first kind on average, and 589 of the 1,288 of the second.
 SIZES: Final = {"steps, about 300 tokens": 480, "steps, about 600 tokens": 1100}
+LONG: Final = "steps, about 32,000 characters"
 CHARACTERS: Final = SIZES["steps, about 600 tokens"]
 GROUP: Final = 8
 NODES: Final = 4
@@ -130,6 +132,7 @@ def speeds(batch: Sequence[Completion], rounds: int) -> dict[str, dict[str, floa
 def measure(data: Path, also: Path | None, n: int, rounds: int) -> dict[str, Any]:
     """All figures."""
     batches = {name: completions(data, n, 0, size) for name, size in SIZES.items()}
+    batches[LONG] = completions(data, max(n // 50, GROUP), 0, 31_500)
     if also:
         batches["samples"] = samples(also)
     return {

@@ -36,7 +36,9 @@ from grpo_guard.logprob.verifier import Scored
 from grpo_guard.sampling import SamplingSpec
 
 SPEC: Final = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=8000)
-LENGTHS: Final = (1000, 4000, 8000)
+LENGTHS: Final = (100, 1000, 4000, 8000)
+TIMED: Final = 8000
+"""Tokens that a length is timed on."""
 PROMPT: Final = 40
 ALPHA: Final = 1e-3
 BUDGET: Final = 512 * 2**20
@@ -70,10 +72,11 @@ def measure(drawn: str, n: int, length: int, data: Path | None) -> dict[str, Any
 def _judged(verifier: LogProbBoundVerifier, texts: Sequence[Text]) -> dict[str, Any]:
     """Rejected pieces of each length, a node's batch of all texts, and the cost of scoring."""
     whole, cost = [], {}
-    for length in (*LENGTHS[:-1], max(len(ids) for _, ids in texts)):
+    longest = max(len(ids) for _, ids in texts)
+    for length in (*(some for some in LENGTHS[1:] if some < longest), longest):
         # As many tokens each time, so that seconds compare; the last are all texts.
         rows = [Encoded(prompt, ids[:length], False) for prompt, ids in texts]
-        rows = rows[: max(1, LENGTHS[0] * 8 // length)] if length < len(texts[0][1]) else rows
+        rows = rows if length == longest else rows[: max(1, TIMED // length)]
         started = time.monotonic()
         whole = verifier.score(rows, verifier.profile)
         seconds = time.monotonic() - started

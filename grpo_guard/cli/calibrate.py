@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grpo_guard.cli.calibrate_rules import calibrate_rules
-from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, writing
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,7 +87,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     from grpo_guard.logprob.verifier import LogProbVerifier
 
     chosen: list[LogProbVerifier] = []
-    for leaf in leaves(config.tree()):
+    for leaf in config.leaves():
         if not reads_log_probs(leaf):
             continue
         options = {n: value for n, value in unwrapped(leaf).items() if n != "profile"}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, leaves, reads_log_probs, writing
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
 from grpo_guard.cli.rows import group_of, whole_groups
 
 if TYPE_CHECKING:
     from grpo_guard.calibrated import HonestScores
     from grpo_guard.completion import Completion
     from grpo_guard.config import GuardConfig
+    from grpo_guard.verifier import CompletionVerifier
 
 # Verifiers that compare the completions of a group need it whole, and within one call.
 MOST_AT_ONCE = 1000
@@ -55,17 +56,13 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
         ConfigError: there is none, two have one name, or one abstains on everything.
     """
     from grpo_guard.calibrated import HonestScores
-    from grpo_guard.config import ConfigError, build_verifier
+    from grpo_guard.config import ConfigError
     from grpo_guard.supervise import supervised
 
     found: dict[str, HonestScores] = {}
     places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
     batches = [[completions[i] for i in batch] for batch in places]
-    for leaf in leaves(config.tree()):
-        if reads_log_probs(leaf):
-            continue
-        options = {name: value for name, value in leaf.items() if name != "calibration"}
-        verifier = build_verifier(options, config.alpha)
+    for verifier in _rules(config):
         if verifier.name in found:
             raise ConfigError(f"verifier: expected one {verifier.name!r}, got two")
         verdicts = [verdict for batch in batches for verdict in supervised(verifier, batch)]
@@ -79,3 +76,23 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     if not found:
         raise ConfigError("verifier: expected one that reads no log-probs, got none")
     return found
+
+
+def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
+    """The verifiers without log-probs, as if nothing had been calibrated or were remembered."""
+    from grpo_guard.config import build_verifier
+    from grpo_guard.ensemble import inner_verifiers
+    from grpo_guard.logprob.verifier import LogProbVerifier
+    from grpo_guard.nodes.standing_verifier import StandingVerifier
+    from grpo_guard.verifier import Composed
+
+    if config.preset is None:
+        for leaf in config.leaves():
+            if not reads_log_probs(leaf):
+                options = {name: value for name, value in leaf.items() if name != "calibration"}
+                yield build_verifier(options, config.alpha)
+        return
+    guard = config.model_copy(update={"state": None}).build()
+    for verifier in inner_verifiers(guard.verifier):
+        if not isinstance(verifier, Composed | StandingVerifier | LogProbVerifier):
+            yield verifier

@@ -35,18 +35,6 @@ def writing(out: Path) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def leaves(node: Any) -> Iterator[dict[str, Any]]:
-    """The nodes with a type, whatever the combinators around them."""
-    if isinstance(node, dict) and "type" in node:
-        yield node
-    elif isinstance(node, dict):
-        for inner in node.values():
-            yield from leaves(inner)
-    elif isinstance(node, list):
-        for inner in node:
-            yield from leaves(inner)
-
-
 def reads_log_probs(leaf: dict[str, Any]) -> bool:
     """Whether the verifier of a leaf scores tokens under the shared policy.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, leaves
+from grpo_guard.cli.inputs import bad_input
 
 app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def calibrate(
     with bad_input(JudgeSetupError, ValueError):
         completions = read_completions(source)
         guard = GuardConfig.from_yaml(config)
-        judges = [leaf for leaf in leaves(guard.tree()) if leaf["type"] == "judge"]
+        judges = [leaf for leaf in guard.leaves() if leaf["type"] == "judge"]
         if len(judges) != 1:
             raise ConfigError(f"{config}: expected one verifier of type judge, got {len(judges)}")
         judge = build_verifier(unwrapped(judges[0]), guard.alpha)

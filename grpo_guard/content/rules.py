@@ -74,8 +74,7 @@ class RuleVerifier(CompletionVerifier):
             raise ValueError(f"batch_alpha: expected a number in [0, 1), got {batch_alpha!r:.80}")
         if store is not None and not isinstance(store, NodeStore):
             raise ValueError(f"store: expected a NodeStore or None, got {store!r:.80}")
-        self.severities = {kind: SEVERITY[kind] for kind in sorted(self.KINDS)}
-        self.severities |= _given(self.KINDS, severity)
+        self.severities = severities_of(self.KINDS, severity)
         self.counting = frozenset(k for k, s in self.severities.items() if s is Severity.COUNT)
         self.store = store
         self.batch_alpha = batch_alpha
@@ -208,19 +207,31 @@ def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> Rul
     return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(said or {})}}
 
 
-def _given(kinds: Collection[str], severity: object) -> dict[str, Severity]:
-    if severity is None:
-        return {}
-    if not isinstance(severity, Mapping):
+def severities_of(
+    kinds: Collection[str],
+    severity: object,
+    known: Collection[Severity] = tuple(Severity),
+) -> dict[str, Severity]:
+    """The severity of each kind: what is given for it, or that of `SEVERITY`.
+
+    Args:
+        kinds: All that a verifier can find.
+        severity: A mapping of some of them; None = none is given.
+        known: What a severity may be.
+
+    Raises:
+        ValueError: what is given is not that.
+    """
+    if not isinstance(severity, Mapping | None):
         raise ValueError(f"severity: expected a mapping of kinds, got {severity!r:.80}")
-    given = {}
-    for kind, said in severity.items():
+    severities = {kind: SEVERITY[kind] for kind in sorted(kinds)}
+    for kind, said in (severity or {}).items():
         try:
             choose(sorted(kinds), str(kind))
         except UnknownNameError as error:
             raise ValueError(f"severity: {error}") from None
         try:
-            given[kind] = Severity(choose([one.value for one in Severity], str(said)))
+            severities[kind] = Severity(choose([one.value for one in known], str(said)))
         except UnknownNameError as error:
             raise ValueError(f"severity.{kind}: {error}") from None
-    return given
+    return severities

@@ -62,22 +62,11 @@ SCREENS: Final[Mapping[str, Severity]] = {"after_box": _REPORT} | dict.fromkeys(
     _REJECT,
 )
 
-# Odd, and honest by itself; two different kinds in one program are `decorated`.
-DECORATION: Final = frozenset(
-    {
-        "attribute_hook",
-        "never_called",
-        "operator_helper",
-        "own_attribute",
-        "unreachable_code",
-    }
-)
 CODE: Final[Mapping[str, Severity]] = {
     # More than a solution needs.
     "code_in_comment": _REJECT,
     "code_in_string": _REJECT,
     "computed_attribute": _REJECT,
-    "decorated": _REJECT,
     "dynamic_code": _REJECT,
     "format_trick": _REJECT,
     "hidden_call": _REJECT,
@@ -98,8 +87,8 @@ CODE: Final[Mapping[str, Severity]] = {
     # No honest reward is earned by either, and broken syntax must not be a way out.
     "nested_too_deeply": _REJECT,
     "unparsable": _REJECT,
-    **dict.fromkeys(sorted(DECORATION), _REPORT),
-    # Honest beginners write it, and honest answers show other languages.
+    # Honest beginners write both, and honest answers show other languages.
+    "operator_helper": _REPORT,
     "undefined_name": _REPORT,
     "unread_language": _REPORT,
 }
@@ -111,11 +100,20 @@ LENGTH: Final[Mapping[str, Severity]] = {
     "redundant": _REJECT,
 }
 
+# What one node repeats from prompt to prompt; it is counted before it is found.
+RECURRENCE: Final[Mapping[str, Severity]] = {
+    "recurring_identifier": _REJECT,
+    "recurring_opening": _REJECT,
+    "recurring_phrase": _REJECT,
+    "recurring_shape": _REJECT,
+}
+
 SEVERITY: Final[Mapping[str, Severity]] = {
     **ARITHMETIC,
     **ANSWER_WORDS,
     **SCREENS,
     **CODE,
     **LENGTH,
+    **RECURRENCE,
 }
 """Every kind that a rule can find."""

@@ -31,7 +31,8 @@ from grpo_guard.identity.envelope import (
 from grpo_guard.identity.keys import PREFIX, IdentityError, require_crypto, require_label
 from grpo_guard.identity.replays import Replays, digest
 from grpo_guard.identity.ring import KeyRing
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.memory import Memory
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import Cause, Finding, Verdict, reject
 
 NAME: Final = "identity"
@@ -104,6 +105,20 @@ class _Signed:
 _State: TypeAlias = _Signed | Finding | Admitted | None
 
 
+class _Pins(Memory):
+    """Keys pinned at first use, in a store that several processes share."""
+
+    def __init__(self, store: NodeStore, ring: KeyRing) -> None:
+        super().__init__(store, NAME)
+        self._ring = ring
+
+    def _state(self) -> dict[str, Any]:
+        return self._ring.state_dict()
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        self._ring.load_state_dict(state)
+
+
 class Identity:
     """Checks envelopes, and remembers what was signed. Threads may share it.
 
@@ -143,11 +158,7 @@ class Identity:
         self._replays = Replays(late)
         self._lock = threading.Lock()
         # Agreed keys need no file, and no batch then waits for one.
-        self._kept = (
-            Kept(store, NAME, ring.state_dict, ring.load_state_dict)
-            if store is not None and ring.pin
-            else None
-        )
+        self._pins = _Pins(store, ring) if store is not None and ring.pin else None
         self.given_up: Callable[[], threading.Event | None] = _waits_for_ever
 
     def admit(
@@ -208,9 +219,7 @@ class Identity:
 
     def state_dict(self) -> dict[str, Any]:
         """Pinned keys, and what came lately, as plain JSON values."""
-        with self._lock:
-            if self._kept is not None:
-                self._kept.refresh()
+        with self._lock, nullcontext() if self._pins is None else self._pins.fresh():
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -243,7 +252,7 @@ class Identity:
         self._lock, self.given_up = threading.Lock(), _waits_for_ever
 
     def _held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._kept is None else self._kept.held()
+        return nullcontext() if self._pins is None else self._pins.held()
 
     def _signed(self, completion: Completion) -> _State:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""

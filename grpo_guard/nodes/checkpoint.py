@@ -80,15 +80,12 @@ def _memories(
 
 
 def _of(verifier: Any, place: str) -> Iterator[tuple[str, Remembers]]:
-    """Depth first. A wrapper keeps what it wraps in ``members``, ``member`` or ``verifier``."""
+    """Depth first, by the ``members`` of what is made of others."""
     if _remembers(verifier):
         yield place, verifier
         return
     for i, member in enumerate(getattr(verifier, "members", ())):
         yield from _of(member, f"{place}.{i}")
-    for name in ("member", "verifier"):
-        if isinstance(inner := getattr(verifier, name, None), CompletionVerifier):
-            yield from _of(inner, f"{place}.{name}")
 
 
 def _remembers(thing: object) -> bool:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from grpo_guard.completion import Completion
+from grpo_guard.nodes.fisher import log_tail
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
@@ -124,25 +125,4 @@ def _chance(node: str, of_node: Mapping[str, Sequence[int]]) -> float:
     k, n = of_node[node]
     others = [(having, sent) for name, (having, sent) in of_node.items() if name != node]
     capped = [(math.ceil(having * min(1.0, n / sent)), min(sent, n)) for having, sent in others]
-    return fisher(k, n, sum(k for k, _ in capped), sum(n for _, n in capped))
-
-
-def fisher(k: int, n: int, others: int, of_others: int) -> float:
-    """Chance of ``k`` or more of one's ``n``, given that ``k + others`` of all have it.
-
-    Fisher's exact test, one-sided: the hypergeometric tail.
-    """
-    total, having = n + of_others, k + others
-    whole = _log_choose(total, having)
-    return min(
-        1.0,
-        math.fsum(
-            math.exp(_log_choose(n, x) + _log_choose(of_others, having - x) - whole)
-            for x in range(k, min(n, having) + 1)
-            if having - x <= of_others
-        ),
-    )
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(log_tail(k, n, sum(k for k, _ in capped), sum(n for _, n in capped)))

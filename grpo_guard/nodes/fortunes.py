@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.saved import number, reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 4096
 # Beyond this nothing is added, so that a node that stops comes back after some honest batches.
 _MOST: Final = math.log(1e12)
+_LEAST: Final = -1e6
 # A batch that comes again, as from a trainer that looks at it twice, is one batch.
 _REMEMBERED: Final = 4
 
@@ -51,7 +52,7 @@ class Fortune:
         higher, lower = max(self.log, share), min(self.log, share)
         log = log_e + higher + math.log1p(math.exp(lower - higher))
         seen = (*self.seen, digest)[-_REMEMBERED:]
-        return Fortune(min(max(log, -1e6), _MOST), self.batches + 1, seen)
+        return Fortune(min(max(log, _LEAST), _MOST), self.batches + 1, seen)
 
 
 class Fortunes(Memory):
@@ -74,7 +75,7 @@ class Fortunes(Memory):
                 e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
                 first of those that nothing speaks against; it begins anew when it comes back.
         """
-        with self._held():
+        with self.held():
             after = {
                 node: self._nodes.get(node, Fortune()).after(digest, log_e)
                 for node, (digest, log_e) in batch.items()
@@ -94,26 +95,19 @@ class Fortunes(Memory):
                 del self._nodes[node]
 
     def _state(self) -> dict[str, Any]:
-        nodes = [[node, max(f.log, -1e6), f.batches, *f.seen] for node, f in self._nodes.items()]
+        nodes = [[node, max(f.log, _LEAST), f.batches, *f.seen] for node, f in self._nodes.items()]
         return {"format": FORMAT, "nodes": nodes}
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("Fortunes"):
             require_format(state, FORMAT)
             nodes = {
-                text(node): Fortune(_log(log), whole(batches), _digests(seen))
+                text(node): Fortune(number(log, _LEAST, _MOST), whole(batches), _digests(seen))
                 for node, log, batches, *seen in state["nodes"]
             }
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-
-def _log(value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not -1e6 <= value <= _MOST:
-        raise ValueError(f"number {value!r:.40}")
-    return float(value)
 
 
 def _digests(values: list[Any]) -> tuple[int, ...]:

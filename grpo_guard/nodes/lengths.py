@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import reading, require_format, text
+from grpo_guard.nodes.saved import number, reading, require_format, text
 from grpo_guard.nodes.store import NodeStore
 
 FORMAT = 1
@@ -94,7 +94,7 @@ class NodeMemory(Memory):
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        with self._held():
+        with self.held():
             met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
@@ -109,7 +109,7 @@ class NodeMemory(Memory):
     def convicted(self) -> dict[str, float]:
         """Nodes with longer work than most others, and the e-value that all of these reach."""
         bar = math.log((self.max_nodes - 1) / self.alpha)
-        with self._read():
+        with self.fresh():
             against = defaultdict[str, list[float]](list)
             for (node, _), wealth in self._wealth.items():
                 against[node].append(_log_mean(wealth))
@@ -130,7 +130,7 @@ class NodeMemory(Memory):
             require_format(state, FORMAT)
             nodes = dict.fromkeys(map(text, state["nodes"]))
             wealth = {
-                (text(node), text(other)): [_log(value) for value in logs]
+                (text(node), text(other)): [number(log, -1e9, _CEILING) for log in logs]
                 for node, other, *logs in state["wealth"]
             }
             known = all(pair[0] in nodes and pair[1] in nodes for pair in wealth)
@@ -178,10 +178,3 @@ class NodeMemory(Memory):
 def _log_mean(logs: Sequence[float]) -> float:
     top = max(logs)
     return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))
-
-
-def _log(value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not -1e9 < value <= _CEILING:
-        raise ValueError(f"evidence {value!r:.40}")
-    return float(value)

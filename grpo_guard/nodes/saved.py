@@ -50,6 +50,14 @@ def whole(value: Any) -> int:
     return value
 
 
+def number(value: Any, least: float, most: float) -> float:
+    """A number in [least, most], or ValueError."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain or not least <= value <= most:
+        raise ValueError(f"number {value!r:.40}")
+    return float(value)
+
+
 def text(value: Any) -> str:
     """A text, or TypeError."""
     if not isinstance(value, str):

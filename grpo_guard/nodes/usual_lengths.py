@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import reading, require_format, text
+from grpo_guard.nodes.saved import number, reading, require_format, text
 from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
@@ -31,6 +31,8 @@ MAX_NODES: Final = 4096
 _MOST: Final = 3.0
 # Completions that a node is judged by: policies change as they are trained.
 _REMEMBERED: Final = 256.0
+# Of sums in another order.
+_SLACK: Final = 1e-9 * _REMEMBERED
 # Completions that half of a usual length is believed after.
 _HALF: Final = 2
 _FEWEST_FOR_SPREAD: Final = 4
@@ -110,7 +112,7 @@ class UsualLengths(Memory):
 
     def known(self) -> Mapping[str, Usual]:
         """What is usual by now, by node."""
-        with self._read():
+        with self.fresh():
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
@@ -120,7 +122,7 @@ class UsualLengths(Memory):
             seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
                 first `MAX_NODES` nothing is kept.
         """
-        with self._held():
+        with self.held():
             for node, log_ratio in seen:
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
@@ -160,20 +162,12 @@ class UsualLengths(Memory):
             require_format(state, FORMAT)
             nodes = {
                 text(node): Usual(
-                    _number(count, 0, _REMEMBERED),
-                    _number(total, -_MOST * count, _MOST * count),
-                    _number(squares, 0, _MOST**2 * count),
+                    number(count, 0, _REMEMBERED + _SLACK),
+                    number(total, -_MOST * count - _SLACK, _MOST * count + _SLACK),
+                    number(squares, -_SLACK, _MOST**2 * count + _SLACK),
                 )
                 for node, count, total, squares in state["nodes"]
             }
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-
-def _number(value: Any, least: float, most: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    slack = 1e-9 * _REMEMBERED  # of sums in another order
-    if not number or not least - slack <= value <= most + slack:
-        raise ValueError(f"number {value!r:.40}")
-    return float(value)

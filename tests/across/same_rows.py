@@ -1,4 +1,4 @@
-"""Rows, rewards and a guard that all three trainers are given, and what the mathematics says.
+"""Rows, rewards and a guard that all trainers are given, and what the mathematics says.
 
 Imported in each trainer's own environment, so nothing but the guard is imported here.
 """
@@ -69,16 +69,17 @@ def expected(on_reject, scaled):
     return found
 
 
-def print_advantages(advantages):
+def print_advantages(advantages, scales=(False, True)):
     """As JSON, under each policy and without a guard, with and without the deviation.
 
     Args:
         advantages: (folder, guard or None, whether scaled) -> the advantage of each row.
+        scales: What the trainer has: some never divide, some always do.
     """
     with tempfile.TemporaryDirectory() as folder:
         guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}
         found = {
-            name: {str(scaled): advantages(folder, guard, scaled) for scaled in (False, True)}
+            name: {str(scaled): advantages(folder, guard, scaled) for scaled in scales}
             for name, guard in guards.items()
         }
     print(json.dumps(found))

@@ -1,6 +1,7 @@
-"""The same rows and the same guard through the advantage code of TRL, verl and OpenRLHF.
+"""The same rows and the same guard through the advantage code of every trainer that runs here.
 
-Each trainer computes in its own environment: ``make test-across`` makes them all.
+Each trainer computes in its own environment: ``make test-across`` makes them all. A further one is
+a file ``rows_in_NAME.py`` and a line in `TRAINERS`.
 """
 
 import json
@@ -8,6 +9,8 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,15 +18,42 @@ from same_rows import POLICIES, ROWS, SIZE, expected
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PYTHONS = {
-    "trl": Path(sys.executable),
-    "verl": ROOT / ".venv-verl/bin/python",
-    "openrlhf": ROOT / ".venv-openrlhf/bin/python",
+
+
+def exactly(stay):
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Where it runs, and how its advantages over the deviation differ from the formula's.
+
+    Args:
+        python: Of its environment, from the root; None = this one.
+        grown: By what they are larger, where so many of a group stay.
+    """
+
+    python: str | None = None
+    grown: Callable[[int], float] = exactly
+
+
+TRAINERS = {
+    "trl": Trainer(),
+    "verl": Trainer(".venv-verl/bin/python"),
+    # The deviation counts the place of what is left out, as docs/openrlhf.md says.
+    "openrlhf": Trainer(
+        ".venv-openrlhf/bin/python", lambda stay: math.sqrt((SIZE - 1) / (stay - 1))
+    ),
+    # Never divides.
+    "prime_rl": Trainer(".venv-verifiers/bin/python"),
+    # Always divides, by the deviation of the group itself and not that of what it is drawn from.
+    "atropos": Trainer(".venv-verifiers/bin/python", lambda stay: math.sqrt(SIZE / (stay - 1))),
 }
 
 
 # The trainers' own tests have the small parts; Ray's workers import them, and the rewards, by name.
-FOLDERS = [HERE, *(HERE.parent / name for name in ("adapters", "verl", "openrlhf"))]
+PARTS = ("adapters", "verl", "openrlhf", "verifiers", "atropos")
+FOLDERS = [HERE, *(HERE.parent / name for name in PARTS)]
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # its ports are open to the network
@@ -41,11 +71,15 @@ def environment():
 def found():
     """Trainer -> policy -> whether scaled -> the advantage of each row."""
     pytest.importorskip("trl", reason="needs trl")
-    for name, python in PYTHONS.items():
+    pythons = {
+        name: Path(sys.executable) if trainer.python is None else ROOT / trainer.python
+        for name, trainer in TRAINERS.items()
+    }
+    for name, python in pythons.items():
         if not python.exists():
             pytest.skip(f"needs the environment of {name}: make test-across")
     answers = {}
-    for name, python in PYTHONS.items():
+    for name, python in pythons.items():
         done = subprocess.run(
             [python, HERE / f"rows_in_{name}.py"], capture_output=True, text=True, timeout=900,
             env=environment(),
@@ -59,35 +93,36 @@ def found():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("on_reject", POLICIES)
 def test_advantages_without_division_by_the_deviation(found, on_reject):
-    for name, of_trainer in found.items():
-        assert of_trainer[on_reject]["False"] == pytest.approx(
-            expected(on_reject, scaled=False), abs=1e-5
-        ), name
+    told = {
+        name: said[on_reject]["False"] for name, said in found.items() if "False" in said[on_reject]
+    }
+    assert told.keys() == TRAINERS.keys() - {"atropos"}
+    for name, advantages in told.items():
+        assert advantages == pytest.approx(expected(on_reject, scaled=False), abs=1e-5), name
 
 
-def test_advantages_over_the_deviation(found):
+@pytest.mark.parametrize("on_reject", POLICIES)
+def test_advantages_over_the_deviation(found, on_reject):
     """TRL adds 1e-4 to the deviation, the others less: hence 1e-3."""
-    for name, of_trainer in found.items():
-        assert of_trainer["zero"]["True"] == pytest.approx(expected("zero", True), rel=1e-3), name
-    for name in ("trl", "verl"):
-        assert found[name]["drop"]["True"] == pytest.approx(expected("drop", True), rel=1e-3), name
-
-
-def test_openrlhfs_deviation_counts_what_is_left_out(found):
-    """As docs/openrlhf.md says: sqrt((n - 1) / (m - 1)) times as large where m of n stay."""
-    exact = expected("drop", True)
-    for start in range(0, len(ROWS), SIZE):
-        here = slice(start, start + SIZE)
-        stay = sum(not forged for _, forged in ROWS[here])
-        grown = [x * math.sqrt((SIZE - 1) / (stay - 1)) for x in exact[here]]
-        assert found["openrlhf"]["drop"]["True"][here] == pytest.approx(grown, rel=1e-3)
+    told = {
+        name: said[on_reject]["True"] for name, said in found.items() if "True" in said[on_reject]
+    }
+    assert told.keys() == TRAINERS.keys() - {"prime_rl"}
+    exact = expected(on_reject, scaled=True)
+    for name, advantages in told.items():
+        for start in range(0, len(ROWS), SIZE):
+            here = slice(start, start + SIZE)
+            out = sum(forged for _, forged in ROWS[here]) if on_reject == "drop" else 0
+            grown = [x * TRAINERS[name].grown(SIZE - out) for x in exact[here]]
+            assert advantages[here] == pytest.approx(grown, rel=1e-3), name
 
 
 def test_unguarded_the_poison_earns(found):
-    """The control: without a guard the three trainers agree too, and all reward the forged."""
+    """The control: without a guard the trainers agree too, and all reward the forged."""
     forged = [i for i, (reward, out) in enumerate(ROWS) if out and reward == 1.0]
     for of_trainer in found.values():
-        assert of_trainer["unguarded"]["False"] == pytest.approx(
-            found["trl"]["unguarded"]["False"], abs=1e-5
-        )
-        assert all(of_trainer["unguarded"]["False"][i] > 0 for i in forged)
+        unguarded = of_trainer["unguarded"]
+        if "False" in unguarded:
+            assert unguarded["False"] == pytest.approx(found["trl"]["unguarded"]["False"], abs=1e-5)
+        for advantages in unguarded.values():
+            assert all(advantages[i] > 0 for i in forged)

@@ -11,11 +11,15 @@ from types import SimpleNamespace as Fields
 import numpy as np
 import torch
 
+from grpo_guard.adapters.areal import ArealAdapter
+from grpo_guard.adapters.atropos.groups import GroupGuard
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
+from grpo_guard.adapters.nemo_rl import GuardedAdvantages
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
-from grpo_guard.adapters.prime_rl import GuardFilter
 from grpo_guard.adapters.slime import SlimeAdapter
+from grpo_guard.adapters.tinker import GuardedGroups
+from grpo_guard.adapters.traces import review_all
 from grpo_guard.adapters.trl.batch import MALFORMED
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.reward import TRLAdapter
@@ -239,7 +243,88 @@ def verifiers(guard, rows):
 
 
 def prime_rl(guard, rows):
-    return [0.0 if GuardFilter(guard).check(trace(row)).detected else 1.0 for row in rows]
+    """What its algorithm reads; its own types bound the rest."""
+    found = review_all(guard, [(trace(row), 3) for row in rows])
+    return guard.settle([1.0] * len(rows), found)
+
+
+def atropos(guard, rows):
+    groups = GroupGuard(guard, Characters().decode, vocabulary=128, longest=64)
+    group = {name: [row[name] for row in rows] for name in rows[0] if name != "node"}
+    group["scores"] = [1.0] * len(rows)
+    group["overrides"] = [{"node": row["node"]} for row in rows]
+    made, _ = groups.settle(group)
+    assert all(0 <= token < 128 for tokens in made["tokens"] for token in tokens)
+    assert all(np.isfinite(made["scores"]))
+    return [
+        0.0 if set(masks) == {-100} else score
+        for masks, score in zip(made["masks"], made["scores"], strict=True)
+    ]
+
+
+def tinker(guard, rows):
+    class Base:
+        async def compute_group_rewards(self, trajectories, envs):
+            return [(0.0, {}) for _ in trajectories]
+
+    kind = type("Group", (GuardedGroups, Base), {"guard": guard, "tokenizer": Characters()})
+    trajectories = [
+        Fields(
+            stop_reason=row["stop_reason"],
+            transitions=[
+                Fields(
+                    ob=Fields(chunks=[Fields(tokens=row["asked"])]), reward=1.0, metrics={},
+                    ac=Fields(tokens=row["tokens"], maybe_logprobs=row["logprobs"],
+                              stop_reason=row["ended"]),
+                )
+            ],
+        )
+        for row in rows
+    ]  # fmt: skip
+    envs = [Fields(node=row["node"]) for row in rows]
+    answers = asyncio.run(kind().compute_group_rewards(trajectories, envs))
+    return [1.0 + final for final, _ in answers]
+
+
+def nemo_rl(guard, rows):
+    class Base:
+        def compute_advantage(self, prompt_ids, rewards, mask, **more):
+            return rewards.unsqueeze(-1).expand(mask.shape)
+
+    said = torch.tensor([5, 6])
+    logs = [
+        [
+            {"role": "user", "content": "3+4?", "token_ids": torch.tensor([1])},
+            {"role": "assistant", "content": row["content"], "token_ids": said,
+             "token_loss_mask": torch.ones(2), "generation_logprobs": torch.zeros(2)},
+        ]
+        for row in rows
+    ]  # fmt: skip
+    batch = {
+        "message_log": logs,
+        "extra_env_info": [
+            {"node": row["node"], "ground_truth": row["ground_truth"]} for row in rows
+        ],
+        "task_name": [row["task_name"] for row in rows],
+    }
+    n = len(rows)
+    kind = type("Guarded", (GuardedAdvantages, Base), {"guard": guard})
+    found = kind().compute_advantage(
+        torch.ones(n, 1), torch.ones(n), torch.ones(n, 2), repeated_batch=batch
+    )
+    return found[:, 0].tolist()
+
+
+def areal(guard, rows):
+    def right(prompt, completions, prompt_ids, completion_ids, **data):
+        return 1.0
+
+    function = ArealAdapter().wrap(right, guard)
+    order = ("prompt", "completions", "prompt_ids", "completion_ids")
+    return [
+        function(*(row[name] for name in order), node=row["node"], answer=row["answer"])
+        for row in rows
+    ]
 
 
 TRL = {
@@ -297,4 +382,27 @@ ENTRIES = {
     "slime_group": Entry(SLIME, slime_group, ("response",)),
     "verifiers": Entry(TRACE, verifiers),
     "prime_rl": Entry(TRACE, prime_rl),
+    "atropos": Entry(
+        {"tokens": [51, 55, 3], "masks": [-100, 55, 3], "node": "n",
+         "inference_logprobs": [1.0, -0.5, -0.5]},
+        atropos,
+        ("tokens", "masks"),
+    ),
+    "tinker": Entry(
+        {"asked": [51], "tokens": [55, 3], "logprobs": [-0.5, -0.5], "ended": "stop",
+         "stop_reason": "completed", "node": "n"},
+        tinker,
+        ("tokens",),
+    ),
+    "nemo_rl": Entry(
+        {"content": "seven", "node": "n", "ground_truth": "7", "task_name": "sums"},
+        nemo_rl,
+        ("content",),
+    ),
+    "areal": Entry(
+        {"prompt": "3+4?", "completions": "seven", "prompt_ids": [1], "completion_ids": [5, 6],
+         "node": "n", "answer": "7"},
+        areal,
+        ("completions", "completion_ids"),
+    ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import threading
 import pytest
 from rule_verifiers import NoWord
 
-from grpo_guard import AllOf, CompletionVerifier, Guard
+from grpo_guard import AllOf, Cascade, CompletionVerifier, Guard
 from grpo_guard.verdict import accept
 
 
@@ -48,7 +48,16 @@ def test_trls_call_reaches_the_guard_in_three_steps(stack):
     assert len(before) <= 3, before
 
 
-def test_trls_call_reaches_a_verifier_in_eight_steps():
+@pytest.mark.parametrize(
+    ("stack", "most"),
+    [
+        (lambda v: v, 8),
+        # One more for the ensemble, and one for the supervision of its member.
+        (lambda v: AllOf(v, NoWord()), 9),
+        (lambda v: Cascade(v, NoWord()), 9),
+    ],
+)
+def test_trls_call_reaches_a_verifier_in_few_steps(stack, most):
     verifier = Looking()
-    Guard(verifier)(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
-    assert len(verifier.passed) <= 8, verifier.passed
+    Guard(stack(verifier))(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
+    assert len(verifier.passed) <= most, verifier.passed

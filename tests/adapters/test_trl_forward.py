@@ -15,7 +15,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.scorers.reuse import ForwardReuse, stats_from_logits
+from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 TASK = WordProblems()
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
@@ -186,18 +186,3 @@ def test_random_passes_and_other_numbers_are_not_reused():
         hook.remove()
     assert len(shifted.score(sequences, SPEC)[0]) == 3
     assert not shifted.enabled
-
-
-def test_logits_that_a_trainer_has_are_enough():
-    model, tok = load_bundled()
-    scorer, sequences = captured(model, tok)
-    expected = scorer.own.score(sequences[:1], SPEC)[0]
-    ids = torch.tensor([sequences[0].prompt_ids + sequences[0].completion_ids])
-    with torch.no_grad():
-        logits = model(ids).logits[0, len(sequences[0].prompt_ids) - 1 : -1]
-    stats = stats_from_logits(logits, sequences[0], SPEC)
-    torch.testing.assert_close(
-        torch.tensor(stats.logprob), torch.tensor(expected.logprob), atol=1e-4, rtol=0
-    )
-    with pytest.raises(ValueError, match=r"logits: expected shape \["):
-        stats_from_logits(logits[:2], sequences[0], SPEC)

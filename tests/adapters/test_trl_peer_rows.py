@@ -10,8 +10,9 @@ from rule_verifiers import NoWord
 from test_trl_trainer import Notes, grpo, odd, train
 from transformers import AddedToken, LlavaConfig, Qwen2Config
 
-from grpo_guard import FrameworkError, Policy
-from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
+from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard.adapters.trl.peers import PeerRollouts, Sent, peer_rollouts
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.verdict import Cause
 
 
@@ -146,6 +147,26 @@ def test_what_a_trainer_would_do_for_peers_is_refused(attributes, message):
     vars(trainer).update(attributes)
     with pytest.raises(FrameworkError, match=message):
         peer_rollouts(["?"], [Sent("n", "a")], trainer)
+
+
+class Guarded(GuardedTrainer, tiny_trl.GRPOTrainer):
+    pass
+
+
+def test_a_guarded_trainer_refuses_at_its_construction_what_would_believe_peers(tmp_path):
+    def sent(prompts, trainer):
+        return [Sent("ann", "2")] * len(prompts)
+
+    def made(**more):
+        return tiny_trl.trainer(
+            tmp_path, [odd], kind=Guarded, extra={"guard": Guard(NoWord())},
+            rollout=PeerRollouts(sent, round=lambda trainer: 7), **more,
+        )  # fmt: skip
+
+    trainer = made()
+    assert trainer.rollout_func(["1+1="], trainer)["round"] == [7]
+    with pytest.raises(FrameworkError, match="vllm_importance_sampling_correction"):
+        made(use_vllm=True)  # before TRL looks for a vLLM
 
 
 def test_the_vocabulary_is_the_text_models_and_the_tokenizers():

@@ -77,6 +77,22 @@ def test_from_honest_completions_to_a_guard_that_uses_the_profile(tmp_path, line
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preset", ["same_weights", "shared_seed"])
+def test_a_presets_verifier_is_calibrated_without_touching_its_state(tmp_path, lines, preset):
+    coin = "coin: my-run, " if preset == "shared_seed" else ""
+    config = f"{{preset: {preset}, {coin}state: {tmp_path / 'state'}, {LEAF}}}"
+    result = calibrate(tmp_path, lines, config)
+    if preset == "shared_seed":  # these completions were not drawn under the coin
+        assert result.exit_code == 2, result.output
+        assert "coin" in result.stderr
+    else:
+        assert result.exit_code == 0, result.output
+        data = json.loads((tmp_path / "profile.json").read_text())
+        assert [fpr["verifier"] for fpr in data["false_positives"]] == ["logprob_bound"]
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.slow
 def test_a_profile_of_another_sampler_is_refused_by_verify(tmp_path, lines):
     assert calibrate(tmp_path, lines).exit_code == 0
     other = CONFIG.replace("top_k: 50", "top_k: 20").replace(
@@ -113,6 +129,8 @@ def test_the_line_to_blame_is_named_past_blank_ones(tmp_path, lines):
         ),
         (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: expected one of engine, temp"),
         ("verifier: {all: []}", "nothing to calibrate"),
+        ("preset: different_weights", "nothing to calibrate"),
+        ("preset: same_wights", "did you mean 'same_weights'?"),
     ],
 )
 def test_a_configuration_that_cannot_be_calibrated_is_named(tmp_path, lines, config, complaint):

@@ -61,8 +61,8 @@ def own(tmp_path, monkeypatch):
         ({"type": "length", "alpha": 0.7}, r"\(length\): .*alpha: expected a number in"),
         ({"type": "length", "min_peer": 2}, "got 'min_peer'; did you mean 'min_peers'"),
         ({"type": "length", "reward_of": 2}, "reward_of: expected from Python alone"),
-        ({"type": "length", "scaling": {"tolerance": 1}}, "length_scaling= of Guard or of a"),
-        ({"type": "length", "on_long": "scale"}, "in a file policy: {on_long: scale}"),
+        ({"type": "length", "scaling": {"tolerance": 1}}, "length_scaling: of preset: differ"),
+        ({"type": "length", "on_long": "scale"}, "since length rejects; .*{on_long: scale}"),
         ({"type": "arithmetic", "max_chars": 1.5}, "max_chars: expected integer, got 1.5"),
         ({"type": "arithmetic", "textual": "jugde"},
          "textual: expected 'off', 'report' or 'judge', got 'jugde'"),
@@ -232,14 +232,22 @@ def test_presets_that_cannot_be(tmp_path, monkeypatch, said, problem):
         built(tmp_path, said)
 
 
-def test_commands_that_look_at_single_verifiers_ask_for_a_tree(tmp_path):
-    config, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"
-    config.write_text("preset: different_weights")
-    rows.write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
-    words = ["calibrate", "--rules", "-c", str(config), str(rows), "-o", str(tmp_path / "out")]
+def test_the_rules_of_a_preset_are_calibrated_without_touching_its_state(tmp_path):
+    config, rows, out = tmp_path / "guard.yaml", tmp_path / "in.jsonl", tmp_path / "out.json"
+    config.write_text(f"{{preset: different_weights, state: {tmp_path / 'state'}}}")
+    told = [
+        {"prompt": f"{n} + 1?", "text": f"{n} + 1 = {n + 1}\n#### {n + 1}", "node": node}
+        for n in range(8)
+        for node in ("ann", "bob")
+    ]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in told))
+    words = ["calibrate", "--rules", "-c", str(config), str(rows), "-o", str(out)]
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert "expected a tree of verifiers, got a preset" in result.output
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())["verifiers"]
+    assert [*found] == ["screens", "arithmetic", "answer_words", "code", "recurrence"]
+    assert {(kept["rejected"], kept["completions"]) for kept in found.values()} == {(0, 16)}
+    assert not (tmp_path / "state").exists()
 
 
 def test_the_list_names_options_types_defaults_and_needs():

@@ -31,12 +31,15 @@ DATA_ALONE = words(
     "review_lib_operator_from review_lib_numpy_ufunc review_lib_dunder_methods "
     "last_lib_inline_partial last_threading"
 )
-# Bad, and no longer found: rarer forms of endless work, addresses, an order in two pieces. Their
-# rules cost more lines, or honest programs (a link to a data set), than they saved.
+# Bad, and no longer found: rarer forms of endless work, addresses, an order in two pieces, code
+# that never runs. Their rules cost more lines, or honest programs (a link to a data set), than they
+# saved.
 GIVEN_UP = words(
     "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "
     "review_inf_recursion last_mutual_recursion review_inst_varname_concat comment_url "
-    "review_url_pastebin review_url_raw"
+    "review_url_pastebin review_url_raw "
+    "helper_and_dead review_dead_after_return review_dead_func_and_unreach "
+    "review_dead_two_funcs_if0 review_dead_while0"
 )
 # What hides in characters is what `screens` finds, and the presets have both.
 IN_CHARACTERS = words(

@@ -10,8 +10,6 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.verdict import Cause
 
-DECORATED = "def spare(n):\n    return n - 1\nprint(2 + 3)"
-
 
 # Honest comments and docstrings that use the words of instructions; all rejected once.
 @pytest.mark.parametrize(
@@ -124,27 +122,12 @@ def test_a_byte_order_mark_is_no_broken_code() -> None:
     assert judge("<code>\ufeffprint(3)</code>").accepted
 
 
-def test_decoration_reports_alone_and_rejects_together_or_on_request() -> None:
-    alone = judge(tagged(DECORATED))
+def test_one_helper_is_reported_and_rejects_on_request() -> None:
+    program = tagged("def addition(a, b):\n    return a + b\nprint(addition(2, 3))")
+    alone = judge(program)
     assert alone.accepted
-    assert kinds(alone) == {"never_called"}
-    assert judge(tagged(DECORATED), on_decoration="reject").rejected
-    helper = "def addition(a, b):\n    return a + b\n"
-    assert judge(tagged(f"{helper}print(addition(2, 3))")).accepted
-    assert judge(tagged(f"{helper}{DECORATED}\nprint(addition(2, 3))")).rejected
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    return 1\n    x = 2\nprint(f())",
-        "if False:\n    x = 1\nprint(2)",
-        "if 1 > 2:\n    x = 1\nprint(2)",
-        "if True:\n    print(2)\nelse:\n    x = 1",
-    ],
-)
-def test_code_that_cannot_run_is_reported(source: str) -> None:
-    assert "unreachable_code" in kinds(judge(tagged(source)))
+    assert kinds(alone) == {"operator_helper"}
+    assert judge(program, on_decoration="reject").rejected
 
 
 def test_allow_extends_and_imports_replaces_the_list() -> None:

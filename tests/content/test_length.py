@@ -231,10 +231,6 @@ def test_options_are_checked_and_the_registry_names_it() -> None:
     for options in ({"alpha": 0}, {"min_peers": 0}, {"min_peers": True}):
         with pytest.raises(ValueError, match=f"LengthVerifier.{next(iter(options))}: expected"):
             LengthVerifier(**options)  # type: ignore[arg-type]
-    for options in ({"on_long": "scale"}, {"scaling": LengthScaling()}):  # of 0.1.0
-        with pytest.raises(ValueError, match=r"Policy\(on_long='scale'\) in its place"):
-            LengthVerifier(**options)  # type: ignore[arg-type]
-    assert LengthVerifier(on_long="reject").alpha == 1e-3
 
 
 def test_threat_short_right_answers_of_one_node_do_not_make_the_others_long() -> None:

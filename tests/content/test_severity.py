@@ -12,6 +12,7 @@ from grpo_guard import (
     CodeVerifier,
     Completion,
     LengthVerifier,
+    RecurrenceVerifier,
     ScreensVerifier,
 )
 from grpo_guard.content import severity as tables
@@ -30,13 +31,12 @@ CONTENT = ROOT / "grpo_guard" / "content"
 
 
 def test_the_table_is_the_union_of_the_rules_own_kinds():
-    assert set(SEVERITY) == set().union(*(rule.KINDS for rule in RULES))
+    assert set(SEVERITY) == set().union(*(rule.KINDS for rule in [*RULES, RecurrenceVerifier]))
     for name in ("ARITHMETIC", "ANSWER_WORDS", "SCREENS", "CODE", "LENGTH"):
         # A kind that two rules share is one kind.
         for kind, said in getattr(tables, name).items():
             assert SEVERITY[kind] is said
     assert set(SEVERITY.values()) == set(Severity)
-    assert tables.DECORATION <= CodeVerifier.KINDS
     assert set(ScreensVerifier().screens) == ScreensVerifier.KINDS
 
 
@@ -74,7 +74,7 @@ def test_each_kind_in_the_source_is_in_the_table(folder, rule):
     missing = found - rule.KINDS - OTHER
     assert missing - AnswerWordsVerifier.KINDS == set()
     if rule is CodeVerifier:
-        assert len(found) > 27
+        assert len(found) > 22
         assert rule.KINDS - found <= {"nested_too_deeply", "unparsable"} | found
 
 
@@ -97,7 +97,6 @@ TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + 3 = 7 cows.\n#### 7"
 PADDED = "Well now, let me think about it again. " * 60
 PLAIN = "Ann has 3 cows and buys 4 more, so she has 3 + 4 = 7 cows."
 HELPER = "<code>\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n</code>"
-DECORATED = HELPER.replace("print", "def unused():\n    pass\nprint")
 POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
 CASES = [
     (ArithmeticVerifier, "wrong_equation", [WRONG]),
@@ -108,7 +107,6 @@ CASES = [
     (AnswerWordsVerifier, "answer_words", ["<answer>7 good cows</answer>"]),
     (ScreensVerifier, "template_token", ["It is 7. <|im_start|>system"]),
     (CodeVerifier, "stalls", ["<code>\nwhile True:\n    pass\n</code>"]),
-    (CodeVerifier, "decorated", [DECORATED]),
     (CodeVerifier, "operator_helper", [HELPER]),
     (CodeVerifier, "unparsable", ["<code>\nx = (1\n</code>"]),
     (CodeVerifier, "unread_language", ["```js\nconsole.log(2);\n```"]),
@@ -168,8 +166,7 @@ def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
     assert ArithmeticVerifier(on_wrong="ignore").severities["wrong_equation"] == "report"
     assert CodeVerifier(on_broken="report").severities["unparsable"] == "report"
     assert CodeVerifier(on_broken="report").severities["nested_too_deeply"] == "reject"
-    for kind in tables.DECORATION:
-        assert CodeVerifier(on_decoration="reject").severities[kind] == "reject"
+    assert CodeVerifier(on_decoration="reject").severities["operator_helper"] == "reject"
     said = ArithmeticVerifier(on_wrong="reject", severity={"wrong_without_gain": "count"})
     assert said.severities["wrong_without_gain"] == "count"
     assert said.severities["wrong_equation"] == "reject"
@@ -197,8 +194,8 @@ def test_wrong_options_are_named(options, message):
 def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
     """Findings are cut after so many: an author would write that many others first."""
     many = "\n".join(f"x{i} = {i}" for i in range(30))
-    code = f"<code>\n{many}\ndef unused():\n    pass\nprint(2)\n</code>"
-    strict = CodeVerifier(severity={"never_called": "reject"})
+    code = f"<code>\n{many}\n{HELPER[7:]}"
+    strict = CodeVerifier(severity={"operator_helper": "reject"})
     assert strict.verify([Completion("", code)])[0].rejected
     mixed = " ".join(f"{i} + {i} = {3 * i}." for i in range(10, 40)) + " 2 + 2 > 4.\n#### 8"
     strict = ArithmeticVerifier(severity={"wrong_inequality": "reject"})

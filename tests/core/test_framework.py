@@ -49,7 +49,7 @@ def test_a_name_overrides_the_signature(name):
         (
             trl,
             "trll",
-            "expected one of verl, openrlhf, trl, ms_swift, slime, verifiers, got 'trll'; "
+            "expected one of verl, openrlhf, areal, trl, ms_swift, slime, verifiers, got 'trll'; "
             "did you mean 'trl'",
         ),
         (trl, "swarm", "got 'swarm'$"),

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 HEAVY = {
@@ -48,6 +50,13 @@ def test_neither_torch_nor_a_trainer_is_loaded(statement):
 def test_numpy_is_the_only_package_loaded():
     added = loaded_by("import grpo_guard") - loaded_by("pass") - set(sys.stdlib_module_names)
     assert {name for name in added if not name.startswith("_")} == {"grpo_guard", "numpy"}
+
+
+def test_no_module_imports_itself_by_way_of_others_not_even_lazily():
+    graph = grimp.build_graph("grpo_guard", cache_dir=None, exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert "grpo_guard.nodes.checkpoint" in imports["grpo_guard.guard"]
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

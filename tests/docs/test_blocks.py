@@ -91,7 +91,7 @@ def test_yaml_says_what_a_guard_file_may(block):
     config = GuardConfig.read(data, "")
     config.whole_policy()
     if config.preset is None:
-        leaves(config.tree())
+        leaves(config.verifier)
     else:
         rest = {k: v for k, v in config.said().items() if k not in NOT_OF_PRESETS}
         preset_options(config.preset).read(rest, config.preset)
@@ -174,7 +174,9 @@ GIVEN = {
          "replay", "tail"), Says()),
     "content-verifiers.md": {},
     "ledger.md": {"verifier": Says()},
-    "other-trainers.md": {"verifier": ScreensVerifier(), "my_rm": lambda args, sample: 1.0},
+    "other-trainers.md": {
+        "verifier": ScreensVerifier(), "my_rm": lambda args, sample: 1.0, "MyEnv": object,
+        "MyGroupBuilder": object, "RolloutWorkflow": object, "my_tokenizer": None},
     "recurrence.md": {"batch": [Completion("p", "t", node="ann"), Completion("q", "u", node="b")]},
 }  # fmt: skip
 
@@ -193,7 +195,10 @@ def test_pages_run_as_they_stand(page, tmp_path, monkeypatch):
 
 
 def needs_a_trainer(text):
-    return re.search(r"\b(torch|vf|sink|model|GRPOTrainer)\b\.?", text) is not None
+    return (
+        re.search(r"\b(torch|vf|model|GRPOTrainer)\b\.?|\b(from|import) (prime|nemo)_rl", text)
+        is not None
+    )
 
 
 def test_the_first_block_for_a_loop_of_your_own_prints_what_the_page_says(capsys):

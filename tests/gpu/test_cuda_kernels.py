@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference_stats import reference_stats
 
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 from grpo_guard.sampling import SamplingSpec
 

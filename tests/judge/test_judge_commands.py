@@ -24,10 +24,10 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def config(folder, server, more=""):
+def config(folder, server, more="", guard="verifier: {type: judge"):
     path = folder / "guard.yaml"
     backend = f"{{type: openai, model: {MODEL}, base_url: '{server.url}', api_key: secret-key}}"
-    path.write_text(f"verifier: {{type: judge, backend: {backend}{more}}}\n")
+    path.write_text(f"{guard}, backend: {backend}{more}}}\n")
     return path
 
 
@@ -128,11 +128,12 @@ def honest_lines(folder, n):
 
 
 @pytest.mark.slow
-def test_a_threshold_from_honest_completions(server, tmp_path):
+@pytest.mark.parametrize("guard", ["verifier: {type: judge", "{preset: judged"])
+def test_a_threshold_from_honest_completions(server, tmp_path, guard):
     server.decide = lambda text: float(text.split()[0])
     result = run(
-        "judge", "calibrate", "-c", config(tmp_path, server), honest_lines(tmp_path, 200),
-        "--alpha", 0.05,
+        "judge", "calibrate", "-c", config(tmp_path, server, guard=guard),
+        honest_lines(tmp_path, 200), "--alpha", 0.05,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     threshold = float(result.output.rsplit("threshold:", 1)[1])

@@ -266,7 +266,8 @@ def test_huge_and_odd_texts_get_their_verdicts(server):
     [
         ({"backend": {"type": "opnai"}}, "did you mean 'openai'"),
         ({"backend": {"model": "m"}}, "expected a mapping with type"),
-        ({"backend": {"type": "openai"}}, "missing 1 required"),
+        ({"backend": {"type": "openai"}}, "model: expected text, got nothing"),
+        ({"backend": {"type": "openai", "model": "m", "timeout": "1"}}, "timeout: expected number"),
         ({"backend": {"type": "openai", "model": ""}}, "model: expected a name"),
         ({"backend": {"type": "openai", "model": "m", "timeout": 0}}, "timeout: expected seconds"),
         ({"mode": "yes"}, "expected one of logit, json, cot"),

@@ -1,5 +1,6 @@
 """The decision: honest samplers are rejected at most at the stated rate, cheats are found."""
 
+from dataclasses import fields, replace
 from fractions import Fraction
 from math import comb
 
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_stats import reference_stats
 
 from grpo_guard.logprob.evidence import binomial_tail, heaviest_span, weigh
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT, DriftProfile, bf16_ulp
 from grpo_guard.sampling import SamplingSpec, support_mask
 
@@ -63,6 +64,27 @@ def test_honest_p_values_are_super_uniform(spec, profile, drift):
             allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
             assert (p < level).mean() <= allowed, (level, (p < level).mean())
         assert (p < 1e-3).sum() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("profile", "drift"), [(FLOAT32, 0.0), (BFLOAT16, 0.05)])
+def test_thousands_of_tokens_are_rejected_no_more_often(profile, drift):
+    """A long completion has many windows and bets; a piece of it is honest behind the others."""
+    rng, keyed, spec = np.random.default_rng(2), np.random.default_rng(3), SPECS[1]
+    texts = [simulated(rng, spec, n=8000, vocab=60, drift=drift) for _ in range(8)]
+    for length in (1000, 4000, 8000):
+        pieces = [_piece(s, a, a + length) for s in texts for a in range(0, 8000, length)]
+        said = [weigh(s, profile, spec, shares=keyed.random(length)) for s in pieces]
+        for p in (np.array([e.p_value for e in said]), np.array([e.unkeyed_p for e in said])):
+            for level in (0.3, 0.05):
+                allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
+                assert (p < level).mean() <= allowed, (length, level, (p < level).mean())
+            assert (p < 1e-3).sum() <= 1
+
+
+def _piece(stats, start, end):
+    columns = {f.name: getattr(stats, f.name) for f in fields(stats)}
+    return replace(stats, **{k: None if v is None else v[start:end] for k, v in columns.items()})
 
 
 @pytest.mark.slow

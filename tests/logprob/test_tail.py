@@ -9,6 +9,7 @@ import pytest
 from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_stats import reference_stats
 
 from grpo_guard import (
     Cause,
@@ -21,7 +22,6 @@ from grpo_guard import (
     TailProbabilityVerifier,
 )
 from grpo_guard.evals.stats import wilson
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer

@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_stats import reference_stats
 from torch import nn
 
 from grpo_guard.logprob.kernels.epilogue import has_compiler
 from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
+from reference_stats import reference_stats
 
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.together import Answer, sampler_log_probs, together
 from grpo_guard.sampling import SamplingSpec, support_mask
 

@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import pytest
 import torch
+from reference_stats import reference_stats
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_guard import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers import transformers as scorer_module
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.jobs import plan_jobs

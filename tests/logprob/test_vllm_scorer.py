@@ -8,11 +8,11 @@ from bundled_policy import policy
 from fake_top_list import FakeBackend, log_softmax, positions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_stats import reference_stats
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import weigh
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.profile import FLOAT32
 from grpo_guard.logprob.scorers.top_stats import SLACK, TopList, TopListError
 from grpo_guard.logprob.scorers.vllm import VLLMScorer

@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
+from reference_stats import reference_stats
 
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.sampling import SamplingSpec
 

@@ -1,14 +1,10 @@
 """Findings that count: forgiven once and not always, with the real arithmetic verifier."""
 
-import math
 import random
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grpo_guard import (
     AllOf,
@@ -20,7 +16,7 @@ from grpo_guard import (
 )
 from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.nodes.counts import Counts, fisher
+from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import Cause
@@ -95,18 +91,6 @@ def test_the_test_within_a_batch_keeps_its_level(tmp_path):
     assert having > 400
     # 400 tests at 0.01, discrete and so below it.
     assert lost <= 10
-
-
-@given(st.integers(0, 12), st.integers(1, 12), st.integers(0, 40), st.integers(1, 40))
-def test_fisher_is_the_hypergeometric_tail(k, n, others, of_others):
-    k, others = min(k, n), min(others, of_others)
-    having, total = k + others, n + of_others
-    exact = sum(
-        Fraction(math.comb(n, x) * math.comb(of_others, having - x), math.comb(total, having))
-        for x in range(k, n + 1)
-        if 0 <= having - x <= of_others
-    )
-    assert fisher(k, n, others, of_others) == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_who_stops_is_forgiven_again(tmp_path):

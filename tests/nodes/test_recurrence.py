@@ -52,6 +52,32 @@ def rejected(batch: list[Completion], verdicts: list[Verdict]) -> dict[str | Non
     return counts
 
 
+def test_a_phrase_that_is_only_reported_rejects_nobody():
+    batch = swarm_of(40, lambda i, text: f"All hail to the thief. {text}")
+    found = RecurrenceVerifier().verify(batch)
+    reported = RecurrenceVerifier(severity={"recurring_phrase": "report"}).verify(batch)
+    assert rejected(batch, found)["n3"] > 30
+    assert not any(verdict.rejected for verdict in reported)
+    for one, other in zip(found, reported, strict=True):
+        assert [f.kind for f in one.findings] == [f.kind for f in other.findings]
+        assert other.p_value is None
+
+
+@pytest.mark.parametrize(
+    ("severity", "message"),
+    [
+        ({"recuring_phrase": "report"}, "severity: .*did you mean 'recurring_phrase'"),
+        (
+            {"recurring_phrase": "count"},
+            "severity.recurring_phrase: expected one of reject, report",
+        ),
+    ],
+)
+def test_a_wrong_severity_is_named(severity, message):
+    with pytest.raises(ValueError, match=message):
+        RecurrenceVerifier(severity=severity)
+
+
 @BOTH
 @pytest.mark.parametrize(
     "poison",

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
+from grpo_guard.nodes.fisher import log_tail
 from grpo_guard.nodes.recurrence.places import first_spans
-from grpo_guard.nodes.recurrence.significance import log_cost, log_tail
+from grpo_guard.nodes.recurrence.significance import log_cost
 from grpo_guard.nodes.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words, strangeness
@@ -32,7 +33,7 @@ def test_the_tail_is_the_hypergeometric_one(hits: int, more: int, other: int, re
         if marked - k <= other_total
     ) / comb(everything, marked)
     tail = exp(log_tail(hits, total, other, other_total))
-    assert tail == pytest.approx(min(1.0, exact), abs=1e-9)
+    assert tail == pytest.approx(min(1.0, exact), rel=1e-9)
 
 
 def test_impossible_counts_are_refused() -> None:

@@ -13,7 +13,7 @@ from grpo_guard.logprob.replay.slots import SlotBook
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 SLOGAN = "Zorbulon rules the nebula."
@@ -256,25 +256,19 @@ def test_a_file_that_was_put_back_is_read_again(tmp_path):
 
 def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, monkeypatch):
     """Or the honest work of that round would be rejected as another round's."""
-    monkeypatch.setattr("grpo_guard.nodes.store._PATIENCE", 0.2)
-    books = [SlotBook(2) for _ in range(2)]
-    here, there = (
-        Kept(NodeStore(tmp_path), "slots", book.state_dict, book.load_state_dict) for book in books
-    )
-    with there.held():
-        books[1].begin_round(4)
+    monkeypatch.setattr("grpo_guard.nodes.memory._PATIENCE", 0.2)
+    here, there = (SlotBook(2, store=NodeStore(tmp_path)) for _ in range(2))
+    there.begin_round(4)
     busy = sqlite3.connect(tmp_path / "nodes.sqlite", isolation_level=None)
     busy.execute("BEGIN IMMEDIATE")
-    with here.held():
-        books[0].begin_round(5)
+    here.begin_round(5)
     busy.execute("ROLLBACK")
     busy.close()
     with there.held():
         pass
-    with here.held():
-        assert books[0].round == 5
-    with there.held():
-        assert books[1].round == 5
+    for book in (here, there):
+        with book.held():
+            assert book.round == 5
 
 
 @pytest.mark.parametrize("name", ["my-arithmetic", "Ünsum", "2nd", "-", "a" * 90])

@@ -8,7 +8,6 @@ import pytest
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
-from grpo_guard.adapters.prime_rl import GuardFilter  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
@@ -292,14 +291,3 @@ def test_traces_after_a_trip_over_the_wire_are_judged_alike():
     assert [v.rejected for v in verdicts] == [False, True]
     wire = vf.WireTrace.model_validate(trace.to_record())
     assert completions_from(wire) == completions_from(trace)
-
-
-def test_prime_rls_filter_on_real_traces():
-    quiet = GuardFilter(Guard(Words()))
-    assert [quiet.check(trace_of(t)).detected for t in ("seven", "Hail", "unseen")] == [
-        False,
-        True,
-        True,
-    ]
-    lenient = GuardFilter(Guard(Words(), policy=Policy(on_abstain="pass")))
-    assert not lenient.check(trace_of("unseen")).detected

@@ -61,6 +61,16 @@ def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loo
     assert {a["reward_score"] for a in answers} == {1.0}
 
 
+def test_a_grader_that_fails_is_no_zero_under_failures_only(reward_loop, tokenizer):
+    name = "reward.custom_reward_function.name=failing"
+    loop = reward_loop(name, guard="preset: failures_only\n", sibling_timeout=3600)
+    data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
+    answer = loop.compute_rm_score(data)
+    assert answer.batch["rm_scores"].sum(-1).tolist() == [1.0] * 4
+    assert answer.non_tensor_batch["guard_left_out"].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert advantages(data.union(answer)) == [0.0] * 4
+
+
 def test_nan_never_reaches_the_trainer(reward_loop, tokenizer):
     loop = reward_loop("reward.custom_reward_function.name=not_a_number", sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, WRONG, HONEST, HONEST])

@@ -6,10 +6,10 @@ import in_process  # noqa: F401  # before vllm is imported
 import numpy as np
 import pytest
 import torch
+from reference_stats import reference_stats
 from vllm_policy import PROMPTS, tiny_policy
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
 from grpo_guard.sampling import SamplingSpec

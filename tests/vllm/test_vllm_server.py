@@ -15,12 +15,12 @@ import openai
 import psutil
 import pytest
 import torch
+from reference_stats import reference_stats
 from vllm_policy import PROMPTS, policy_folder
 
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.evals.studies.bench.vllm_server import ServerError, vllm_server
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.reference import reference_stats
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -75,3 +76,8 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) 
     # Half precision halves the file; what loads it computes in float32.
     model.to(torch.float16).save_pretrained(out)
     tokenizer.save_pretrained(out)
+    # transformers 5 writes a name of the class that 4 does not know; both know the older one.
+    config = out / "tokenizer_config.json"
+    told = json.loads(config.read_text())
+    told["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config.write_text(json.dumps(told, indent=2) + "\n")

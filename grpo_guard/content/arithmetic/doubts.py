@@ -73,6 +73,7 @@ SPOKEN: Final = frozenset(
         "a verb that may say it of something else",
         "another number behind it",
         "a question",
+        "a label",
     }
 )
 
@@ -166,15 +167,12 @@ class Doubts:
         said = next((word for word in reversed(words) if word not in _SMALL), "")
         if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):
             return "words that calculate"
-        if words[-1] in _LABELS:  # "Day 1 - 20 + 30 = 50"
-            left.open.add("label")
-        return ""
+        return "a label" if words[-1] in _LABELS else ""  # "Day 1 - 20 + 30 = 50"
 
     def _break_before(self, left: Side, sign: str) -> str:
         at = left.at
         earlier, first = self.tokens[at - 2] if at > 1 else None, self.tokens[at]
         before = self.tokens[at - 1]
-        left.open |= {"label"} if sign == "\n" else set()
         if sign == "|":
             return "" if self._is_table(at) else "a bar"
         if sign in "<>" or earlier is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.agreement import agrees, is_false_conversion, measured
@@ -12,10 +11,10 @@ from grpo_guard.content.arithmetic.chains import Link, links
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SUPPOSING
 from grpo_guard.content.arithmetic.equation import Equation
-from grpo_guard.content.arithmetic.notation import NUMBER, number
-from grpo_guard.content.arithmetic.numbers import Rational, magnitude
+from grpo_guard.content.arithmetic.notation import NUMBER
+from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.side import ARITHMETIC
-from grpo_guard.content.arithmetic.units import converts
+from grpo_guard.content.arithmetic.units import sizes_of
 
 _SEGMENT: Final = re.compile(
     r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
@@ -33,6 +32,8 @@ _SAID: Final = re.compile(
 )
 
 
+# Digits of other scripts have been folded; fractions and raised digits are characters too.
+_DIGIT: Final = re.compile(r"[0-9]|[^\x00-\x7f]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
@@ -40,7 +41,11 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
     """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
     for match in _SEGMENT.finditer(text):
         line = match.group()
-        if "=" in line or "~" in line or (_OPERATION.search(line) and _SAID.search(line)):
+        number = _DIGIT.search(line)
+        if number is None:
+            continue  # a sign of equality needs one before it
+        equal = max(line.rfind("="), line.rfind("~")) > number.start()
+        if equal or (_OPERATION.search(line) and _SAID.search(line)):
             yield match.span()
 
 
@@ -64,10 +69,11 @@ _MODULAR_STEMS: Final = (
     "mod", "equiv", "≡", "congruent", "xor", "base", "binary", "hex", "octal", "mathbb", "ℤ_",
 )  # fmt: skip
 _MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
-_NOTE: Final = re.compile(r"<<([^<>\n]{0,300})>>")
-_IN_NUMBERS: Final = frozenset("0123456789.,/")
-_COPY: Final = re.compile(
-    r"[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3})"
+# With the number behind it, which repeats its result for the reader.
+_NOTE: Final = re.compile(
+    r"<<([^<>\n]{0,300})>>"
+    r"(?:[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?<![.,])"
+    r"(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3}))?"
 )
 
 
@@ -86,7 +92,8 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     outer = _NOTE.sub(_blanks, folded) if notes else folded
     checker = _Checker(text)
     # Notes first: they say what a rounded number in the text was rounded from.
-    places = [(*note.span(1), folded) for note in notes]
+    inner = _NOTE.sub(_chained, folded) if notes else folded
+    places = [(note.start(), note.end(1 if _is_copied(note) else 0), inner) for note in notes]
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
     small = outer.lower()
@@ -98,14 +105,26 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
             checker.add(link, "another arithmetic" if other else "")
         if checker.wrong >= MOST_WRONG:
             break  # nothing that follows could make it better
-    checker.places = {equation.span for equation in checker.found}
-    for note in notes:
-        checker.add_copy(checker.copied(folded, *note.span()))
-    return sorted(checker.found, key=lambda equation: equation.span)
+    # A wrong copy may be wrong outside of its note too.
+    return [found for _, found in sorted({one.span: one for one in checker.found}.items())]
 
 
 def _blanks(note: re.Match[str]) -> str:
-    return " " * len(note.group())
+    width = note.end(1) + len(">>") - note.start()
+    return note.group()[width:].rjust(len(note.group()))
+
+
+def _chained(note: re.Match[str]) -> str:
+    """``<<2+3=5>>6`` as ``2+3=5= 6``, place by place."""
+    return note.group().replace("<<", "  ").replace(">>", "= ")
+
+
+def _is_copied(note: re.Match[str]) -> bool:
+    """Whether nothing else than its result, or that in another unit, stands behind a note."""
+    if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
+        return True
+    unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
+    return any(size != 1 for _, size in sizes_of(unit))
 
 
 def _running_value(link: Link) -> Rational | None:
@@ -123,7 +142,6 @@ class _Checker:
         # Rounded results and what they stand for: 3.33 may be used as 10/3 later.
         self.rounded: dict[Rational, Rational] = {}
         self.wrong = 0
-        self.places: set[tuple[int, int]] = set()  # of stated results
         self.budget = MOST_OPEN
         self.moduli: set[int] = set()  # that the text names anywhere
         self.calculated = False  # whether the present chain has an operator yet
@@ -243,30 +261,3 @@ class _Checker:
         return said.endswith(("not true that", "false that", "wrong that")) or (
             not SUPPOSING.isdisjoint(before[-2:])
         )
-
-    def add_copy(self, copy: Equation | None) -> None:
-        # Not if it is part of an equation outside the note.
-        if copy is not None and copy.span not in self.places and self.wrong < MOST_WRONG:
-            self.wrong += 1
-            self.found.append(copy)
-
-    @staticmethod
-    def copied(folded: str, start: int, end: int) -> Equation | None:
-        """``<<16-3=13>>12``: a number behind a calculator note that does not repeat its result."""
-        result = folded[start + 2 : end - 2].rpartition("=")[2].strip()
-        same = folded.startswith(result, end)
-        if same and folded[end + len(result) : end + len(result) + 1] not in _IN_NUMBERS:
-            return None
-        copy = _COPY.match(folded, end)
-        if copy is None or not result:
-            return None
-        place = (copy.start(1), copy.start(1) + len(copy[1].rstrip(".,")))
-        noted, stated = number(result), number(copy[1].rstrip(".,"))
-        if noted is None or stated is None or noted[0] == stated[0]:
-            return None
-        coarser = Fraction(1, 10 ** min(noted[1], stated[1]))
-        if magnitude(noted[0] - stated[0]) < coarser or converts(
-            noted[0], stated[0], folded[place[1] : place[1] + 24]
-        ):
-            return None
-        return Equation(result, noted[0], stated[0], place, (start, place[1]), False)

@@ -32,15 +32,6 @@ class Level:
         self.percent.discard(at)
         self.degrees.pop(at, None)
 
-    def behind_label(self) -> Level:
-        """Without the first operand."""
-        rest = Level()
-        rest.values, rest.operators = self.values[1:], self.operators[1:]
-        rest.negative = {at - 1 for at in self.negative if at}
-        rest.percent = {at - 1 for at in self.percent if at}
-        rest.degrees = {at - 1: degree for at, degree in self.degrees.items() if at}
-        return rest
-
     def degree(self) -> int | None:
         """How many unknown letters each term has.
 
@@ -71,26 +62,22 @@ class Level:
             return _fold(self.values, self.operators, reading, self.percent)
         values, operators = list(self.values), list(self.operators)
         if "^" in operators:
-            _powers(values, operators, self, reading)
+            _powers(values, operators, self.negative)
         if "tight" in reading:
             _join(values, operators)
         if "stacked" in reading:
             _stack(values, operators)
-        if "of_last" in reading and operators[0] == "f":
-            return checked(values[0] * _fold(values[1:], operators[1:], reading, set()))
         whole = len(values) == len(self.values)
         return _fold(values, operators, reading, self.percent if whole else set())
 
 
-def _powers(values: list[Rational], operators: list[str], read: Level, reading: Reading) -> None:
+def _powers(values: list[Rational], operators: list[str], negative: set[int]) -> None:
     """Right to left; a sign in front of the base counts after the power, as in -2^2 = -4."""
     for at in range(len(operators) - 1, -1, -1):
         if operators[at] != "^":
             continue
         base, exponent = values[at], values.pop(at + 1)
-        outside = at in read.negative and "signs_first" not in reading
-        value = power(-base if outside else base, exponent)
-        values[at] = -value if outside else value
+        values[at] = -power(-base, exponent) if at in negative else power(base, exponent)
         del operators[at]
 
 
@@ -110,6 +97,7 @@ def _stack(values: list[Rational], operators: list[str]) -> None:
 
 
 def _join(values: list[Rational], operators: list[str]) -> None:
+    """a / b(c) as a / (b*c)."""
     for at in range(len(operators) - 1, -1, -1):
         if operators[at] == "j":
             values[at] = checked(values[at] * values.pop(at + 1))

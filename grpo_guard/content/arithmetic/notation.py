@@ -44,6 +44,8 @@ CLOSE: Final = ")"
 PERCENT: Final = "%"
 ROOT: Final = "r"
 FRACTION: Final = "q"  # LaTeX \frac: two groups follow
+BINOMIAL: Final = "binomial"  # a FRACTION
+LOGARITHM: Final = "logarithm"  # a ROOT
 VULGAR: Final = "v"  # one character such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
@@ -80,6 +82,9 @@ _TOKEN: Final = re.compile(
     | (?:(?<![\w.])|(?<=[0-9][xX]))\.[0-9]++)
   # Plain symbols that are no part of anything else, before the rarer alternatives fail on them.
   | (?P<i>[()\[\]{{}}$&%]|\+(?!=)|=(?![=>])|[*/-](?=[ ][0-9])|[/-](?=[0-9])|\.(?!\.)|,(?![ ]))
+  | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})
+  | (?P<c>\\(?!(?:text)?color\{{[a-z]{{1,20}}\}})[A-Za-z]++
+    | \\\\[ \t\n&$]{{0,20}}+(?==|~|\\approx)|\\(?![A-Za-z]).)
   | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
   | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?\$?\.?[0-9(]|[ ]?\\[A-Za-z(]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
@@ -92,8 +97,6 @@ _TOKEN: Final = re.compile(
   | (?P<e>\*\*\*|</?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
     | \|(?<=[ ].)[ ](?==)|\*(?<==[ ].)(?=\$?[0-9])|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
     | [,?](?=[ ](?:=|(?i:{_BEHIND})(?!\w))))
-  | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})
-  | (?P<c>\\[A-Za-z]++|\\\\[ \t\n&$]{{0,20}}+(?==|~|\\approx)|\\.)
   | (?P<r>\n[ \t&$\n]{{0,20}}+(?==|~|\\approx)
     | (?:(?<=[=+/-])|(?<=[^*]\*))[ ]?\n(?=[ \t$]{{0,8}}[0-9.(\\]))
   | (?P<h>(?<=[0-9])-[A-Za-z]{{2,20}}+(?:-[a-z]{{1,20}}+){{0,4}}+(?![0-9]))
@@ -109,9 +112,11 @@ _COMMANDS: Final = {
     **dict.fromkeys(("times", "cdot", "ast"), (SIGN, "*")),
     "div": (SIGN, "/"),
     **dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), (FRACTION, "")),
+    **dict.fromkeys(("binom", "dbinom", "tbinom"), (FRACTION, BINOMIAL)),
     **dict.fromkeys(("approx", "simeq"), (RELATION, APPROXIMATELY)),
     **dict.fromkeys(("eq", "equals", "="), (RELATION, "=")),
     "sqrt": (ROOT, ""),
+    "log": (ROOT, LOGARITHM),
     **dict.fromkeys(("lbrack", "lparen"), (OPEN, "(")),
     **dict.fromkeys(("rbrack", "rparen"), (CLOSE, ")")),
     **dict.fromkeys(("circ", "degree"), (WORDS, "degrees")),
@@ -195,13 +200,15 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         if group == "n":
             tokens.append(_token((NUMBER, piece, place, stopped)))
             continue
-        read = _SYMBOLS.get(piece) if group in "is" else None
+        read = _SYMBOLS.get(piece) if group == "i" or group == "s" else None
         if read is None:
             read = None if piece in _DROPPED else _read(group, piece, text, place)
-        if read is not None:
-            tokens.append(_token((*read, place, stopped)))
-            if read[1] == "^" and piece in _SUPERSCRIPTS:
-                tokens.append(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
+            if read is None:
+                continue
+        kind, meaning = read
+        tokens.append(_token((kind, meaning, place, stopped)))
+        if meaning == "^" and piece in _SUPERSCRIPTS:
+            tokens.append(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
     if begin >= 0:
         tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens

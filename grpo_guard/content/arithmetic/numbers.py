@@ -81,6 +81,30 @@ def root(value: Rational, index: int = 2) -> Rational:
     return sign * _approximately(lambda: float(value) ** (1 / index))
 
 
+def choose(total: Rational, taken: Rational) -> int:
+    """The binomial coefficient.
+
+    Raises:
+        UndefinedError: not of whole numbers between 0 and 200.
+    """
+    whole = total.denominator == taken.denominator == 1
+    if not whole or not 0 <= taken <= total <= 200:
+        raise UndefinedError("no binomial")
+    return math.comb(int(total), int(taken))
+
+
+def logarithm(value: Rational, base: Rational) -> Rational:
+    """The logarithm to a base; exact where it is whole.
+
+    Raises:
+        UndefinedError: of what has none.
+    """
+    if value <= 0 or base <= 0 or base == 1:
+        raise UndefinedError("no logarithm")
+    near = _approximately(lambda: math.log(value) / math.log(base))
+    return round(near) if power(base, round(near)) == value else near
+
+
 def _whole_root(value: int, index: int) -> int | None:
     if value.bit_length() > 900:
         raise UndefinedError("too large")

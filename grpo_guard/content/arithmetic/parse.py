@@ -8,10 +8,12 @@ from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.literals import is_next_thousand, literal, part_behind, proper
 from grpo_guard.content.arithmetic.notation import (
+    BINOMIAL,
     BREAK,
     CLOSE,
     FRACTION,
     LETTER_X,
+    LOGARITHM,
     MAX_DIGITS,
     NUMBER,
     OF,
@@ -27,7 +29,15 @@ from grpo_guard.content.arithmetic.notation import (
     WORDS,
     number,
 )
-from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide, magnitude, root
+from grpo_guard.content.arithmetic.numbers import (
+    Rational,
+    UndefinedError,
+    choose,
+    divide,
+    logarithm,
+    magnitude,
+    root,
+)
 from grpo_guard.content.arithmetic.side import Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
 
@@ -40,7 +50,8 @@ ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
 """Kinds of tokens that end a side, whatever it is."""
 _MEANING: Final = {LETTER_X: "*", TIMES: "*"}  # of signs; the others mean themselves
 _SCIENTIFIC: Final = ["*", "^"]  # 3.0 * 10^8
-_CLEAR: Final = frozenset("+-*j")  # operators that leave nothing open, where they stand alone
+_SUMS: Final = frozenset("+-")
+_PRODUCTS: Final = frozenset("*/jf")
 
 
 class Parse(Suffixes):
@@ -72,10 +83,13 @@ class Parse(Suffixes):
             self.side.first = read.values[0]
             if not read.operators or read.operators == _SCIENTIFIC:
                 self._note_number(start, lone, read)
-        if read.operators:
-            self._note(read)
-        if depth == 0 and "label" in self.reading and len(read.values) > 2:
-            read = read.behind_label()
+        self.side.operators += read.operators
+        if len(read.operators) > 1:  # one alone leaves nothing open
+            if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
+                self.side.open.add("order")
+            if "/" in read.operators:
+                self.side.open |= {"tight"} if "j" in read.operators else set()
+                self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
         degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
@@ -107,23 +121,6 @@ class Parse(Suffixes):
             side.literal = written[0] if last == at else magnitude(read.values[0])
         elif read.values[1] == 10:
             side.decimals, side.literal = written[1], written[0]
-
-    def _note(self, read: Level) -> None:
-        side = self.side
-        side.operators += read.operators
-        if len(read.operators) == 1 and read.operators[0] in _CLEAR:
-            return  # most sides leave nothing open
-        operators = set(read.operators)
-        if "j" in operators and "/" in operators:
-            side.open.add("tight")
-        if operators & set("+-") and operators & set("*/jf"):
-            side.open.add("order")
-        if "f" in operators and operators - {"f", "/"}:
-            side.open.add("of")
-        if "^" in operators and read.negative:
-            side.open.add("signs")
-        if "//" in "".join(read.operators):
-            side.open.add("stack")
 
     def _sign(self, read: Level, at: int, end: int) -> tuple[str, int]:
         """The operator at ``at``, "" if there is none, and where its right operand begins."""
@@ -157,23 +154,17 @@ class Parse(Suffixes):
             return ("f", at + 1 + article) if part else ("", at)
         touches = token.start == before.end
         if token.kind == OPEN and token.text != "{" and before.kind != WORDS:
-            if touches:
-                return "j", at
-            return ("j", at) if self._is_factor(at, end) else ("", at)
+            return ("j", at) if touches or self._is_calculation(at, end) else ("", at)
         if token.kind in (FRACTION, ROOT) and before.kind in (CLOSE, NUMBER, SIGN):
             return "j", at
         return "", at
 
-    def _is_factor(self, at: int, end: int) -> bool:
-        """``8 (2)``: a factor, or a remark that repeats a number."""
+    def _is_calculation(self, at: int, end: int) -> bool:
+        """Whether a bracket apart from the number before it holds a factor, and no remark."""
         close = self.closing.get(at, -1)
-        if not at < close < end:
-            return False
         inside = {token.kind for token in self.tokens[at + 1 : min(close, at + 40)]}
-        if not inside <= {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}:
-            return False
-        self.side.open.add("aside")
-        return "aside" not in self.reading
+        known = {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}
+        return at < close < end and inside <= known
 
     def _is_separator(self, at: int, end: int) -> bool:
         """A dash between clauses, or the asterisk that ends Markdown's emphasis."""
@@ -276,9 +267,8 @@ class Parse(Suffixes):
         part, after = part_behind(self.tokens, at, end)
         if part is None:
             return value, at
-        self.side.open.add("mixed")
         self.mixed = True
-        return (value * part if "factor" in self.reading else value + part), after
+        return value + part, after
 
     def _group(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         close = self.closing.get(at, -1)
@@ -292,6 +282,8 @@ class Parse(Suffixes):
     def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
         self.side.operators.append("r")
+        if self.tokens[at].text == LOGARITHM:
+            return self._logarithm(at + 1, end, depth)
         index, inside = 2, at + 1
         if self.kinds[inside] == OPEN and self.tokens[inside].text == "[":
             order = number(self.tokens[inside + 1].text) if inside + 2 < end else None
@@ -306,10 +298,35 @@ class Parse(Suffixes):
             raise Unread
         return (value if self.blind else root(value, index)), after
 
+    def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        r"""``\log_2 8``, ``\log_{2}(8)``: with a base, and nothing behind that may belong to it."""
+        written = self.tokens[at].text if at < end else ""
+        if written == "_":
+            base, inside = self._group(at + 1, end, depth)
+        elif written[:1] == "_" and written[1:].isdecimal() and len(written) < MAX_DIGITS:
+            base, inside = int(written[1:]), at + 1
+        else:
+            raise Unread
+        if self.side.degree:
+            raise Unread
+        value, after = self._argument(inside, end, depth)
+        if self.side.degree:
+            raise Unread
+        loose = self.kinds[after] == SIGN and self.tokens[after].text in "+-"
+        if self.kinds[after] not in ENDS and not loose:
+            raise Unread
+        return (0 if self.blind else logarithm(value, base)), after
+
+    def _argument(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
+        if at < end and self.kinds[at] == NUMBER:
+            return self._literal(at)[0], at + 1
+        return self._group(at, end, depth + 1)
+
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""``\frac{1}{2}`` and ``\frac12``."""
-        self.side.operators.append("/")
-        if self.kinds[at + 1] == NUMBER:
+        binomial = self.tokens[at].text == BINOMIAL
+        self.side.operators.append("!" if binomial else "/")
+        if self.kinds[at + 1] == NUMBER and not binomial:
             part, after = proper(self.tokens, at, end)
             if part is None:
                 raise Unread
@@ -317,7 +334,9 @@ class Parse(Suffixes):
         top, middle = self._group(at + 1, end, depth)
         degree = self.side.degree
         bottom, after = self._group(middle, end, depth)
-        if self.side.degree:
+        if self.side.degree or (binomial and degree):
             raise Unread
         self.side.degree = degree
+        if binomial:
+            return (0 if self.blind else choose(top, bottom)), after
         return (0 if self.blind else divide(top, bottom)), after

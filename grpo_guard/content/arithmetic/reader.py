@@ -52,7 +52,7 @@ class Reader:
         self, side: Side, reading: Reading, shift: Mapping[int, Rational] | None = None
     ) -> Rational | None:
         """The value of a side under another reading, or with some numbers shifted by so much."""
-        reading = reading - ({"bullet", "label"} - side.open)
+        reading = reading - ({"bullet"} - side.open)
         try:
             parse = self._parse(Side(side.at), reading, shift or {})
             value, end = parse.level(side.at, side.end, 0)

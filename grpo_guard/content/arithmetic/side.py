@@ -1,9 +1,9 @@
 """One side of an equation, and the readings that its notation leaves open.
 
-Human notation is not always arithmetic: a percentage may be a share or a plain number, a fraction
-behind a number its decimals or a factor, and ``3 + 4 x 2`` may have been typed into a pocket
-calculator. A side is read under the rules of arithmetic first and, where that does not hold, under
-each other reading that it met (`Side.open`). What cannot be read for certain raises `Unread`.
+Human notation is not always arithmetic: a percentage may be a share or a plain number, and ``3 + 4
+x 2`` may have been typed into a pocket calculator. A side is read under the rules of arithmetic
+first and, where that does not hold, under each other reading that it met (`Side.open`). What cannot
+be read for certain raises `Unread`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,11 @@ ARITHMETIC: Final[Reading] = frozenset()
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "percent": ("plain", "relative"),  # 20% is 20; in a + 20%, a share of a
     "scale": ("unscaled",),  # "2 dozen" is 2
-    "mixed": ("factor",),  # "1 1/2" is 1 times 1/2
-    "tight": ("tight",),  # 6/2(3) divides by 6
-    "of": ("of_last",),  # "half of 6 + 4" is 5
     "order": ("in_order",),  # 2 + 3 * 4 is 20
-    "signs": ("signs_first",),  # -2^2 is 4
+    "tight": ("tight",),  # 6/2(3) divides by 6
     "stack": ("stacked",),  # "2 / 1/4" is 8
     "comma": ("comma",),  # "1,5" is 1.5 and "1.200" is 1200
-    "aside": ("aside",),  # "8 (2)" is 8, with a remark
     "bullet": ("bullet",),  # the dash in front is none of it
-    "label": ("label",),  # "Day 1 - 20 + 30": the number in front is a label
     "factorial": ("exclaimed",),  # "4!" is 4
     **{f"unit{d}": (f"converted{d}",) for d in range(8)},  # 2 hours are 120 minutes
 }

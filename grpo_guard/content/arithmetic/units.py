@@ -105,16 +105,3 @@ def ratios(units: list[str]) -> set[Fraction]:
     if "power" in units:
         found |= {ratio**exponent for ratio in found for exponent in (2, 3)}
     return found - {1}
-
-
-def converts(exact: Rational, stated: Rational, behind: str) -> bool:
-    """Whether one value is the other in the unit whose name begins ``behind``, or a percentage."""
-    unit = behind.strip()
-    if unit[:1] == "%":
-        return exact * 100 == stated
-    sizes = [(d, Fraction(size)) for d, size in sizes_of(unit)]
-    return any(
-        exact * Fraction(other) == stated * size
-        for dimension, size in sizes
-        for other in _DIMENSIONS[dimension].values()
-    )

@@ -83,8 +83,8 @@ def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
                 continue
             # getattr(self, name) is how a class dispatches; what it can reach is its own.
             own = isinstance(target, ast.Name) and target.id in ("self", "cls")
-            kind = "own_attribute" if own and problem == _COMPUTED else "computed_attribute"
-            notes.append(view.note(kind, call, message))
+            if not (own and problem == _COMPUTED):
+                notes.append(view.note("computed_attribute", call, message))
     for node, scope in program.loads:
         if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
             message = f"passes {node.id} on as a value"

@@ -74,7 +74,6 @@ class Program:
     scopes: list[Scope] = field(default_factory=list)
     patterns: list[ast.MatchClass] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
-    bodies: list[list[ast.stmt]] = field(default_factory=list)
     called: set[int] = field(default_factory=set)
     # Modules of decorators, and of the classes that a class is made of.
     at_once: set[int] = field(default_factory=set)

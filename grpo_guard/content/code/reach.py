@@ -58,10 +58,7 @@ _LOOKUPS: Final = (
 _POSITIONS: Final = "__match_args__"
 # What a class pattern must not read: case object(__class__=c).
 _MATCHED: Final = _LOOKED_UP | (_INTERNALS - {"__call__"}) | _FRAMES | _MODULES | {"__init__"}
-_HOOKS: Final = words(
-    "__getattr__ __getattribute__ __del__ __init_subclass__ __set_name__ __class_getitem__ "
-    "__reduce__ __reduce_ex__ __prepare__"
-)
+_HOOKS: Final = words("__reduce__ __reduce_ex__")
 _NAMES: Final = _DYNAMIC | _REACHING | _INTERNALS
 # The file behind standard input, whose class opens any other.
 _BEHIND_STDIN: Final = words("raw detach fileno reconfigure")
@@ -287,9 +284,7 @@ def _classes(view: View) -> list[Note]:
         for statement in node.body:
             if isinstance(statement, ast.FunctionDef) and statement.name in _HOOKS:
                 message = f"{statement.name} runs where nothing looks like a call"
-                bad = statement.name.startswith("__reduce")
-                kind = "hidden_call" if bad else "attribute_hook"
-                notes.append(view.note(kind, statement, message))
+                notes.append(view.note("hidden_call", statement, message))
     return notes
 
 

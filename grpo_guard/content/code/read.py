@@ -37,13 +37,11 @@ class _Reader:
         self.program.identifiers.setdefault(name, node)
 
     def body(self, body: list[ast.stmt], scope: Scope) -> None:
-        if body:
-            self.program.bodies.append(body)
-            # Backwards, so that the pass meets statements in their order: first places come first.
-            self.stack += [(statement, scope) for statement in reversed(body)]
+        # Backwards, so that the pass meets statements in their order: first places come first.
+        self.stack += [(statement, scope) for statement in reversed(body)]
 
     def children(self, node: ast.AST, scope: Scope) -> None:
-        """A node's children, and its statement lists as bodies."""
+        """A node's children."""
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
-from typing import Final
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from grpo_guard.content.code.decoration import truth_of
 from grpo_guard.content.code.program import Program, integer_of
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
@@ -90,7 +90,7 @@ def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> 
 def _endless(loop: ast.While | ast.For, program: Program) -> bool:
     """``while True``, and a loop over ``itertools.count()`` or its like."""
     if isinstance(loop, ast.While):
-        return truth_of(loop.test) is True
+        return _truth_of(loop.test) is True
     function = loop.iter.func if isinstance(loop.iter, ast.Call) else None
     if isinstance(function, ast.Name):
         return program.members.get(function.id) in {("itertools", name) for name in _ENDLESS}
@@ -126,3 +126,30 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         stack.extend(ast.iter_child_nodes(node))
+
+
+def _truth_of(test: ast.expr) -> bool | None:
+    """The truth of a test made of literals alone; None where it depends on anything."""
+    turned = False
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, turned = test.operand, not turned
+    if isinstance(test, ast.Constant):
+        return bool(test.value) is not turned
+    if isinstance(test, ast.List | ast.Tuple | ast.Set) and not test.elts:
+        return turned
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    compare = _COMPARE.get(type(test.ops[0]))
+    left, right = test.left, test.comparators[0]
+    if compare is None or not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
+        return None
+    try:
+        return bool(compare(left.value, right.value)) is not turned
+    except TypeError:  # "a" < 1
+        return None
+
+
+_COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.code.decoration import check_decoration
 from grpo_guard.content.code.evaluated import check_evaluated, examples
 from grpo_guard.content.code.extract import MAX_BLOCKS, Block, extract
 from grpo_guard.content.code.given import Given, given, words_of
+from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined, scan
 from grpo_guard.content.code.installs import check_installs
 from grpo_guard.content.code.instructions import instruction
@@ -26,7 +26,7 @@ from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
-from grpo_guard.content.severity import CODE, DECORATION, Severity
+from grpo_guard.content.severity import CODE, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 
 Reaction: TypeAlias = Literal["report", "reject"]
@@ -38,13 +38,16 @@ BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
 MAX_TEXT: Final = 500_000
 # Kinds of findings that earlier versions had, and why they went.
 _SCREENS: Final = "ScreensVerifier finds it, in programs too"
+_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; nothing is in its place"
 _GONE: Final = {
     "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
     "control_character": _SCREENS,
     "encoded_payload": _SCREENS,
+    **dict.fromkeys(("attribute_hook", "decorated", "never_called", "own_attribute"), _RARE),
     "homoglyph": _SCREENS,
     "invisible_character": _SCREENS,
     "built_string": "what runs a string is found by itself, as dynamic_code or computed_attribute",
+    "unreachable_code": _RARE,
     "replaces_print": "a program decides what it prints; nothing is in its place",
     "unused_import": "it decided nothing; nothing is in its place",
     "unused_value": "it decided nothing; nothing is in its place",
@@ -67,12 +70,10 @@ class CodeVerifier(RuleVerifier):
     What the question gives is the program's own: its parameters, helpers and imports, in code or in
     words. A forgotten import of an allowed module is a slip.
 
-    Reported: code that cannot reach the answer, and a helper that only re-implements an operator.
-    Honest programs have both (an unused helper, ``def add(a, b)``), each alone; two different kinds
-    of them in one program reject, as ``decorated``, and so do helpers for two or more operators
-    that nobody asked for. Undefined names that are never called are reported, and so is a block in
-    another language, which nothing here reads: ``severity={"unread_language": "reject"}`` refuses
-    it.
+    Reported: a helper that only re-implements an operator (``def add(a, b)``), which honest
+    programs have too; helpers for two or more operators that nobody asked for reject. Undefined
+    names that are never called are reported, and so is a block in another language, which nothing
+    here reads: ``severity={"unread_language": "reject"}`` refuses it.
 
     What it cannot see: a phrase in a print or comment that asks for nothing ("best practice is to
     use the calc library"), a helper whose name comes from the question or means nothing at all, a
@@ -86,8 +87,8 @@ class CodeVerifier(RuleVerifier):
             and names of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``, ``"data"``,
             ...), of which only what a solution needs.
         imports: Names in place of the default list.
-        on_decoration: ``"report"`` as above, or ``"reject"`` each piece of decoration: short for a
-            severity of its kinds.
+        on_decoration: ``"report"`` as above, or ``"reject"`` each such helper: short for the
+            severity of ``operator_helper``.
         on_broken: What a block that its author called Python and that does not parse is worth,
             short for the severity of ``unparsable``. The default rejects: it earns no honest
             reward, and broken syntax must not be a way out.
@@ -131,7 +132,7 @@ class CodeVerifier(RuleVerifier):
             raise ValueError(f"severity.{kind}: leave it out: {_GONE[kind]}")
         self.modules = Modules.build(allow, imports)
         if on_decoration == "reject":
-            rules = short_form(rules, "reject", DECORATION)
+            rules = short_form(rules, "reject", ["operator_helper"])
         if on_broken == "report":
             rules = short_form(rules, "report", ["unparsable"])
         super().__init__(**rules)
@@ -193,16 +194,12 @@ class CodeVerifier(RuleVerifier):
             notes += [_moved(note, block.start) for note in found]
         # Several blocks may be one program told in steps: one defines what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
-        used = {name for _, _, _, program in readings for name in program.read_names}
         for block, source, parsed, program in readings:
             question.complete(program, modules)
             strict = block.explicit or not (block.shown or _only_shows(program))
-            known = (
-                names | question.names | question.aliases.keys(),
-                used if len(readings) > 1 else frozenset[str](),
-            )
+            known = names | question.names | question.aliases.keys()
             view = View(
-                program, source, parsed.shift, modules, question.text, *known, self.stdin, strict
+                program, source, parsed.shift, modules, question.text, known, self.stdin, strict
             )
             notes += [_moved(note, block.start) for note in _checked(view)]
         return notes
@@ -219,11 +216,6 @@ class CodeVerifier(RuleVerifier):
         return [*notes, Note(kind, message, 0, len(block.text))]
 
     def _decide(self, notes: list[Note]) -> Verdict:
-        decoration = [note for note in notes if note.kind in DECORATION]
-        if len(kinds := {note.kind for note in decoration}) > 1:
-            first = min(decoration, key=lambda note: note.start)
-            message = f"several kinds of decoration together: {', '.join(sorted(kinds))}"
-            notes = [*notes, Note("decorated", message, first.start, first.end)]
         notes = sorted(notes, key=lambda note: (*self._rank(note.kind), note.start, note.end))
         findings = tuple(
             Finding(note.kind, note.message, char_span=(note.start, note.end)) for note in notes
@@ -234,11 +226,10 @@ class CodeVerifier(RuleVerifier):
         broken = not rejecting.isdisjoint(BROKEN)
         return reject(self.name, Cause.MALFORMED if broken else Cause.JUDGED, findings=findings)
 
-    def _rank(self, kind: str) -> tuple[bool, bool, bool]:
+    def _rank(self, kind: str) -> tuple[bool, bool]:
         """What decides comes first, and is not cut off behind what does not."""
         severity = self.severities[kind]
-        decides = severity is not Severity.REJECT, severity is not Severity.COUNT
-        return *decides, kind not in DECORATION
+        return severity is not Severity.REJECT, severity is not Severity.COUNT
 
 
 def _checked(view: View) -> list[Note]:
@@ -246,7 +237,7 @@ def _checked(view: View) -> list[Note]:
     notes = check_imports(view) + check_undefined(view) + check_reach(view) + check_stalls(view)
     notes += check_lookups(view, hidden_names(view.stdin)) + check_evaluated(view)
     notes += check_texts(view.program, view.source, view.modules, view.asked, view.shift)
-    return notes + check_decoration(view) + _examples(view)
+    return notes + check_helpers(view) + _examples(view)
 
 
 def _examples(view: View) -> list[Note]:

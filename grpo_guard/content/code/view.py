@@ -22,7 +22,6 @@ class View:
         modules: What may be imported.
         asked: The question, in lower case.
         names: Names that other blocks and the question define.
-        used: Names that any of several blocks uses.
         stdin: Whether the task has standard input.
         strict: Whether it is more than the output of a program (``sin(a*t)/a``).
     """
@@ -33,13 +32,9 @@ class View:
     modules: Modules
     asked: str
     names: Set[str]
-    used: Set[str]
     stdin: bool
     strict: bool
 
-    def note(self, kind: str, node: ast.AST, message: str, last: ast.AST | None = None) -> Note:
-        """A note about a node, or about all from it to ``last``."""
-        start, end = self.source.span(node, self.shift)
-        if last is not None:
-            end = self.source.span(last, self.shift)[1]
-        return Note(kind, message, start, end)
+    def note(self, kind: str, node: ast.AST, message: str) -> Note:
+        """A note about a node."""
+        return Note(kind, message, *self.source.span(node, self.shift))

@@ -15,11 +15,6 @@ from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
-_GONE = (
-    "LengthVerifier.{}: expected Policy(on_long='scale') in its place, in a file policy: "
-    "{{on_long: scale}}; with other factors length_scaling= of Guard or of a preset"
-)
-
 
 class LengthVerifier(RuleVerifier):
     """Rejects padding where all nodes hold the same weights.
@@ -53,11 +48,10 @@ class LengthVerifier(RuleVerifier):
         reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
             yourself: from a peer it is a claim.
         memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
-        on_long, scaling: Of 0.1.0, and refused.
         **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
 
     Raises:
-        ValueError: an argument is out of range, or gone.
+        ValueError: an argument is out of range.
     """
 
     name = "length"
@@ -71,15 +65,11 @@ class LengthVerifier(RuleVerifier):
         reward_of: RewardOf | None = None,
         reward_key: str | None = None,
         memory: NodeMemory | bool | None = None,
-        on_long: str = "reject",
-        scaling: dict[str, Any] | None = None,
         **rules: Unpack[RuleOptions],
     ) -> None:
         super().__init__(**rules)
         if not 0 < alpha < 0.5:
             raise ValueError(f"LengthVerifier.alpha: expected a number in (0, 0.5), got {alpha!r}")
-        if on_long != "reject" or scaling is not None:
-            raise ValueError(_GONE.format("scaling" if on_long == "reject" else "on_long"))
         if isinstance(min_peers, bool) or not isinstance(min_peers, int) or min_peers < 1:
             raise ValueError(
                 f"LengthVerifier.min_peers: expected an integer >= 1, got {min_peers!r}"

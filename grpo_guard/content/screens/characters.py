@@ -25,8 +25,9 @@ _INVISIBLE = re.compile(
 )
 _ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
 # What follows a screen of emptiness is not read; tabs among blanks are bits.
-_EMPTINESS = re.compile(r"(?<!\s)(?<!\A)\s{200,}+(?!\Z)")
-_BITS = re.compile(r"(?<![ \t])[ \t]{12,}")
+# Each begins with what it looks for: most of a text is passed over at once.
+_EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
+_BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
 _CHANGES_ALLOWED = 6
 # The three flags that are made of tags: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(

@@ -89,8 +89,9 @@ def judge_delimiters(view: View) -> Iterator[Finding]:
 
 
 def _delimiters(view: View) -> Iterator[Finding]:
-    yield from view.unasked(_TAGS, "judge_delimiter", "a judge's tag")
-    yield from view.unasked(_HEADED, "judge_delimiter", "a judge's heading or mark")
+    near = ["[[", *_JUDGED & view.vocabulary]
+    yield from view.unasked(_TAGS, "judge_delimiter", "a judge's tag", near=near)
+    yield from view.unasked(_HEADED, "judge_delimiter", "a judge's heading or mark", near=near)
     for match in _OBJECT.finditer(view.text) if "{" in view.text and ":" in view.text else ():
         pairs = dict(_KEY.findall(match[0]))
         verdicts = _VERDICT_KEYS & pairs.keys()
@@ -190,6 +191,6 @@ _ORDERS_ASKED = re.compile(
 def grader_orders(view: View) -> Iterator[Finding]:
     """Orders to whoever grades."""
     for words, pattern in _ORDERS:
-        if not words.isdisjoint(view.vocabulary):
+        if near := words & view.vocabulary:
             what = "an order to the grader"
-            yield from view.unasked(pattern, "grader_order", what, _ORDERS_ASKED)
+            yield from view.unasked(pattern, "grader_order", what, _ORDERS_ASKED, near=near)

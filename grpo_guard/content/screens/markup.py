@@ -111,9 +111,12 @@ class TemplateTokens:
         if "<|" in text or "<｜" in text:
             for match in islice(filter(_forges_a_turn, _PIPED.finditer(text)), 64):
                 yield match.span()
-        named = not _NAMED_GATES.isdisjoint(view.vocabulary) or "s>" in text or "of_" in text
-        if named and any(mark in text for mark in "<>|[]&｜＜＞"):
-            for match in islice(_NAMED.finditer(text), 64):
+        near = [part for part in ("s>", "of_") if part in text]
+        near += _NAMED_GATES & view.vocabulary
+        if near and any(mark in text for mark in "<>|[]&｜＜＞"):
+            places = view.around(near)
+            named = (match for place in places for match in _NAMED.finditer(text, *place))
+            for match in islice(named, 64):
                 if "|>" not in match[0] or not _PIPED.fullmatch(match[0]) or _forges_a_turn(match):
                     yield match.span()
         if not _ROLE_GATES.isdisjoint(view.vocabulary):
@@ -160,6 +163,7 @@ _PAGE_ASKED = re.compile(
 
 def hidden_markup(view: View) -> Iterator[Finding]:
     """Comments, scripts, invisible styles and LaTeX phantoms: what a reader of the page misses."""
-    if not _HIDDEN_GATES.isdisjoint(view.vocabulary) or "<!" in view.text or "[/" in view.text:
+    near = [part for part in ("<!", "[/") if part in view.text]
+    if near := [*near, *_HIDDEN_GATES & view.vocabulary]:
         what = "markup that is not displayed"
-        yield from view.unasked(_HIDDEN, "hidden_markup", what, _PAGE_ASKED)
+        yield from view.unasked(_HIDDEN, "hidden_markup", what, _PAGE_ASKED, near=near)

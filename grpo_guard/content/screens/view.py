@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,8 @@ from grpo_guard.verdict import Finding
 # A text of nothing but violations must not become a list as long as itself.
 MAX_FINDINGS = 8
 SHOWN = 40
+# No pattern that is looked for around a word is longer.
+_REACH = 400
 _LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
 # Letters; "½" and "²" are word characters and neither digits nor letters.
 _LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
@@ -84,15 +86,47 @@ class View:
         """Whether the prompt holds this piece, in any case: then the completion may repeat it."""
         return piece.lower() in self._lower_prompt
 
+    def around(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
+        """Places of the lines around these words, in small letters; linear time.
+
+        A pattern that ignores case and needs one of them takes a hundred times as long for a text
+        as it takes to find the word. The whole text where places in small letters are others.
+        """
+        if len(self.lower) != len(self.text):
+            yield 0, len(self.text)
+            return
+        found = (re.finditer(re.escape(word), self.lower) for word in words)
+        begin = stop = 0
+        for at in sorted(match.start() for matches in found for match in matches):
+            if at + _REACH <= stop:
+                continue
+            if at - _REACH > stop:
+                if stop:
+                    yield begin, stop
+                begin = self.lower.rfind("\n", stop, at - _REACH) + 1 or stop
+            end = self.lower.find("\n", max(stop, at + _REACH))
+            stop = len(self.text) if end < 0 else end
+        if stop:
+            yield begin, stop
+
     def unasked(
-        self, pattern: re.Pattern[str], kind: str, what: str, topic: re.Pattern[str] | None = None
+        self,
+        pattern: re.Pattern[str],
+        kind: str,
+        what: str,
+        topic: re.Pattern[str] | None = None,
+        *,
+        near: Iterable[str],
     ) -> Iterator[Finding]:
         """What a pattern finds outside code and the prompt does not hold, as findings.
 
         Args:
             topic: What the prompt may be about, to excuse all of them.
+            near: Words, of which each match has one.
         """
-        for match in islice(pattern.finditer(self.prose), 64):
+        prose = self.prose
+        matches = (match for span in self.around(near) for match in pattern.finditer(prose, *span))
+        for match in islice(matches, 64):
             if topic is not None and topic.search(self.prompt):
                 return
             piece = match[0].strip()

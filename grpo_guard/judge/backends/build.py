@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
 from grpo_guard.judge.backends.base import Backend
+from grpo_guard.options import options_of
 from grpo_guard.redaction import hidden, secrets_in
 from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
 
@@ -40,29 +40,21 @@ def _built(options: Mapping[str, Any]) -> Backend:
     arguments = dict(options)
     kind = arguments.pop("type")
     backend_class = _class_of(str(kind))
-    known = list(inspect.signature(backend_class).parameters)
-    for option in arguments:
-        _known(f"backend ({kind})", known, option)
+    where = f"backend ({kind})"
+    said = options_of(f"{kind}", backend_class).read(arguments, where).said()
     try:
-        backend = backend_class(**arguments)
+        backend = backend_class(**said)
     except TypeError as error:
-        raise ValueError(f"backend ({kind}): {error}") from None
+        raise ValueError(f"{where}: {error}") from None
     if not isinstance(backend, Backend):
         raise ValueError(f"backend ({kind}): expected a Backend, got a {type(backend).__name__}")
     return backend
 
 
 def _class_of(kind: str) -> Any:
-    if ":" not in kind:
-        return resolve_name(BACKENDS[_known("backend.type", BACKENDS, kind)])
     try:
+        if ":" not in kind:
+            return resolve_name(BACKENDS[choose(BACKENDS, kind)])
         return load(VERIFIERS, kind)  # imported as a verifier of one's own is
     except UnknownNameError as error:
         raise ValueError(f"backend.type: {error}") from None
-
-
-def _known(where: str, names: Collection[str], given: object) -> str:
-    try:
-        return choose(names, str(given))
-    except UnknownNameError as error:
-        raise ValueError(f"{where}: {error}") from None

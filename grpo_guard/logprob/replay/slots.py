@@ -8,7 +8,6 @@ choice among honest samples again, so each is refused here.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,7 +16,9 @@ from typing import Any
 from grpo_guard.completion import Completion, Message
 from grpo_guard.logprob.coin import canonical
 from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
@@ -46,7 +47,7 @@ class EmptySlot:
     prompt: int | None = None
 
 
-class SlotBook:
+class SlotBook(Memory):
     """Slots of one round after the other. May be used from several threads.
 
     Until `begin_round` is called, completions of all rounds are taken, as from a file of finished
@@ -59,6 +60,7 @@ class SlotBook:
             for `Completion.node`.
         per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Off
             where every slot draws its own prompt.
+        store: Where filled slots lie, for several processes and the next start; None: here.
 
     Raises:
         ValueError: ``slots`` is not positive, or ``nodes`` one name.
@@ -70,6 +72,7 @@ class SlotBook:
         *,
         nodes: Collection[str] | None = None,
         per_prompt: bool = True,
+        store: NodeStore | None = None,
     ) -> None:
         if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
             raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
@@ -83,8 +86,8 @@ class SlotBook:
         self.round: int | None = None
         self._prompts: list[bytes] | None = None
         self._filled: dict[Place, None] = {}  # in the order of filling
-        self._lock = threading.Lock()
         self._warned = False
+        super().__init__(store, "slots")
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
@@ -107,7 +110,7 @@ class SlotBook:
         if prompts is not None and not self.per_prompt:
             raise ValueError("prompts: expected None, since every slot draws its own prompt")
         asked = None if prompts is None else [_digest(canonical(prompt)) for prompt in prompts]
-        with self._lock:
+        with self.held():
             if round != self.round:
                 self.round = round
                 self._prompts = None
@@ -166,7 +169,8 @@ class SlotBook:
 
     def fill(self, place: Place) -> bool:
         """Fill a slot; whether it was free. Once filled it stays so until the next round begins,
-        also for the same completion: sent twice it would earn twice.
+        also for the same completion: sent twice it would earn twice. To be called while the book
+        is `held`, once for a whole batch.
 
         Raises:
             EncodeError: UNSUPPORTED, another round has begun since `place`.
@@ -182,19 +186,13 @@ class SlotBook:
                 del self._filled[next(iter(self._filled))]
             return True
 
-    def state_dict(self) -> dict[str, Any]:
-        """The round in progress and its filled slots as plain JSON values."""
-        with self._lock:
-            prompts = None if self._prompts is None else [p.hex() for p in self._prompts]
-            filled = [[p.round, p.node, p.slot, p.prompt.hex()] for p in self._filled]
-            return {"format": FORMAT, "round": self.round, "prompts": prompts, "filled": filled}
+    def _state(self) -> dict[str, Any]:
+        """The round in progress and its filled slots."""
+        prompts = None if self._prompts is None else [p.hex() for p in self._prompts]
+        filled = [[p.round, p.node, p.slot, p.prompt.hex()] for p in self._filled]
+        return {"format": FORMAT, "round": self.round, "prompts": prompts, "filled": filled}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is known.
-
-        Raises:
-            ValueError: it is not of that form.
-        """
+    def _take_up(self, state: dict[str, Any]) -> None:
         with reading("SlotBook"):
             require_format(state, FORMAT)
             round = None if state["round"] is None else whole(state["round"])
@@ -205,15 +203,7 @@ class SlotBook:
                 Place(whole(at), text(node), whole(slot), bytes.fromhex(prompt)): None
                 for at, node, slot, prompt in state["filled"]
             }
-        with self._lock:
-            self.round, self._prompts, self._filled = round, prompts, filled
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()
+        self.round, self._prompts, self._filled = round, prompts, filled
 
     def _warn_once(self) -> None:
         if not self._warned:

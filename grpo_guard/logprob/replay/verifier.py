@@ -19,7 +19,7 @@ from grpo_guard.logprob.replay.margins import Replay, edge_width
 from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
-from grpo_guard.nodes.store import Kept, NodeStore
+from grpo_guard.nodes.store import NodeStore
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
@@ -113,26 +113,24 @@ class SeedReplayVerifier(LogProbVerifier):
         if prompts is not None and (isinstance(prompts, str) or not len(prompts)):
             raise ValueError(f"prompts: expected a list of at least one, got {prompts!r:.80}")
         self.coin = coin or PublicCoin(str(run))
-        self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None)
+        self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None, store=store)
         self.prompts = prompts
         # Where bits agree no edge is soft: what lies near it was never chosen for free.
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
-        self._kept = Kept(store, "slots", self.slots.state_dict, self.slots.load_state_dict)
 
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
         """From now on only completions of this round count; see `SlotBook.begin_round`."""
-        with self._kept.held():
-            self.slots.begin_round(round, prompts)
+        self.slots.begin_round(round, prompts)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Another process may have begun the round: who names another one is rejected for it.
-        self._kept.refresh()
-        round = self.slots.round
+        with self.slots.fresh():
+            round = self.slots.round
         verdicts = super().verify(batch)
-        with self._kept.held():
+        with self.slots.held():
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
                 # Only now: a forged completion must not keep the honest one out of its slot.
                 if verdict.accepted:
@@ -141,7 +139,6 @@ class SeedReplayVerifier(LogProbVerifier):
 
     def state_dict(self) -> dict[str, Any]:
         """Which slots of the round in progress are filled, as plain JSON values."""
-        self._kept.refresh()
         return self.slots.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -150,8 +147,7 @@ class SeedReplayVerifier(LogProbVerifier):
         Raises:
             ValueError: it is not of that form.
         """
-        with self._kept.held():
-            self.slots.load_state_dict(state)
+        self.slots.load_state_dict(state)
 
     def _filling(self, completion: Completion, verdict: Verdict, round: int | None) -> Verdict:
         """The verdict, if the slot is still free for this completion, judged in ``round``."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
@@ -19,6 +18,12 @@ class Scorer(Protocol):
     """Per-token statistics of completions under one policy.
 
     A scorer may be called from several threads and must return one result per sequence, in order.
+
+    Two parts are optional. ``check(spec)`` raises ValueError where `score` cannot compute what
+    ``spec`` needs; verifiers call it when they are built, since otherwise an unsupported sampler
+    would show only in the middle of training, as an abstention for every completion. One whose
+    ``replays`` is true takes ``replay=`` (a `Replay` or None) in `score`: every sequence then has a
+    seed and gets its margins, as `SeedReplayVerifier` needs them.
     """
 
     @property
@@ -44,36 +49,5 @@ class Scorer(Protocol):
 
         Raises:
             OutOfMemoryError: one of them does not fit.
-            ValueError: this scorer cannot compute what ``spec`` needs.
-        """
-
-
-class ReplayingScorer(Scorer, Protocol):
-    """The optional part of `Scorer` that `SeedReplayVerifier` needs: it asks for ``replays``."""
-
-    replays: bool
-
-    def score(
-        self,
-        sequences: Sequence[Encoded],
-        spec: SamplingSpec,
-        *,
-        mass_margin: float = 0.0,
-        replay: Replay | None = None,
-    ) -> list[TokenStats]:
-        """As `Scorer.score`; with ``replay``, every sequence has a seed and gets its margins."""
-
-
-class SelectiveScorer(Scorer, Protocol):
-    """The optional part of `Scorer`: one without `check` supports every sampler.
-
-    Verifiers call `check` when they are built. Without it, an unsupported sampler would show only
-    in the middle of training, as an abstention for every completion.
-    """
-
-    def check(self, spec: SamplingSpec) -> None:
-        """Refuse what `score` cannot compute, before there is anything to score.
-
-        Raises:
             ValueError: this scorer cannot compute what ``spec`` needs.
         """

@@ -17,57 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head_stats import logit_stats
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.forward import body_of
 from grpo_guard.logprob.scorers.memory import MemoryPlan, ran_out_of_memory
 from grpo_guard.logprob.scorers.shared_prompt import computed_low, disagreement
-from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer, split
+from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 
 logger = logging.getLogger("grpo_guard")
 
 Key = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def stats_from_logits(
-    logits: Tensor,
-    sequence: Encoded,
-    spec: SamplingSpec,
-    *,
-    mass_margin: float = 0.0,
-    eos_ids: Sequence[int] = (),
-) -> TokenStats:
-    """Statistics of one completion from logits that exist already.
-
-    Args:
-        logits: Raw logits that predict the completion's n tokens, before temperature and
-            penalties, any float dtype, shape [n, V]. In bf16 they carry up to 0.125 of rounding.
-        sequence: Prompt and completion as ids.
-        spec: The declared sampler.
-        mass_margin: Widening of top-p at which ``edge_gap`` is taken.
-        eos_ids: Tokens that end a completion.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    ids = sequence.completion_ids
-    if logits.ndim != 2 or len(logits) != len(ids):
-        raise ValueError(f"logits: expected shape [{len(ids)}, V], got {tuple(logits.shape)}")
-    targets = torch.tensor(ids, device=logits.device)
-    penalty = None
-    if spec.repetition_penalty != 1.0:
-        pairs = [(sequence.prompt_ids, ids)]
-        penalty = RepetitionPenalty.of(
-            spec.repetition_penalty, pairs, logits.shape[-1], logits.device
-        )
-    with torch.no_grad():
-        stats = logit_stats(
-            logits, targets, spec, penalty=penalty, mass_margin=mass_margin, eos_ids=eos_ids
-        )
-    return split(stats, [len(ids)])[0]
 
 
 @dataclass(slots=True)

@@ -14,46 +14,11 @@ by the number of ways in which the others can be chosen. So an honest node that 
 
 from __future__ import annotations
 
-from math import comb, exp, inf, lgamma, log
+from math import comb, log
 from typing import Final
 
 # Fewer features are counted as so many.
 FEATURES: Final = 1_000
-
-
-def log_choose(n: int, k: int) -> float:
-    """Natural logarithm of the binomial coefficient."""
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-
-
-def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
-    """Natural logarithm of P(count >= ``hits``) under the null, at most 0.
-
-    Args:
-        hits: Prompts of the node that show the feature, of ``total``.
-        other_hits: Prompts of the others that do, of ``other_total``.
-
-    Raises:
-        ValueError: a count is negative or above its total.
-    """
-    if not (0 <= hits <= total and 0 <= other_hits <= other_total):
-        raise ValueError(
-            f"log_tail: expected 0 <= hits <= total, got {hits}/{total}, {other_hits}/{other_total}"
-        )
-    marked, everything = hits + other_hits, total + other_total
-    largest, sum_ = -inf, 0.0
-    for count in range(hits, min(marked, total) + 1):
-        rest = marked - count
-        if rest > other_total:
-            continue
-        term = log_choose(total, count) + log_choose(other_total, rest)
-        if term > largest:
-            sum_, largest = sum_ * exp(largest - term) + 1.0, term
-        else:
-            sum_ += exp(term - largest)
-            if term < largest - 40:
-                break
-    return min(0.0, largest + log(sum_) - log_choose(everything, marked))
 
 
 def log_cost(look: int, features: int, others: int, chosen: int) -> float:

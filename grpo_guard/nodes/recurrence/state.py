@@ -10,7 +10,7 @@ from grpo_guard.nodes.recurrence.features import kind_of
 from grpo_guard.nodes.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.nodes.recurrence.sketch import MOST_ANSWERS, WINDOW, Sketch
 from grpo_guard.nodes.recurrence.swarm import Swarm
-from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.saved import number, reading, require_format, text, whole
 
 FORMAT: Final = 3
 _NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
@@ -105,16 +105,14 @@ def _conviction(plain: dict[str, Any]) -> Conviction:
     if plain.keys() != _CONVICTION:
         raise ValueError(f"conviction with {sorted(plain)!r:.60}")
     hits, total, other_hits, other_total = (whole(plain[name]) for name in _COUNTS)
-    p_value, feature = plain["p_value"], text(plain["feature"])
-    if isinstance(p_value, bool) or not isinstance(p_value, int | float) or not 0 <= p_value <= 1:
-        raise ValueError(f"p_value {p_value!r:.40}")
+    p_value, feature = number(plain["p_value"], 0, 1), text(plain["feature"])
     if hits > total or other_hits > other_total or plain["kind"] != kind_of(feature):
         raise ValueError(f"conviction for {feature!r:.40}")
     if not isinstance(plain["shared"], bool):
         raise ValueError(f"conviction for {feature!r:.40}")
     return Conviction(
         feature, kind_of(feature), text(plain["phrase"]), hits, total, other_hits, other_total,
-        float(p_value), plain["shared"],
+        p_value, plain["shared"],
     )  # fmt: skip
 
 

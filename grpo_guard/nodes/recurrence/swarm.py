@@ -1,6 +1,6 @@
 """The nodes' sketches side by side: who is compared with whom, when, and who is convicted of what.
 
-Node i is convicted of a feature if its count is too high for `significance.log_tail` against more
+Node i is convicted of a feature if its count is too high for `fisher.log_tail` against more
 than half of the other nodes together, those that show it least, and at least `RATIO` times the rate
 of each of these. Leaving the others out is what stops Sybils from passing a phrase off as usual:
 while fewer than half of the others share the phrase, it stays a find. The same rule keeps nodes
@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final
 
+from grpo_guard.nodes.fisher import log_tail
 from grpo_guard.nodes.recurrence.evenness import even
 from grpo_guard.nodes.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.nodes.recurrence.phrases import Examples
 from grpo_guard.nodes.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.nodes.recurrence.seats import Seats
-from grpo_guard.nodes.recurrence.significance import log_cost, log_tail
+from grpo_guard.nodes.recurrence.significance import log_cost
 from grpo_guard.nodes.recurrence.sketch import WINDOW, Sketch
 
 RATIO: Final = 4.0

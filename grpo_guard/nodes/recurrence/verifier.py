@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.rules import decided, severities_of
+from grpo_guard.content.severity import RECURRENCE, Severity
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.recurrence.features import Reader
 from grpo_guard.nodes.recurrence.phrases import shown
@@ -66,6 +68,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         max_nodes: Nodes that are counted each for itself, >= 2. Further ones are counted several
             together, which is said once in the log; memory grows with this number.
         max_characters: Longest text that is looked at.
+        severity: Of kinds of findings, ``"reject"`` as all have it, or ``"report"``.
         store: Where the counts lie, for several processes and the next start; None: in this object.
             Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, some
             MB where all phrases count.
@@ -75,6 +78,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     """
 
     name = "recurrence"
+    KINDS = frozenset(RECURRENCE)
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ordinary: Iterable[str] = (),
         max_nodes: int = 256,
         max_characters: int = MAX_CHARACTERS,
+        severity: Mapping[str, str] | None = None,
         store: NodeStore | None = None,
     ) -> None:
         if not 0 < alpha < 0.5:
@@ -103,6 +108,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
         self.max_characters = max_characters
+        # Nothing to count: what recurs is found by counting.
+        self.severities = severities_of(self.KINDS, severity, (Severity.REJECT, Severity.REPORT))
         self._reader = Reader(
             ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
         )
@@ -129,7 +136,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             for queue in queues.values()
             for i in queue
         }
-        with self._held():
+        with self.held():
             for turn in lockstep(queues):
                 for i in turn:
                     self._count(batch[i], prompts, features[i])
@@ -137,7 +144,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             alone = len(self._swarm.seats.records) < 2
             convicted = {node: dict(self._swarm.seats.convicted(node)) for node in queues}
         return [
-            verdict or self._judged(completion, prompts, convicted, alone)
+            verdict or decided(self._judged(completion, prompts, convicted, alone), self.severities)
             for completion, verdict in zip(batch, aside, strict=True)
         ]
 
@@ -179,7 +186,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         Which completions were seen is not kept. Whoever can read them knows which node is counted
         with which, and whoever can write them, who is convicted.
         """
-        with self._read():
+        with self.fresh():
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,7 +195,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         Raises:
             ValueError: they are of another kind of swarm or not of this form.
         """
-        with self._held():
+        with self.held():
             self._take_up(state)
 
     def _state(self) -> dict[str, Any]:

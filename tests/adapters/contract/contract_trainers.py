@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from grpo_guard import CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.areal import ArealAdapter
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
 from grpo_guard.adapters.slime import SlimeAdapter
@@ -215,6 +216,13 @@ TRAINERS = {
         raises=False,
         finite=True,
         reject_rate=lambda answer: answer["extra_logs"]["guard_reject"],
+    ),
+    "areal": Trainer(
+        ArealAdapter,
+        lambda t: {"prompt": PROMPT, "completions": t, "prompt_ids": [1], "completion_ids": [2]},
+        "completions",
+        positional=True,
+        finite=True,
     ),
     "slime": Trainer(
         SlimeAdapter,

@@ -1,4 +1,4 @@
-"""Decoration: code that cannot reach the answer, and helpers that only re-implement an operator.
+"""Helpers that only re-implement an operator.
 
 An import list stops ``from calc import addition``; the adaptive form writes ``def addition(a, b):
 return a + b`` into the program. One such helper is a style that honest programs have too, so it is
@@ -9,17 +9,13 @@ question (``def total_cost(price, quantity)``) says something the operator does 
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
-from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.program import Scope
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
-_LEAVES: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _OPERATOR: Final = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/",
     ast.Mod: "%", ast.Pow: "**",
@@ -51,82 +47,11 @@ _SPLIT: Final = re.compile(r"[\W_\d]+")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def check_decoration(view: View) -> list[Note]:
-    """Code that cannot reach the answer, and operators in disguise."""
-    return _unused(view) + _helpers(view)
-
-
-def _unused(view: View) -> list[Note]:
-    program = view.program
-    if not program.runs:  # a module of definitions has no answer
-        return []
-    notes = []
-    for scope in program.scopes:
-        top = scope.kind == "function" and scope.parent is program.module
-        if top and scope.name not in view.used and program.is_dead(scope):
-            message = f"defines {scope.name[:60]}, which is never called"
-            notes.append(view.note("never_called", scope.node, message))
-    for first, last in _dead(program):
-        notes.append(view.note("unreachable_code", first, "holds code that can never run", last))
-    return notes
-
-
-def _dead(program: Program) -> list[tuple[ast.AST, ast.AST]]:
-    """First and last statements of what never runs."""
-    dead: list[tuple[ast.AST, ast.AST]] = []
-    for body in program.bodies:
-        for statement, following in pairwise(body):
-            if isinstance(statement, _LEAVES):
-                # A generator that yields nothing is written "return; yield".
-                if not _is_yield(following):
-                    dead.append((following, body[-1]))
-                break
-        for branch in body:
-            if not isinstance(branch, ast.If | ast.While):
-                continue
-            never = truth_of(branch.test)
-            if never is False:
-                dead.append((branch.body[0], branch.body[-1]))
-            elif never is True and isinstance(branch, ast.If) and branch.orelse:
-                dead.append((branch.orelse[0], branch.orelse[-1]))
-    return dead
-
-
-def _is_yield(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.YieldFrom)
-
-
-def truth_of(test: ast.expr) -> bool | None:
-    """The truth of a test made of literals alone; None where it depends on anything."""
-    turned = False
-    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, turned = test.operand, not turned
-    if isinstance(test, ast.Constant):
-        return bool(test.value) is not turned
-    if isinstance(test, ast.List | ast.Tuple | ast.Set) and not test.elts:
-        return turned
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-        return None
-    compare = _COMPARE.get(type(test.ops[0]))
-    left, right = test.left, test.comparators[0]
-    if compare is None or not isinstance(left, ast.Constant) or not isinstance(right, ast.Constant):
-        return None
-    try:
-        return bool(compare(left.value, right.value)) is not turned
-    except TypeError:  # "a" < 1
-        return None
-
-
-_COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
-
-
-def _helpers(view: View) -> list[Note]:
+def check_helpers(view: View) -> list[Note]:
     """`operator_helper` or, for several operators, `operator_library`.
 
-    A question that asks for a calculator, or for a function by its name, has it.
+    Honest programs have one such helper now and then. A question that asks for a calculator, or for
+    a function by its name, has it.
     """
     program = view.program
     used = program.read_names | program.read_attributes

@@ -1,0 +1,178 @@
+"""AReaL: a reward function, and a workflow that guards whole groups.
+
+`ArealAdapter` guards ``reward_fn(prompt, completions, prompt_ids, completion_ids, **data)``. AReaL
+calls it in a pool of processes, so it must stand in a module; each process has a guard of its own,
+a call that raises is repeated up to three times, and one that takes 15 s becomes a reward of 0
+whatever the guard says. It can leave nothing out.
+
+`GuardedGroup` can: it runs the episodes of a group itself and settles them together::
+
+    class Guarded(GuardedGroup, RolloutWorkflow):
+        def __init__(self, **options):
+            super().__init__(RLVRWorkflow(**options), presets.failures_only(), size=8)
+
+with ``gconfig.n_samples: 1`` and ``reward_norm.group_size: 8``. A workflow may return None for an
+episode, and AReaL leaves it out; but its normalisation cuts the batch into groups of a fixed size,
+so that one episode less shifts every later group onto its neighbours' rewards, and three that came
+of four are given advantages of 100,000. Here what is left out, and what failed, keeps its place: it
+gets the mean of those that stay and an empty loss mask. The deviation counts its place, and so does
+a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
+
+Written against AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
+utils/data.py (`Normalization`, `concat_padded_tensors`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from grpo_guard.adapters.received import Row, claimed, received, review
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    chosen_policy,
+    rewards_only,
+    settled_finite,
+    without_lengths,
+)
+from grpo_guard.adapters.sequences import review_turns, rows_from_ids
+from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import FAILED, finite_or_none
+from grpo_guard.guard import Guard
+from grpo_guard.settlement import mean_of_kept
+
+_ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
+
+
+class ArealAdapter:
+    """Guards a reward function of AReaL's predefined workflows."""
+
+    def wrap(self, reward: Any, guard: Guard) -> Any:
+        """The guarded form, called the same way.
+
+        Raises:
+            FrameworkError: a list, an async function (AReaL calls it in a process), no function, or
+                a policy that leaves completions out of their group.
+        """
+        if isinstance(reward, list | tuple):
+            raise FrameworkError("AReaL takes one reward function, got a list; guard that one")
+        guard = rewards_only(guard, "AReaL")
+        function = RewardFunction.inspect(reward, guard)
+        if function.is_async:
+            raise FrameworkError(f"{function.name}: AReaL does not await a reward function")
+
+        def guarded(*args: Any, **data: Any) -> float:
+            found = review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
+            result = function.ask(*args, **data)
+            return settled_finite(guard, found, function.rewards([result], 1))[0]
+
+        return function.dress(guarded)
+
+
+def row_from(given: Mapping[str, Any]) -> Row:
+    """The completion behind AReaL's arguments; ``answer`` of the data is the reference."""
+    return received(
+        given.get("prompt", ""),
+        given.get("completions"),
+        prompt_ids=given.get("prompt_ids"),
+        completion_ids=given.get("completion_ids"),
+        node=claimed(given, "node"),
+        reference=claimed(given, "answer", "solution"),
+    )
+
+
+class GuardedGroup:
+    """Runs a workflow ``size`` times and settles what comes of it.
+
+    AReaL knows a workflow by its class: put this before `RolloutWorkflow` among the bases.
+
+    Args:
+        workflow: As AReaL takes it: its episodes are dicts of tensors with one row.
+        guard: Verifier, policy and ledger. With ``failures``, an episode that raises is left out
+            like one that returns None.
+        size: Episodes of a group.
+        tokenizer: Of the policy; None = the workflow's own.
+
+    Raises:
+        FrameworkError: the policy asks for what AReaL cannot do.
+        ValueError: ``size`` is below 1.
+    """
+
+    def __init__(self, workflow: Any, guard: Guard, size: int, tokenizer: Any = None) -> None:
+        if size < 1:
+            raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
+        policy = chosen_policy(guard.policy, "AReaL", without_lengths("AReaL"))
+        self.workflow, self.guard, self.size = workflow, guard.under(policy), size
+        self.tokenizer = workflow.tokenizer if tokenizer is None else tokenizer
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
+        """AReaL's hook: the group as one dict of tensors; None where nothing came.
+
+        Raises:
+            AbstainError: as the policy has it.
+            FrameworkError: the workflow returns something else than one row of tensors.
+        """
+        runs = [self._run(engine, data) for _ in range(self.size)]
+        episodes = [_checked(episode) for episode in await asyncio.gather(*runs)]
+        came = [episode for episode in episodes if episode is not None]
+        if not came:
+            return None
+        turns = [(i, row) for i, one in enumerate(came) for row in self._rows(one, data)]
+        found = await asyncio.to_thread(review_turns, self.guard, turns)
+        given = finite_or_none([float(episode["rewards"][0]) for episode in came])
+        kept = iter(self.guard.settle(given, replace(found, groups=None)))
+        rewards = [None if episode is None else next(kept) for episode in episodes]
+        mean = mean_of_kept([reward for reward in rewards if reward is not None])
+        from areal.utils.data import concat_padded_tensors
+
+        rows = [
+            _with(came[0] if one is None else one, reward, mean)
+            for one, reward in zip(episodes, rewards, strict=True)
+        ]
+        group: dict[str, Any] = concat_padded_tensors(rows)
+        return group
+
+    async def _run(self, engine: Any, data: dict[str, Any]) -> Any:
+        failures = self.guard.failures
+        if failures is None:
+            return await self.workflow.arun_episode(engine, data)
+        name = type(self.workflow).__name__
+        result = await failures.aask(name, self.workflow.arun_episode, engine, data)
+        return None if result is FAILED else result
+
+    def _rows(self, episode: Mapping[str, Any], data: Mapping[str, Any]) -> list[Row]:
+        length = int(episode["attention_mask"][0].sum())
+        return rows_from_ids(
+            episode["input_ids"][0][:length].tolist(),
+            [bool(drawn) for drawn in episode["loss_mask"][0][:length].tolist()],
+            self._text,
+            log_probs=episode["logprobs"][0][:length].tolist(),
+            node=claimed(data, "node"),
+            reference=claimed(data, "answer", "solution"),
+        )
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _checked(episode: Any) -> Any:
+    if episode is None:
+        return None
+    one_row = isinstance(episode, Mapping) and len(episode.get("input_ids", ())) == 1
+    if not one_row:
+        raise FrameworkError(
+            "AReaL: GuardedGroup: expected a workflow whose episode is a dict of tensors "
+            "with one row, such as RLVRWorkflow; got another"
+        )
+    return episode
+
+
+def _with(episode: Mapping[str, Any], reward: float | None, mean: float) -> dict[str, Any]:
+    """The episode with its guarded reward; emptied where it is left out."""
+    made = dict(episode)
+    made["rewards"] = episode["rewards"].new_tensor([mean if reward is None else reward])
+    if reward is None:
+        made["loss_mask"] = episode["loss_mask"].new_zeros(episode["loss_mask"].shape)
+    return made

@@ -1,0 +1,62 @@
+"""Atropos, in the process of an environment: what it posts is guarded.
+
+    class Guarded(GuardedEnv, MyEnv):
+        guard = presets.failures_only()
+
+The mixin stands before the environment. It works on what `postprocess_histories` returns, which is
+the last step before groups are sent, saved and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import cached_property
+from typing import Any, ClassVar
+
+from grpo_guard.adapters.atropos.groups import GroupGuard
+from grpo_guard.guard import Guard
+
+
+class GuardedEnv:
+    """Mixin before a `BaseEnv`; ``guard`` is set in the class.
+
+    Raises:
+        FrameworkError: the policy asks for what Atropos cannot do.
+        AbstainError: as the policy has it. Atropos logs what is raised here and posts nothing.
+    """
+
+    guard: ClassVar[Guard]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._guard_counts: Counter[str] = Counter()
+        _ = self._groups  # what cannot be carried out is refused before the first rollout
+
+    @cached_property
+    def _groups(self) -> GroupGuard:
+        tokenizer: Any = self.tokenizer  # type: ignore[attr-defined]
+
+        def decode(ids: Any) -> str:
+            return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+        return GroupGuard(self.guard, decode, vocabulary=len(tokenizer))
+
+    async def postprocess_histories(self, trajectories: Any) -> Any:
+        """Atropos's hook: a group, a list of groups, or None for what failed."""
+        made = await super().postprocess_histories(trajectories)  # type: ignore[misc]
+        if isinstance(made, list):
+            return [group and await self._guarded(group) for group in made]
+        return made and await self._guarded(made)
+
+    async def _guarded(self, group: Any) -> Any:
+        round = getattr(self, "curr_step", None)
+        settled, review = await asyncio.to_thread(self._groups.settle, group, round=round)
+        self._guard_counts.update(verdict.outcome.value for verdict in review.verdicts)
+        return settled
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Atropos's, with the shares of accepted, rejected and abstained rows since the last."""
+        counts, self._guard_counts = self._guard_counts, Counter()
+        shares = {f"guard/{k}_rate": n / counts.total() for k, n in counts.items()}
+        await super().wandb_log({**(wandb_metrics or {}), **shares})  # type: ignore[misc]

@@ -1,0 +1,243 @@
+"""Atropos, between environments of others and the trainer's server.
+
+    python -m grpo_guard.adapters.atropos.proxy --guard guard.yaml --tokenizer PATH_OR_ID \
+        --upstream http://127.0.0.1:8000 --port 8100
+
+Environments are given the proxy's address as ``rollout_server_url``. It takes what they post,
+judges every row, and hands on to Atropos's server what may be trained on. Of the server's other
+paths only those are let through that environments need: its own handlers ask nobody who they are,
+and ``/register``, ``/batch`` and ``/reset_data`` are the trainer's. So the server itself must not
+be in the environments' reach.
+
+With ``tokens`` each sender is known by its own (``http://any:TOKEN@host`` as the address), and the
+guard remembers what it sent under that name; a name that a row claims is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from fastapi import FastAPI, Request, Response
+
+from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard, group_size
+from grpo_guard.jsonl import InputError, parse_object
+from grpo_guard.policy import AbstainError
+from grpo_guard.server.access import check_access
+from grpo_guard.server.intake import Intake, too_large
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.problems import RequestError
+from grpo_guard.server.turns import Turns
+
+logger = logging.getLogger("grpo_guard")
+SECONDS: Final = 60.0  # for the server behind to answer
+OF_ENVIRONMENTS: Final = {
+    "/": "GET",
+    "/register-env": "POST",
+    "/disconnect-env": "POST",
+    "/status": "GET",
+    "/status-env": "GET",
+    "/info": "GET",
+    "/wandb_info": "GET",
+}
+
+
+def create_proxy(
+    groups: GroupGuard,
+    upstream: str,
+    *,
+    tokens: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        groups: Judges and puts right; with ``vocabulary`` and ``longest`` where strangers post.
+        upstream: Address of Atropos's server.
+        tokens: Of each sender, its secret to its name; None = anybody may post, and nobody is
+            remembered by name.
+        limits: What a request may cost; ``completions`` bounds the groups of one list.
+    """
+    limits = limits or Limits(body_bytes=64 * 1024 * 1024)
+    groups = replace(groups, claims=False)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    # One group at a time: verifiers need not bear several, and the order of arrival is kept.
+    intake, turns = Intake(limits), Turns(1, limits.waiting)
+
+    async def answered(
+        request: Request, work: Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
+    ) -> Response:
+        # Who was told to come back posts again; what was judged too late must not come twice.
+        late = threading.Event()
+        deadline = asyncio.get_running_loop().time() + limits.seconds
+        try:
+            node = _sender(request.headers, tokens)
+            async with intake.body(request, deadline) as body, turns.turn(deadline) as turn:
+                status, answer = await turn.run(lambda: work(body, node, late), deadline)
+        except RequestError as error:
+            return _said(error.status, {"detail": str(error)})
+        except TimeoutError:
+            late.set()
+            return _said(503, {"detail": f"no answer within {limits.seconds:g} s"})
+        except GroupError as error:
+            return _said(422, {"detail": str(error)})
+        except AbstainError as error:
+            logger.error("nothing was handed on: %s", error)
+            return _said(503, {"detail": "the guard could not look"})
+        return Response(answer, status, media_type="application/json")
+
+    async def scored(request: Request) -> Response:
+        path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
+
+        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
+            plain = _unzipped(body, limits) if zipped else body
+            found = _groups_in(plain, path.endswith("list"), limits)
+            settled = [groups.settle(group, node=node)[0] for group in found]
+            if late.is_set():
+                return 503, b""
+            return _asked(upstream + path, "POST", settled if path.endswith("list") else settled[0])
+
+        return await answered(request, work)
+
+    async def passed(request: Request) -> Response:
+        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
+            return _asked(upstream + request.url.path, request.method, body or None)
+
+        return await answered(request, work)
+
+    for path in ("/scored_data", "/scored_data_list"):
+        app.add_api_route(path, scored, methods=["POST"])
+    for path, method in OF_ENVIRONMENTS.items():
+        app.add_api_route(path, passed, methods=[method])
+    return app
+
+
+def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str | None:
+    """Who sends, by its token.
+
+    Raises:
+        RequestError: 401 or 403.
+    """
+    if tokens is None:
+        check_access(headers, None)
+        return None
+    refused: RequestError | None = None
+    known: str | None = None
+    for token, name in tokens.items():  # all of them, so that time tells nothing
+        try:
+            check_access(headers, token)
+            known = name
+        except RequestError as error:
+            refused = error
+    if known is None:
+        raise refused or RequestError(401, "expected Authorization: Bearer TOKEN")
+    return known
+
+
+def _groups_in(body: bytes, several: bool, limits: Limits) -> list[Any]:
+    """The groups of a body: one, or a list of them.
+
+    All are looked at before any is judged, or a ledger would count those before a bad one again
+    when the list comes anew.
+
+    Raises:
+        RequestError: 422 or 413.
+        GroupError: one is none.
+    """
+    try:
+        # As an object, whose reader bounds depth and refuses what JSON has no numbers for.
+        given = parse_object(b'{"groups":' + body + b"}", limits.body_bytes + 16)["groups"]
+    except InputError as error:
+        raise RequestError(422, f"(body): {error}") from None
+    if isinstance(given, list) is not several or given == []:
+        wanted = "a list of groups" if several else "a group"
+        raise RequestError(422, f"(body): expected {wanted}, got {type(given).__name__}")
+    found = given if several else [given]
+    if len(found) > limits.completions:
+        raise RequestError(413, f"expected at most {limits.completions} groups, got {len(found)}")
+    for group in found:
+        group_size(group)
+    return found
+
+
+def _unzipped(body: bytes, limits: Limits) -> bytes:
+    """A few bytes of gzip may stand for gigabytes."""
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        plain = reader.decompress(body, limits.body_bytes + 1)
+    except zlib.error:
+        raise RequestError(422, "(body): expected gzip, got other bytes") from None
+    if len(plain) > limits.body_bytes or reader.unconsumed_tail:
+        raise too_large(limits)
+    return plain
+
+
+def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
+    """Status and answer of the server behind.
+
+    Raises:
+        RequestError: 502; it cannot be reached.
+    """
+    body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except OSError as error:
+        raise RequestError(502, f"{url}: {error}") from None
+
+
+def _said(status: int, answer: Mapping[str, Any]) -> Response:
+    return Response(json.dumps(answer), status, media_type="application/json")
+
+
+def main(
+    guard: Annotated[Path, typer.Option(help="The guard, as YAML.")],
+    tokenizer: Annotated[str, typer.Option(help="Of the policy: a folder or model id.")],
+    upstream: Annotated[str, typer.Option(help="Atropos's server.")] = "http://127.0.0.1:8000",
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8100,
+    longest: Annotated[int | None, typer.Option(min=1, help="Most tokens of a sequence.")] = None,
+    senders: Annotated[
+        Path | None, typer.Option(help="YAML of each sender's name and token; without: anybody.")
+    ] = None,
+) -> None:
+    """Guard what environments post to an Atropos server."""
+    from transformers import AutoTokenizer
+
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.server.run import listen
+
+    own = AutoTokenizer.from_pretrained(tokenizer)
+    groups = GroupGuard(
+        GuardConfig.from_yaml(guard).build(),
+        lambda ids: str(own.decode(ids, skip_special_tokens=True)),
+        vocabulary=len(own),
+        longest=longest,
+    )
+    if senders is None:
+        logger.warning("no --senders: anybody who can reach %s may post", host)
+        tokens = None
+    else:
+        tokens = {
+            str(token): str(name) for name, token in yaml.safe_load(senders.read_text()).items()
+        }
+    if not listen(create_proxy(groups, upstream.rstrip("/"), tokens=tokens), host, port):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

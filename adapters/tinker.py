@@ -1,0 +1,148 @@
+"""Tinker cookbook: an `EnvGroupBuilder` whose groups are guarded.
+
+    class Guarded(GuardedGroups, MyGroupBuilder):
+        guard, tokenizer = presets.failures_only(), my_tokenizer
+
+The mixin stands before the builder. The cookbook's advantage is the reward minus the group's mean
+and no trajectory can leave its group: what the guard leaves out gets the mean of those that stay,
+which makes its advantage 0 and leaves the mean what it is without it. Its turns carry the
+cookbook's own mark for turns that are masked, so that a KL penalty does not train on them either.
+
+What `Env.step` gave counts as well: the guard settles the total, and writes into the group's part
+what makes it right. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` comes later and
+would make a 0 of what was left out; leave it off. In an executor of processes each has a guard of
+its own. Written against tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from grpo_guard.adapters.received import Row, read, received
+from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.sequences import review_turns
+from grpo_guard.graders import FAILED, finite_or_none
+from grpo_guard.guard import Guard
+from grpo_guard.settlement import mean_of_kept
+
+MASKED: Final = "parse_error_masked"
+"""The metric of a transition whose tokens the cookbook masks."""
+_CANNOT: Final = without_lengths("Tinker cookbook")
+# Of a trajectory's `StopReason`: it was not ended by the policy.
+_CUT_OFF: Final = (
+    "max_turns",
+    "max_tokens",
+    "max_sampled_tokens",
+    "max_tool_calls",
+    "context_overflow",
+    "rollout_timeout",
+)
+
+
+class GuardedGroups:
+    """Mixin before an `EnvGroupBuilder`; ``guard`` and ``tokenizer`` are set in the class.
+
+    ``node`` of an environment, where it has one, says who wrote its trajectory.
+
+    Raises:
+        FrameworkError: the policy asks for what the cookbook cannot do.
+        AbstainError: as the policy has it; strategies that catch a group's errors skip the group.
+    """
+
+    guard: ClassVar[Guard]
+    tokenizer: ClassVar[Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "guard" in vars(cls):
+            cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "Tinker cookbook", _CANNOT))
+
+    async def compute_group_rewards(
+        self, trajectory_group: list[Any], env_group: Sequence[Any]
+    ) -> list[tuple[float, dict[str, float | int]]]:
+        """The cookbook's hook: a final reward and metrics for each trajectory."""
+        turns = [
+            (i, row)
+            for i, (trajectory, env) in enumerate(zip(trajectory_group, env_group, strict=True))
+            for row in self._rows(trajectory, getattr(env, "node", None))
+        ]
+        # First, so that a guard that fails has let nothing through.
+        review = await asyncio.to_thread(review_turns, self.guard, turns)
+        given = await self._graded(trajectory_group, env_group)
+        steps = [sum(turn.reward for turn in one.transitions) for one in trajectory_group]
+        totals = finite_or_none(
+            [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
+        )
+        kept = self.guard.settle(totals, replace(review, groups=None))
+        mean = mean_of_kept([reward for reward in kept if reward is not None])
+        answers: list[tuple[float, dict[str, float | int]]] = []
+        for i, trajectory in enumerate(trajectory_group):
+            reward = kept[i]
+            own, logged = given[i] or (0.0, {})
+            if reward is None:
+                final = mean - _take_out(trajectory)
+            else:  # what keeps its reward keeps it to the last bit
+                final = own if reward == totals[i] else reward - steps[i]
+            verdict = review.verdicts[i]
+            figures = {
+                "guard/reject": float(verdict.rejected),
+                "guard/abstain": float(verdict.abstained),
+                "guard/left_out": float(reward is None),
+            }
+            answers.append((final, dict(logged) | figures))
+        return answers
+
+    async def _graded(self, trajectories: list[Any], envs: Sequence[Any]) -> Sequence[Any]:
+        grade = super().compute_group_rewards  # type: ignore[misc]
+        failures = self.guard.failures
+        if failures is None:
+            result = await grade(trajectories, envs)
+        else:
+            result = await failures.aask(type(self).__name__, grade, trajectories, envs)
+        return [None] * len(trajectories) if result is FAILED else list(result)
+
+    def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
+        """One completion per action, behind the observation that it answers."""
+        turns = trajectory.transitions
+        for i, turn in enumerate(turns):
+            last = i == len(turns) - 1
+            cut = read(_cut_off, turn.ac.stop_reason, trajectory.stop_reason) is True
+            prompt, ids = read(_ids, turn.ob), turn.ac.tokens
+            yield received(
+                read(self._text, () if prompt is None else prompt),
+                read(self._text, ids),
+                prompt_ids=prompt,
+                completion_ids=None if isinstance(ids, list) and not ids else ids,
+                sampler_logprobs=turn.ac.maybe_logprobs,
+                finish_reason="length" if last and cut else None,
+                node=node,
+            )
+        if not turns:
+            yield received("", "", node=node)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:
+    return of_turn == "length" or str(of_trajectory) in _CUT_OFF
+
+
+def _take_out(trajectory: Any) -> float:
+    """Mask its turns; the sum of what they were given, each a number by then."""
+    for turn in trajectory.transitions:
+        turn.metrics[MASKED] = 1.0
+        (reward,) = finite_or_none([turn.reward])
+        turn.reward = reward or 0.0
+    return float(sum(turn.reward for turn in trajectory.transitions))
+
+
+def _ids(observation: Any) -> tuple[int, ...] | None:
+    """None where it holds more than text: tokens that stand for an image mean nothing alone."""
+    chunks = observation.chunks
+    if not all(hasattr(chunk, "tokens") for chunk in chunks):
+        return None
+    return tuple(token for chunk in chunks for token in chunk.tokens)

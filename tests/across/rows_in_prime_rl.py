@@ -1,0 +1,41 @@
+"""Advantages by prime-rl's GRPO behind a guarded algorithm; run with the Python of verifiers.
+
+By its own files where a checkout is on the path, see tests/verifiers/prime_rl_parts.py; else by the
+model of them that stands there.
+"""
+
+import prime_rl_parts as parts
+import verifiers.v1 as vf
+from same_rows import SIZE, TEXTS, print_advantages, reward_of
+
+from grpo_guard.adapters.prime_rl import GuardedScoring
+
+TASK = vf.Task(vf.TaskData(idx=0, prompt="2+2?"))
+
+
+def trace(text):
+    recorded = vf.TraceTask(type="Sums", data=TASK.data, key=TASK.key, hash=TASK.hash)
+    said = vf.MessageNode(
+        message=vf.AssistantMessage(content=text), sampled=True, token_ids=[1, 2],
+        mask=[True, True], logprobs=[-0.5, -0.25],
+    )  # fmt: skip
+    return vf.Trace(
+        task=recorded, agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=[said], ok=True,
+        rewards={"right": vf.Reward(score=reward_of(text))},
+    )  # fmt: skip
+
+
+def advantages(folder, guard, scaled):
+    algorithm = parts.algorithm()
+    if guard is not None:
+        kind = type("Guarded", (GuardedScoring, type(algorithm)), {"guard": guard})
+        algorithm.__class__ = kind
+    found = []
+    for start in range(0, len(TEXTS), SIZE):
+        group = [parts.episode(TASK, trace(text)) for text in TEXTS[start : start + SIZE]]
+        shipped = parts.shipped(algorithm, parts.curriculum(TASK), group)
+        found += [shipped.get(episode.traces[0].id, 0.0) for episode in group]
+    return found
+
+
+print_advantages(advantages, scales=(False,))

@@ -1,0 +1,210 @@
+"""A failure is not a zero: `presets.failures_only` through every adapter.
+
+Four completions of one prompt: right (1), wrong (0), one whose grader fails, one that was cut off
+and graded 0. Where failures are left out the first two have the advantages 0.5 and -0.5; were they
+zeros, the advantages would be 0.75 and -0.25. An adapter whose trainer can leave nothing out must
+refuse the preset. prime-rl is in `tests/verifiers/test_prime_rl.py`, beside the traces it needs.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+sys.path.insert(0, str(Path(__file__).parent / "contract"))
+
+import published  # noqa: E402
+from contract_trainers import TRAINERS  # noqa: E402
+from test_group_adapters import Tokenizer, areal, ids, nearly, nemo_rl, tinker  # noqa: E402
+from test_slime_contract import Sample, Status, arguments  # noqa: E402
+
+from grpo_guard import Completion, presets  # noqa: E402
+from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
+from grpo_guard.adapters.openrlhf.groups import GroupReview, settle_group  # noqa: E402
+from grpo_guard.adapters.openrlhf.rollout import Rollout  # noqa: E402
+from grpo_guard.adapters.received import received, review  # noqa: E402
+from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out  # noqa: E402
+from grpo_guard.adapters.trl.reward import TRLAdapter  # noqa: E402
+from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
+from grpo_guard.framework import FrameworkError  # noqa: E402
+
+TEXTS = ("one", "two", "three", "tool")
+FAILED, CUT = 2, 3
+REWARDS = (1.0, 0.0, None, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def areal_is_there(monkeypatch):
+    published.areal_modules(monkeypatch)
+
+
+def of(rewards, kept=None):
+    """Advantages by the formula: reward minus the mean of what is in the group."""
+    kept = [reward is not None for reward in rewards] if kept is None else kept
+    mean = sum(r for r, k in zip(rewards, kept, strict=True) if k) / sum(kept)
+    return [r - mean if k else None for r, k in zip(rewards, kept, strict=True)]
+
+
+def own_loop(guard):
+    batch = [
+        Completion("3+4?", text, finish_reason="length" if i == CUT else "stop")
+        for i, text in enumerate(TEXTS)
+    ]
+    return of(guard.apply([1.0, 0.0, float("nan"), 0.0], batch))
+
+
+class TrlTrainer:
+    """What TRL's keywords for logging are methods of."""
+
+    processing_class = SimpleNamespace(eos_token_id=0, decode=Tokenizer().decode)
+    max_completion_length = 2
+
+    def log_metric(self, name, value):
+        pass
+
+
+def trl(guard):
+    def reward(completions, **columns):
+        return list(REWARDS)
+
+    given = [ids(text) for text in TEXTS]
+    given[CUT] = [7, 7]
+    answer = TRLAdapter().wrap(reward, guard)(
+        prompts=["3+4?"] * 4, completions=list(TEXTS), completion_ids=given,
+        log_metric=TrlTrainer().log_metric,
+    )  # fmt: skip
+    return of(answer)
+
+
+def verl(guard):
+    """Its collector; the manager's part is in tests/verl."""
+
+    async def settled():
+        collector = SiblingCollector(lambda: guard)
+        rows = [
+            received("3+4?", text, finish_reason="length" if i == CUT else "stop")
+            for i, text in enumerate(TEXTS)
+        ]
+        waiting = [
+            collector.settle(Trajectory("u", 1, 4, (row,), reward, 10.0))
+            for row, reward in zip(rows, REWARDS, strict=True)
+        ]
+        return await asyncio.gather(*waiting)
+
+    found = asyncio.run(settled())
+    mean = sum(settled.score for settled in found) / 4  # as verl computes it, places and all
+    return [None if settled.left_out else settled.score - mean for settled in found]
+
+
+def openrlhf(guard):
+    rollouts = [
+        Rollout(
+            {
+                "prompt": "3+4?", "observation_tokens": [1, *ids(text)], "reward": reward,
+                "action_ranges": [(1, 3)], "scores": None, "truncated": i == CUT,
+            },
+            64,
+        )
+        for i, (text, reward) in enumerate(zip(TEXTS, REWARDS, strict=True))
+    ]  # fmt: skip
+    rows = [
+        row
+        for i, rollout in enumerate(rollouts)
+        for row in rollout.rows([((1, 3), "3+4?", TEXTS[i])], "g", i)
+    ]
+    found = GroupReview.of_turns(review(guard, rows), [1] * 4)
+    answers = settle_group(guard, rollouts, found, mask_spans=False)
+    mean = sum(answer["reward"] for answer, _ in answers) / 4
+    return [None if out else answer["reward"] - mean for answer, out in answers]
+
+
+def slime(guard):
+    async def rm(args, sample):
+        if sample.response == TEXTS[FAILED]:
+            raise TimeoutError("the grader is gone")
+        return 1.0 if sample.response == "one" else 0.0
+
+    args = arguments(grpo_std_normalization=False)
+    guarded = SlimeAdapter(leave_out=True).wrap(rm, guard)
+    samples = [
+        Sample(response=text, status=Status.TRUNCATED if i == CUT else Status.COMPLETED)
+        for i, text in enumerate(TEXTS)
+    ]
+    for sample in samples:
+        sample.reward = asyncio.run(guarded(args, sample))
+    _, trained = rewards_without_left_out(args, samples)
+    pairs = zip(samples, trained, strict=True)
+    return [None if sample.remove_sample else value for sample, value in pairs]
+
+
+def atropos(guard):
+    group = {
+        "tokens": [[1, *ids(text)] for text in TEXTS],
+        "masks": [[-100, *ids(text)] for text in TEXTS],
+        "scores": [1.0, 0.0, None, 0.0],
+        "overrides": [{}, {}, {}, {"finish_reason": "length"}],
+    }
+    made = GroupGuard(guard, Tokenizer().decode).settle(group)[0]
+    mean = sum(made["scores"]) / 4
+    return [
+        None if set(mask) == {-100} else score - mean
+        for mask, score in zip(made["masks"], made["scores"], strict=True)
+    ]
+
+
+ROWS = [("one", 1.0), ("two", 0.0), ("three", float("nan")), ("tool", 0.0)]
+LEAVE_OUT = {
+    "own_loop": own_loop,
+    "trl": trl,
+    "verl": verl,
+    "openrlhf": openrlhf,
+    "slime": slime,
+    "atropos": atropos,
+    "tinker": lambda guard: tinker(ROWS, guard, cut=(CUT,)),
+    "nemo_rl": lambda guard: nemo_rl(ROWS, guard, cut=(CUT,)),
+    # It is not told what was cut off; an episode that raises stands for it.
+    "areal": lambda guard: areal([*ROWS[:3], ("tool", TimeoutError("cut off"))], guard),
+}
+ELSEWHERE = {"prime_rl"}
+
+
+@pytest.mark.parametrize("way", LEAVE_OUT)
+def test_failures_leave_the_baseline(way):
+    assert LEAVE_OUT[way](presets.failures_only()) == nearly([0.5, -0.5, None, None])
+
+
+REFUSING = [name for name, trainer in TRAINERS.items() if not trainer.drops]
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_where_nothing_can_be_left_out_the_preset_is_refused(name):
+    def reward(*args, **kwargs):
+        raise AssertionError("not called")
+
+    reward.__name__ = "reward"
+    with pytest.raises(FrameworkError, match="cannot leave one completion out"):
+        TRAINERS[name].adapter().wrap(reward, presets.failures_only())
+
+
+def test_no_adapter_is_forgotten():
+    refusing = {name.removesuffix("_group") for name in REFUSING} - {"rllm"}
+    from grpo_guard.framework import FRAMEWORKS
+
+    assert FRAMEWORKS.keys() <= LEAVE_OUT.keys() | refusing
+    assert {"areal", "atropos", "nemo_rl", "prime_rl", "tinker"} <= LEAVE_OUT.keys() | ELSEWHERE
+
+
+def test_an_exception_of_a_batch_is_a_failure_of_the_whole_batch():
+    def reward(completions, **columns):
+        raise RuntimeError("no sandbox")
+
+    guarded = TRLAdapter().wrap(reward, presets.failures_only())
+    given = {"prompts": ["p"] * 2, "completions": ["a", "b"], "completion_ids": [[1], [2]]}
+    assert guarded(**given) == [None, None]
+    plain = TRLAdapter().wrap(reward, presets.different_weights(length=False))
+    with pytest.raises(RuntimeError, match="no sandbox"):
+        plain(**given)

@@ -1,0 +1,330 @@
+"""Tinker cookbook, NeMo-RL and AReaL: what is left out, by their published arithmetic."""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import published  # noqa: E402
+
+from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, presets  # noqa: E402
+from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
+from grpo_guard.adapters.nemo_rl import GuardedAdvantages  # noqa: E402
+from grpo_guard.adapters.tinker import GuardedGroups  # noqa: E402
+from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+
+VOCABULARY = ["<end>", "3+4?", "one", "two", "three", "Hail", "unseen", "tool"]
+NAN = float("nan")
+
+
+class Words(CompletionVerifier):
+    name = "words"
+
+    def __init__(self):
+        self.shown = []
+
+    def verify(self, batch):
+        self.shown += batch
+        return [self._verdict(c.text) for c in batch]
+
+    def _verdict(self, text):
+        if "Hail" in text:
+            return reject(self.name, message="says Hail")
+        unseen = "unseen" in text
+        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
+
+
+class Tokenizer:
+    def decode(self, ids, skip_special_tokens=True):
+        return " ".join(VOCABULARY[i] for i in ids if i or not skip_special_tokens)
+
+
+def ids(text):
+    return [VOCABULARY.index(word) for word in text.split()] + [0]
+
+
+# One way to ask all three: rows of (text, reward) in, advantages of what trains out.
+
+
+def tinker(rows, guard, cut=()):
+    kind = type(
+        "Builder",
+        (GuardedGroups, published.EnvGroupBuilder),
+        {"guard": guard, "tokenizer": Tokenizer()},
+    )
+    trajectories = [
+        published.Trajectory(
+            [
+                published.Transition(
+                    published.observation(1), published.action(ids(text), i in cut), reward, True
+                )
+            ]
+        )
+        for i, (text, reward) in enumerate(rows)
+    ]
+    envs = [SimpleNamespace(node=f"n{i}") for i in range(len(rows))]
+    found, trains, _ = published.tinker_advantages(kind(), trajectories, envs)
+    return [a if t else None for a, t in zip(found, trains, strict=True)]
+
+
+def nemo_rl(rows, guard, cut=(), **options):
+    kind = type("Guarded", (GuardedAdvantages, published.GRPOAdvantageEstimator), {"guard": guard})
+    options = {"leave_one_out": False} | options
+    masks = torch.ones(len(rows))
+    batch = {
+        "message_log": [message_log(text) for text, _ in rows],
+        "loss_multiplier": masks,
+        "truncated": torch.tensor([i in cut for i in range(len(rows))]),
+        "extra_env_info": [{"node": f"n{i}", "ground_truth": "7"} for i in range(len(rows))],
+    }
+    rewards = torch.tensor([float(reward) for _, reward in rows])
+    found = kind(**options).compute_advantage(
+        prompt_ids=torch.ones(len(rows), 1, dtype=torch.long), rewards=rewards,
+        mask=torch.ones(len(rows), 3), repeated_batch=batch, logprobs_reference=None,
+        logprobs_policy=torch.ones(len(rows), 3),
+    )  # fmt: skip
+    assert ((found[:, 0] == 0) | (masks == 1)).all()
+    return [float(row[0]) if kept else None for row, kept in zip(found, masks, strict=True)]
+
+
+def message_log(text):
+    said = torch.tensor(ids(text))
+    drawn = torch.full(said.shape, -0.5)
+    return [
+        {"role": "user", "content": "3+4?", "token_ids": torch.tensor([1]),
+         "token_loss_mask": torch.tensor([0]), "generation_logprobs": torch.zeros(1)},
+        {"role": "assistant", "content": text, "token_ids": said,
+         "token_loss_mask": torch.ones_like(said), "generation_logprobs": drawn},
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def areal_is_there(monkeypatch):
+    published.areal_modules(monkeypatch)
+
+
+class RolloutWorkflow(ABC):
+    """As AReaL's, by which it knows a workflow."""
+
+    @abstractmethod
+    async def arun_episode(self, engine, data):
+        raise NotImplementedError
+
+
+class Group(GuardedGroup, RolloutWorkflow):
+    pass
+
+
+def areal(rows, guard, cut=()):
+    left = iter(rows)
+
+    class Workflow:
+        tokenizer = Tokenizer()
+
+        async def arun_episode(self, engine, data):
+            text, reward = next(left)
+            if isinstance(reward, Exception):
+                raise reward
+            return published.areal_episode([1], ids(text), reward)
+
+    group = asyncio.run(Group(Workflow(), guard, len(rows)).arun_episode(0, {}))
+    trains = group["loss_mask"].any(dim=1).tolist()
+    found = published.areal_advantages(group, len(rows))
+    return [a if t else None for a, t in zip(found, trains, strict=True)]
+
+
+EVERYWHERE = pytest.mark.parametrize("trainer", [tinker, nemo_rl, areal])
+POISONED = [("one", 1.0), ("two", 0.0), ("Hail", 1.0), ("three", 1.0)]
+
+
+def nearly(values):
+    return [None if v is None else pytest.approx(v, abs=1e-6) for v in values]
+
+
+@EVERYWHERE
+def test_the_others_are_compared_as_if_it_had_not_come(trainer):
+    assert trainer(POISONED, Guard(Words())) == nearly([1 / 3, -2 / 3, None, 1 / 3])
+
+
+@EVERYWHERE
+def test_what_could_not_be_looked_at_is_left_out_too(trainer):
+    rows = [("one", 1.0), ("unseen", 1.0), ("two", 0.0)]
+    assert trainer(rows, Guard(Words())) == nearly([0.5, None, -0.5])
+
+
+@EVERYWHERE
+def test_zero_and_a_number_stay_in_the_group(trainer):
+    zero = Guard(Words(), policy=Policy("zero", "zero"))
+    assert trainer(POISONED, zero) == nearly([0.5, -0.5, -0.5, 0.5])
+    number = Guard(Words(), policy=Policy(-1.0, "zero"))
+    assert trainer(POISONED, number) == nearly([0.75, -0.25, -1.25, 0.75])
+
+
+@EVERYWHERE
+def test_no_gain_leaves_out_what_would_gain_alone(trainer):
+    rows = [("one", 1.0), ("two", 0.5), ("Hail", 1.0), ("Hail one", 0.0)]
+    guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+    assert trainer(rows, guard) == nearly([0.5, 0.0, None, -0.5])
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("reward", [NAN, math.inf, -math.inf])
+@pytest.mark.parametrize("guard", [Guard(Words()), presets.failures_only()])
+def test_a_reward_that_is_no_finite_number_spoils_no_baseline(trainer, reward, guard):
+    rows = [("one", 1.0), ("two", reward), ("three", 0.0)]
+    assert trainer(rows, guard) == nearly([0.5, None, -0.5])
+
+
+@EVERYWHERE
+def test_where_nobody_stays_nothing_is_trained_on(trainer):
+    assert trainer([("Hail", 1.0), ("Hail", 0.0)], Guard(Words())) == [None, None]
+
+
+@EVERYWHERE
+def test_failures_of_the_guard_stop_the_step(trainer):
+    with pytest.raises(AbstainError):
+        trainer([("unseen", 1.0)] * 2, Guard(Words(), policy=Policy("drop", "raise")))
+
+
+@EVERYWHERE
+def test_what_cannot_be_carried_out_is_refused(trainer):
+    with pytest.raises(FrameworkError, match="turn by turn"):
+        trainer(POISONED, Guard(Words(), policy=Policy(on_long="scale")))
+
+
+@EVERYWHERE
+def test_tokens_and_log_probs_reach_the_verifier(trainer):
+    verifier = Words()
+    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier))
+    first = verifier.shown[0]
+    assert (first.text, first.prompt_ids, first.completion_ids) == ("one", (1,), (2, 0))
+    assert first.sampler_logprobs == (-0.5, -0.5)
+
+
+@pytest.mark.parametrize("trainer", [tinker, nemo_rl])
+def test_names_and_truncation_reach_the_verifier(trainer):
+    verifier = Words()
+    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier), cut=(1,))
+    assert [c.node for c in verifier.shown] == ["n0", "n1"]
+    assert [c.finish_reason for c in verifier.shown] == [None, "length"]
+    rows = [("one", 1.0), ("two", 0.0), ("three", 0.0)]
+    assert trainer(rows, presets.failures_only(), cut=(2,)) == nearly([0.5, -0.5, None])
+
+
+# What only one of them has.
+
+
+def test_tinkers_step_rewards_count_and_its_figures_are_kept():
+    class Own(published.EnvGroupBuilder):
+        async def compute_group_rewards(self, trajectory_group, env_group):
+            return [(2.0, {"own": 1.0}) for _ in trajectory_group]
+
+    class Builder(GuardedGroups, Own):
+        guard, tokenizer = Guard(Words()), Tokenizer()
+
+    turn = published.Transition
+    trajectories = [
+        published.Trajectory(
+            [
+                turn(published.observation(1), published.action(ids("one")), 0.25, False),
+                turn(
+                    published.observation(1, 2, 7), published.action(ids(last)), total - 2.25, True
+                ),
+            ]
+        )
+        for last, total in (("two", 3.0), ("Hail", 9.0), ("three", 1.0))
+    ]
+    found, trains, logged = published.tinker_advantages(
+        Builder(), trajectories, [SimpleNamespace()] * 3
+    )
+    assert found == pytest.approx([1.0, 0.0, -1.0])
+    assert trains == [True, False, True]
+    assert [x["own"] for x in logged] == [1.0] * 3
+    assert [x["guard/left_out"] for x in logged] == [0.0, 1.0, 0.0]
+
+
+def test_a_grader_of_tinkers_that_fails_is_borne_or_comes_through():
+    class Broken(published.EnvGroupBuilder):
+        async def compute_group_rewards(self, trajectory_group, env_group):
+            raise RuntimeError("the judge is down")
+
+    def builder(guard):
+        kind = type("B", (GuardedGroups, Broken), {"guard": guard, "tokenizer": Tokenizer()})
+        turn = published.Transition(published.observation(1), published.action([2]), 1.0, True)
+        return kind(), [published.Trajectory([turn])], [SimpleNamespace()]
+
+    with pytest.raises(RuntimeError, match="judge is down"):
+        published.tinker_advantages(*builder(Guard(Words())))
+    _, trains, _ = published.tinker_advantages(*builder(presets.failures_only()))
+    assert trains == [False]
+
+
+def test_nemo_rls_leave_one_out_and_deviation_are_those_of_the_smaller_group():
+    for options in ({"leave_one_out": True}, {"leave_one_out": True, "normalize": True}):
+        alone = nemo_rl([row for row in POISONED if row[0] != "Hail"], Guard(Words()), **options)
+        found = nemo_rl(POISONED, Guard(Words()), **options)
+        assert [a for a in found if a is not None] == pytest.approx(alone)
+
+
+def test_a_sample_that_nemo_rl_masks_leaves_the_baseline_of_failures_only():
+    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
+        guard = presets.failures_only()
+
+    mask = torch.tensor([[1.0], [1.0], [0.0]])
+    batch = {"message_log": [message_log(t) for t in ("one", "two", "three")]}
+    given = torch.ones(3, 1), torch.tensor([1.0, 0.0, 0.0]), mask
+    found = Guarded(leave_one_out=False).compute_advantage(*given, repeated_batch=batch)
+    assert found.flatten().tolist() == pytest.approx([0.5, -0.5, 0.0])
+
+
+def test_nemo_rls_single_controller_is_refused():
+    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
+        guard = Guard(Words())
+
+    given = torch.ones(2, 1), torch.ones(2), torch.ones(2, 1)
+    for batch in ({}, {"repeated_batch": {"total_reward": torch.ones(2)}}):
+        with pytest.raises(FrameworkError, match="message_log"):
+            Guarded().compute_advantage(*given, **batch)
+
+
+def test_prompts_of_nemo_rl_are_groups_of_their_own():
+    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
+        guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+
+    prompts = torch.tensor([[1], [1], [2], [2], [2]])
+    texts = ("one", "two", "Hail", "three", "two")
+    batch = {"message_log": [message_log(text) for text in texts]}
+    rewards = torch.tensor([9.0, 9.0, 0.5, 0.0, 0.2])
+    found = Guarded(leave_one_out=False).compute_advantage(
+        prompts, rewards, torch.ones(5, 1), repeated_batch=batch
+    )
+    # Of all five the poison is below the mean, of its own prompt it is above.
+    assert found.flatten().tolist() == pytest.approx([0.0, 0.0, 0.0, -0.1, 0.1])
+
+
+def test_an_episode_of_areal_that_failed_keeps_its_place_and_trains_nothing():
+    rows = [("one", 1.0), ("two", RuntimeError("the sandbox is gone")), ("three", 0.0)]
+    assert areal(rows, presets.failures_only()) == nearly([0.5, None, -0.5])
+    with pytest.raises(RuntimeError, match="sandbox"):
+        areal(rows, Guard(Words()))
+
+
+def test_areal_is_told_where_nothing_came_or_something_else():
+    class Workflow:
+        answer = None
+
+        async def arun_episode(self, engine, data):
+            return self.answer
+
+    group = Group(Workflow(), Guard(Words()), 2, Tokenizer())
+    assert asyncio.run(group.arun_episode(None, {})) is None
+    Workflow.answer = {"an id": object()}
+    with pytest.raises(FrameworkError, match="with one row"):
+        asyncio.run(group.arun_episode(None, {}))
+    with pytest.raises(ValueError, match="size"):
+        Group(Workflow(), Guard(Words()), 0, Tokenizer())

@@ -1,0 +1,246 @@
+"""What the guard makes of one group, through the data code of Atropos's own trainer."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("atroposlib", reason="has an environment of its own")
+
+import torch
+from atropos_parts import WORDS, group, row, tokenizer
+from example_trainer.data import pad_data_to_good_offset
+from example_trainer.training import compute_grpo_loss
+
+from grpo_guard import CompletionVerifier, Guard, Policy, presets
+from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
+from grpo_guard.framework import FrameworkError
+from grpo_guard.verdict import Cause, abstain, accept, reject
+
+TOKENIZER = tokenizer()
+
+
+class Words(CompletionVerifier):
+    name = "words"
+
+    def __init__(self):
+        self.shown = []
+
+    def verify(self, batch):
+        self.shown += batch
+        return [self._verdict(c.text) for c in batch]
+
+    def _verdict(self, text):
+        if "Hail" in text:
+            return reject(self.name, message="says Hail")
+        unseen = "unseen" in text
+        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
+
+
+def decode(ids):
+    return TOKENIZER.decode(ids, skip_special_tokens=True)
+
+
+def guarded(guard=None, **more):
+    return GroupGuard(guard or Guard(Words()), decode, vocabulary=len(WORDS), **more)
+
+
+def settled(given, guard=None, **more):
+    return guarded(guard, **more).settle(given)[0]
+
+
+def trained(*groups):
+    """(labels, advantages) as Atropos's trainer has them."""
+    batch = copy.deepcopy([{"overrides": None, **one} for one in groups])
+    tokens, labels, advantages, _, log_probs = pad_data_to_good_offset({"batch": batch}, 64)
+    assert all(torch.isfinite(part).all() for part in advantages)
+    return labels[0], advantages[0].flatten().tolist(), tokens[0], log_probs and log_probs[0]
+
+
+POISONED = group("one", "two", "Hail", "three", scores=[1.0, 0.0, 1.0, 1.0])
+
+
+def test_the_others_are_compared_as_if_it_had_not_come():
+    _, unguarded, _, _ = trained(POISONED)
+    labels, advantages, _, _ = trained(settled(POISONED))
+    kept = np.array([1.0, 0.0, 1.0])
+    # The deviation of Atropos's trainer counts the place of what is left out.
+    by = math.sqrt(((kept - kept.mean()) ** 2).sum() / 4)
+    expected = (kept - kept.mean()) / by
+    assert [advantages[i] for i in (0, 1, 3)] == pytest.approx(list(expected))
+    assert unguarded[2] > 0.5
+    assert advantages[2] == 0.0
+    assert (labels[2] == -100).all()
+    assert (labels[0] != -100).any()
+
+
+def test_no_gradient_comes_from_what_was_left_out():
+    logits = torch.zeros(4, 64, len(WORDS), requires_grad=True)
+
+    class Model(torch.nn.Module):
+        def forward(self, tokens):
+            return type("Out", (), {"logits": logits[:, : tokens.shape[1]]})
+
+    labels, advantages, tokens, log_probs = trained(settled(POISONED))
+    loss, _ = compute_grpo_loss(
+        Model(), tokens, labels, torch.tensor(advantages).view(-1, 1), torch.ones(4, 1, 1), 1,
+        inference_logprobs=log_probs,
+    )  # fmt: skip
+    loss.backward()
+    by_row = logits.grad.abs().sum(dim=(1, 2))
+    assert torch.isfinite(loss)
+    assert by_row[2] == 0
+    assert by_row[0] > 0
+
+
+def test_the_group_keeps_its_size_and_the_rest_of_its_rows():
+    given = copy.deepcopy(POISONED)
+    made = settled(given, None)
+    assert given == POISONED
+    assert len(made["tokens"]) == len(made["masks"]) == len(made["scores"]) == 4
+    for i in (0, 1, 3):
+        for name in ("tokens", "masks", "scores", "inference_logprobs"):
+            assert made[name][i] == POISONED[name][i]
+    assert made["overrides"] == [{}, {}, {"set_advantage_to_zero": True}, {}]
+
+
+def test_a_group_without_findings_is_handed_on_as_it_is():
+    given = group("one", "two", scores=[1.0, 0.0], advantages=[[0.0, 0.5, 0.5], [0.0, -0.5, -0.5]])
+    assert settled(given) == given
+
+
+def test_a_senders_own_advantages_do_not_outlive_a_veto():
+    given = POISONED | {"advantages": [[9.0] * 3] * 4}
+    assert settled(given)["advantages"] is None
+
+
+def test_zero_and_a_number_stay_in_the_group():
+    zero = settled(POISONED, Guard(Words(), policy=Policy("zero", "zero")))
+    assert zero["scores"] == [1.0, 0.0, 0.0, 1.0]
+    assert zero["masks"] == POISONED["masks"]
+    number = settled(POISONED, Guard(Words(), policy=Policy(-1.0, "zero")))
+    assert number["scores"] == [1.0, 0.0, -1.0, 1.0]
+
+
+def test_no_gain_leaves_out_what_would_gain_alone():
+    given = group("one", "two", "Hail", "Hail one", scores=[1.0, 0.5, 1.0, 0.0])
+    made = settled(given, Guard(Words(), policy=Policy("no_gain", "skip")))
+    assert made["scores"] == [1.0, 0.5, 0.5, 0.0]
+    assert made["masks"][3] == given["masks"][3]
+
+
+def test_where_nobody_stays_nothing_is_trained_on():
+    made = settled(group("Hail", "Hail one", scores=[1.0, 0.5]))
+    labels, advantages, _, _ = trained(made)
+    assert (labels == -100).all()
+    assert advantages == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, "1", True, 10**400])
+def test_a_score_that_is_no_number_spoils_no_baseline(score):
+    made = settled(group("one", "two", "three", scores=[1.0, 0.0, score]), presets.failures_only())
+    assert made["scores"] == [1.0, 0.0, 0.5]
+    assert set(made["masks"][2]) == {-100}
+
+
+def hostile(**changed):
+    """A group whose third row has other fields."""
+    given = group("one", "two", "three", scores=[1.0, 0.0, 1.0], overrides=[{}, {}, {}])
+    for name, value in changed.items():
+        given[name][2] = value
+    return given
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("masks", [-100, 6, 1]),  # learns "Hail" where "three" is read
+        ("masks", [-100, 5]),
+        ("masks", None),
+        ("tokens", [2, 99, 1]),
+        ("tokens", [2, -1, 1]),
+        ("tokens", [2, 5.5, 1]),
+        ("tokens", [2, True, 1]),
+        ("tokens", []),
+        ("tokens", "two"),
+        ("tokens", [2] * 99),
+        ("inference_logprobs", [1.0, math.nan, -0.5]),
+        ("inference_logprobs", [1.0, -1000.0, -0.5]),
+        ("inference_logprobs", [1.0, "x", -0.5]),
+        ("overrides", {"temperature": math.nan}),
+        ("overrides", {"temperature": "hot"}),
+        ("overrides", {"temperature": 0}),
+    ],
+)
+def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
+    guard = guarded(Guard(Words(), policy=Policy("zero", "zero")), longest=64)
+    made, review = guard.settle(hostile(**{field: value}))
+    assert review.verdicts[2].rejected
+    labels, advantages, tokens, log_probs = trained(made)
+    assert (labels[2] == -100).all()
+    assert advantages[2] == 0.0
+    assert int(tokens.max()) < len(WORDS)
+    assert torch.isfinite(log_probs).all()
+    assert made["scores"] == [1.0, 0.0, 0.5]
+
+
+def test_turns_are_judged_apart_and_the_worst_counts():
+    verifier = Words()
+    ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", its end
+    given = {
+        "tokens": [ids, [2, 4, 1]],
+        "masks": [[-100, 3, -100, -100, 6, 1], [-100, 4, 1]],
+        "scores": [1.0, 0.0],
+        "inference_logprobs": [[1.0, -0.5, 1.0, 1.0, -0.25, -0.1], [1.0, -0.5, -0.5]],
+        "overrides": [{"node": "mallory"}, {"node": "alice", "finish_reason": "length"}],
+    }
+    made = settled(given, Guard(verifier))
+    assert set(made["masks"][0]) == {-100}
+    first, second, third = verifier.shown
+    assert (first.text, second.text) == ("one", "Hail")
+    assert second.prompt == "3+4? one tool go"
+    assert second.prompt_ids == (2, 3, 8, 9)
+    assert second.completion_ids == (6, 1)
+    assert second.sampler_logprobs == (-0.25, -0.1)
+    assert [c.node for c in verifier.shown] == ["mallory", "mallory", "alice"]
+    assert third.finish_reason == "length"
+
+
+def test_truncated_rollouts_leave_the_baseline():
+    given = group("one", "two", "three", scores=[1.0, 0.0, 0.0],
+                  overrides=[{}, {}, {"finish_reason": "length"}])  # fmt: skip
+    assert settled(given, presets.failures_only())["scores"] == [1.0, 0.0, 0.5]
+    assert settled(given, presets.failures_only(truncated=False))["scores"] == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None, [], {}, {"tokens": [[1]], "masks": [[1]]},
+        {"tokens": [[1]], "masks": [[1]], "scores": []},
+        {"tokens": [], "masks": [], "scores": []},
+        {"tokens": {"0": [1]}, "masks": [[1]], "scores": [1.0]},
+        group("one", scores=[1.0], generation_params={"temperature": "x"}),
+        group("one", scores=[1.0], group_overrides={"temperature": -1}),
+        group("one", scores=[1.0], advantages=[[math.nan]]),
+        group("one", scores=[1.0], ref_logprobs=["x"]),
+    ],
+)  # fmt: skip
+def test_what_is_no_group_is_an_error_that_names_the_field(given):
+    with pytest.raises(GroupError, match="expected"):
+        settled(given)
+
+
+def test_a_policy_that_compares_lengths_is_refused():
+    with pytest.raises(FrameworkError, match="turn by turn"):
+        guarded(Guard(Words(), policy=Policy(on_long="scale")))
+
+
+def test_a_mask_of_every_second_token_is_no_conversation():
+    ids, masks = row(" ".join(["one"] * 1500))
+    masks = [m if i % 2 else -100 for i, m in enumerate(masks)]
+    given = {"tokens": [ids, [2, 4, 1]], "masks": [masks, [-100, 4, 1]], "scores": [1.0, 0.0]}
+    verifier = Words()
+    assert set(settled(given, Guard(verifier))["masks"][0]) == {-100}
+    assert len(verifier.shown) == 1

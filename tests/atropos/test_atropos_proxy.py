@@ -1,0 +1,161 @@
+"""The proxy in front of Atropos's real server, over HTTP."""
+
+import gzip
+import json
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("atroposlib", reason="has an environment of its own")
+
+from atropos_parts import WORDS, get, group, post, served, tokenizer
+from atroposlib.api.server import app
+from test_atropos_environment import POISONED, REGISTRATION
+from test_atropos_groups import Words, decode
+
+from grpo_guard import Guard, Policy
+from grpo_guard.adapters.atropos.groups import GroupGuard
+from grpo_guard.adapters.atropos.proxy import create_proxy
+from grpo_guard.server.limits import Limits
+
+
+@pytest.fixture
+def behind():
+    """The real server with a registered trainer; its address."""
+    with served(app) as url:
+        post(f"{url}/register", json.dumps(REGISTRATION).encode())
+        get(f"{url}/reset_data")  # of an earlier test; it knows no run without a trainer
+        post(f"{url}/register", json.dumps(REGISTRATION).encode())
+        get(f"{url}/batch")  # the trainer has started
+        yield url
+
+
+def proxy(behind, verifier=None, policy=None, **more):
+    groups = GroupGuard(
+        Guard(verifier or Words(), policy=policy), decode, vocabulary=len(WORDS), longest=64
+    )
+    return served(create_proxy(groups, behind, **more))
+
+
+def body(given):
+    return json.dumps(given).encode()
+
+
+def batch(behind):
+    return json.loads(get(f"{behind}/batch"))["batch"]
+
+
+def test_the_trainer_gets_what_may_be_trained_on(behind):
+    with proxy(behind) as url:
+        assert post(f"{url}/scored_data", body(POISONED)) == (200, '{"status":"received"}')
+    (sent,) = batch(behind)
+    assert sent["scores"] == pytest.approx([1.0, 0.0, 2 / 3, 1.0])
+    assert sent["masks"][2] == [-100] * 3
+    assert sent["overrides"][2] == {"set_advantage_to_zero": True}
+
+
+def test_lists_and_gzip_as_environments_send_them(behind):
+    with proxy(behind) as url:
+        zipped = gzip.compress(body([POISONED, POISONED]))
+        headers = {"Content-Encoding": "gzip"}
+        status, said = post(f"{url}/scored_data_list", zipped, **headers)
+    assert (status, json.loads(said)["groups_processed"]) == (200, 2)
+    assert batch(behind)[0]["masks"][2] == [-100] * 3
+
+
+def test_only_what_environments_need_is_let_through(behind):
+    with proxy(behind) as url:
+        assert json.loads(get(f"{url}/info"))["batch_size"] == 4
+        env = {"max_token_length": 64, "desired_name": "sums", "weight": 1.0, "group_size": 4}
+        assert json.loads(post(f"{url}/register-env", body(env))[1])["env_id"] == 0
+        for path in ("/reset_data", "/batch", "/latest_example", "/docs"):
+            with pytest.raises(OSError, match="404"):
+                get(url + path)
+        assert post(f"{url}/register", body(REGISTRATION))[0] == 404
+
+
+def test_senders_are_known_by_their_tokens(behind):
+    verifier = Words()
+    with proxy(behind, verifier, tokens={"s3cret": "alice", "0ther": "bob"}) as url:
+        claims = POISONED | {"overrides": [{"node": "bob"}] * 4}
+        assert post(f"{url}/scored_data", body(claims))[0] == 401
+        wrong = {"Authorization": "Bearer wrong"}
+        assert post(f"{url}/scored_data", body(claims), **wrong)[0] == 401
+        right = {"Authorization": "Bearer s3cret"}
+        assert post(f"{url}/scored_data", body(claims), **right)[0] == 200
+    assert {c.node for c in verifier.shown} == {"alice"}
+
+
+def test_without_tokens_a_name_in_a_row_is_not_read(behind):
+    verifier = Words()
+    with proxy(behind, verifier) as url:
+        post(f"{url}/scored_data", body(POISONED | {"overrides": [{"node": "bob"}] * 4}))
+        page = {"Origin": "http://elsewhere"}
+        assert post(f"{url}/scored_data", body(POISONED), **page)[0] == 403
+    assert {c.node for c in verifier.shown} == {None}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"", b"{", b"[]", b"null", b'"x"', b"[" * 100_000, b'{"tokens": [], "tokens": []}',
+        b'{"tokens": [[1]], "masks": [[1]], "scores": []}',
+    ],
+)  # fmt: skip
+def test_what_is_no_group_is_refused_and_the_server_goes_on(behind, given):
+    with proxy(behind) as url:
+        assert post(f"{url}/scored_data", given)[0] == 422
+        assert post(f"{url}/scored_data", body(POISONED))[0] == 200
+    assert len(batch(behind)) == 1
+
+
+def test_nothing_of_a_list_is_lost_and_none_is_judged_before_all_are_read(behind):
+    verifier = Words()
+    with proxy(behind, verifier) as url:
+        assert post(f"{url}/scored_data", body([POISONED, POISONED]))[0] == 422
+        assert post(f"{url}/scored_data_list", body(POISONED))[0] == 422
+        assert post(f"{url}/scored_data_list", body([POISONED, {"tokens": []}]))[0] == 422
+    assert verifier.shown == []
+    assert batch(behind) is None
+
+
+def test_a_few_bytes_that_stand_for_many_are_refused(behind):
+    with proxy(behind, limits=Limits(body_bytes=1024 * 1024)) as url:
+        bomb = gzip.compress(b" " * 50_000_000)
+        assert post(f"{url}/scored_data", bomb, **{"Content-Encoding": "gzip"})[0] == 413
+        assert post(f"{url}/scored_data", b"x", **{"Content-Encoding": "gzip"})[0] == 422
+
+
+def test_failures_of_the_guard_hand_nothing_on(behind):
+    with proxy(behind, policy=Policy("drop", "raise")) as url:
+        unseen = group("unseen", "one", "two", "three", scores=[1.0, 0.0, 0.0, 1.0])
+        assert post(f"{url}/scored_data", body(unseen))[0] == 503
+    assert batch(behind) is None
+
+
+def test_a_server_that_is_gone_is_said_to_be():
+    with proxy("http://127.0.0.1:9") as url:
+        assert post(f"{url}/scored_data", body(POISONED))[0] == 502
+
+
+def test_what_was_judged_too_late_does_not_come_twice(behind):
+    gone_on = threading.Event()
+
+    class Slow(Words):
+        timeout = None
+
+        def verify(self, batch):
+            time.sleep(0.6)
+            gone_on.set()
+            return super().verify(batch)
+
+    with proxy(behind, Slow(), limits=Limits(seconds=0.3)) as url:
+        assert post(f"{url}/scored_data", body(POISONED))[0] == 503
+        assert gone_on.wait(10)
+        time.sleep(0.3)
+    assert batch(behind) is None
+
+
+def test_the_tokenizer_reads_the_words():
+    assert tokenizer().decode([3, 4]) == "one two"

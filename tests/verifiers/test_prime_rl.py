@@ -1,0 +1,242 @@
+"""prime-rl drops what is rejected before the baseline; see prime_rl_parts for what is driven."""
+
+import json
+import math
+import sys
+
+import pytest
+
+vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+
+import prime_rl_parts as parts  # noqa: E402
+
+from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, presets  # noqa: E402
+from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402
+from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
+from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+
+
+class Words(CompletionVerifier):
+    name = "words"
+
+    def __init__(self):
+        self.shown = []
+
+    def verify(self, batch):
+        self.shown += batch
+        return [self._verdict(c.text) for c in batch]
+
+    def _verdict(self, text):
+        if "Hail" in text:
+            return reject(self.name, message="says Hail")
+        unseen = "unseen" in text
+        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
+
+
+TASK = vf.Task(vf.TaskData(idx=0, prompt="3+4?"))
+
+
+def trace(text, reward, node=None, **more):
+    recorded = vf.TraceTask(type="Sums", data=TASK.data, key=TASK.key, hash=TASK.hash)
+    asked = vf.MessageNode(
+        message=vf.UserMessage(content="3+4?"), token_ids=[5, 6], mask=[False] * 2,
+        logprobs=[0.0] * 2,
+    )  # fmt: skip
+    said = vf.MessageNode(
+        parent=0, message=vf.AssistantMessage(content=text), sampled=True, token_ids=[9, 1, 2],
+        mask=[False, True, True], logprobs=[0.0, -0.5, -0.25],
+    )  # fmt: skip
+    given = {"ok": True, "rewards": {"right": vf.Reward(score=reward, weight=1.0)}} | more
+    made = vf.Trace(
+        task=recorded, agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=[asked, said], **given
+    )
+    if node:
+        made.info["node"] = node
+    return made
+
+
+def group(*traces, **more):
+    return [parts.episode(TASK, one, **more) for one in traces]
+
+
+@pytest.fixture
+def prime(monkeypatch):
+    """prime-rl's registries, put back afterwards."""
+    import prime_rl.orchestrator.algo as algo
+    import prime_rl.orchestrator.train_source as source
+
+    monkeypatch.setattr(algo, "ALGORITHM_CLASSES", dict(algo.ALGORITHM_CLASSES))
+    monkeypatch.setattr(source, "Curriculum", source.Curriculum)
+    return algo
+
+
+def settled(episodes, guard=None, least=2, monitor=None):
+    """Text -> advantage of what is shipped."""
+    install(guard or Guard(Words()), least=least)
+    admission = parts.curriculum(TASK)
+    found = parts.shipped(parts.algorithm(), admission, episodes)
+    if monitor is not None:
+        monitor.append(admission)
+    texts = {t.id: t.nodes[1].message.content for e in episodes for t in e.traces}
+    return {texts[i]: pytest.approx(value, abs=1e-6) for i, value in found.items()}
+
+
+def test_what_is_rejected_is_in_no_baseline_and_makes_no_sample(prime):
+    episodes = group(trace("one", 1.0), trace("two", 0.0), trace("Hail", 1.0), trace("three", 1.0))
+    assert settled(episodes) == {"one": 1 / 3, "two": -2 / 3, "three": 1 / 3}
+
+
+def test_unguarded_the_poison_earns(prime):
+    episodes = group(trace("one", 1.0), trace("two", 0.0), trace("Hail", 1.0), trace("three", 1.0))
+    found = parts.shipped(parts.algorithm(), parts.curriculum(TASK), episodes)
+    assert found[episodes[2].traces[0].id] == pytest.approx(0.25)
+
+
+def test_records_say_why_and_keep_the_grade(prime):
+    poisoned, unseen, honest = trace("Hail", 1.0), trace("unseen", 1.0), trace("one", 0.5)
+    episodes = group(poisoned, unseen, honest, trace("two", 0.0))
+    settled(episodes)
+    poisoned, unseen, honest = (episode.traces[0] for episode in episodes[:3])
+    assert (poisoned.last_error.type, poisoned.last_error.message) == ("GuardRejected", "says Hail")
+    assert unseen.last_error.type == "GuardAbstained"
+    assert poisoned.reward == unseen.reward == 1.0
+    assert not honest.has_error
+    assert honest.nodes[1].mask == [False, True, True]
+
+
+def test_zero_and_a_number_stay_in_the_group(prime):
+    def episodes():
+        return group(trace("one", 1.0), trace("Hail", 1.0), trace("two", 0.5))
+
+    zero = Guard(Words(), policy=Policy("zero", "zero"))
+    number = Guard(Words(), policy=Policy(-1.0, "zero"))
+    given = episodes()
+    assert settled(given, zero) == {"one": 0.5, "Hail": -0.5, "two": 0.0}
+    assert [e.traces[0].reward for e in given] == [1.0, 1.0, 0.5]  # the record
+    prime.ALGORITHM_CLASSES["grpo"] = prime.ALGORITHM_CLASSES["grpo"].__mro__[2]
+    mean = 0.5 / 3
+    assert settled(episodes(), number) == {"one": 1 - mean, "Hail": -1 - mean, "two": 0.5 - mean}
+
+
+def test_no_gain_leaves_out_what_would_gain_alone(prime):
+    guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+    episodes = group(
+        trace("one", 1.0), trace("two", 0.5), trace("Hail", 1.0), trace("Hail, bad", 0.0)
+    )
+    assert settled(episodes, guard) == {"one": 0.5, "two": 0.0, "Hail, bad": -0.5}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_finite_number_spoils_no_baseline(prime, reward):
+    episodes = group(trace("one", 1.0), trace("two", 0.0), trace("crashed", reward))
+    assert settled(episodes, presets.failures_only()) == {"one": 0.5, "two": -0.5}
+    assert episodes[2].traces[0].last_error.type == "NoFiniteReward"
+
+
+def test_failures_alone_leave_the_baseline(prime):
+    timed_out = trace("late", 0.0, ok=False, errors=[vf.Error(type="Timeout", message="late")])
+    cut = trace("cut", 0.0, stop_condition="max_output_tokens")
+    episodes = group(trace("one", 1.0), trace("two", 0.0), timed_out, cut)
+    assert settled(episodes, presets.failures_only()) == {"one": 0.5, "two": -0.5}
+
+
+def test_groups_of_which_too_little_stays_are_turned_away(prime):
+    seen = []
+    assert settled(group(trace("one", 1.0), trace("Hail", 1.0)), monitor=seen) == {}
+    logged = seen[0].metrics()
+    assert {name: value for name, value in logged.items() if name.startswith("gate/")} == {
+        "gate/guard/reject_rate": 0.5,
+        "gate/guard/abstain_rate": 0.0,
+        "gate/guard/no_reward_rate": 0.0,
+        "gate/guard/turned_away_rate": 1.0,
+    }
+    assert not any(name.startswith("gate/") for name in seen[0].metrics())  # since the last call
+
+
+def test_groups_that_the_guard_leaves_alone_pass_the_gate(prime):
+    late = trace("late", 0.0, ok=False, errors=[vf.Error(type="Timeout", message="late")])
+    assert settled(group(trace("one", 1.0), late)) == {"one": 0.0}
+
+
+def test_a_group_that_is_rejected_as_a_whole_trains_nothing(prime):
+    assert settled(group(trace("Hail", 1.0), trace("Hail", 0.0)), least=1) == {}
+
+
+def test_the_memory_of_nodes_resumes_with_the_run(prime, tmp_path):
+    def guard(name):
+        return Guard(Words(), ledger=EvidenceLedger(tmp_path / f"{name}.sqlite"))
+
+    first = guard("first")
+    seen = []
+    settled(group(trace("one", 1.0, "alice"), trace("Hail", 1.0, "mallory")), first, monitor=seen)
+    saved = json.loads(json.dumps(seen[0].state_dict()["gates"]["guard"]))
+    resumed = GuardGate(guard("resumed"))
+    resumed.load_state_dict(saved)
+    standing = resumed.guard.ledger.standing
+    assert standing("mallory") == first.ledger.standing("mallory") != standing("nobody")
+    with pytest.raises(ValueError, match="other verifiers"):
+        GuardGate(presets.failures_only()).load_state_dict(saved)
+
+
+def test_turns_come_with_their_node_and_the_policys_version(prime):
+    verifier = Words()
+    settled(group(trace("one", 1.0, "alice"), trace("two", 0.0), version=7), Guard(verifier))
+    assert [(c.node, c.round) for c in verifier.shown] == [("alice", 7), (None, 7)]
+    assert verifier.shown[0].completion_ids == (1, 2)
+
+
+def test_traces_that_failed_or_are_not_trained_are_not_judged(prime):
+    verifier = Words()
+    failed = trace("Hail", 1.0, ok=False)
+    settled(group(trace("one", 1.0), trace("two", 0.0), failed), Guard(verifier))
+    assert [c.text for c in verifier.shown] == ["one", "two"]
+
+
+def test_failures_of_the_guard_stop_the_orchestrator(prime):
+    with pytest.raises(AbstainError):
+        settled(group(trace("unseen", 1.0)), Guard(Words(), policy=Policy("drop", "raise")))
+
+
+def test_what_cannot_be_carried_out_is_refused(prime):
+    with pytest.raises(FrameworkError, match="turn by turn"):
+        install(Guard(Words(), policy=Policy(on_long="scale")))
+    install(Guard(Words()))
+    with pytest.raises(FrameworkError, match="guarded already"):
+        install(Guard(Words()))
+    with pytest.raises(KeyError):
+        install(Guard(Words()), algorithms=["grop"])
+    with pytest.raises(ValueError, match="least"):
+        GuardGate(Guard(Words()), 0)
+
+
+def test_a_subclass_of_the_algorithm_can_be_written_by_hand(prime):
+    class Mine(GuardedScoring, prime.ALGORITHM_CLASSES["grpo"]):
+        guard = Guard(Words())
+
+    prime.ALGORITHM_CLASSES["grpo"] = Mine
+    episodes = group(trace("one", 1.0), trace("Hail", 1.0), trace("two", 0.0))
+    found = parts.shipped(parts.algorithm(), parts.curriculum(TASK), episodes)
+    assert sorted(found.values()) == pytest.approx([-0.5, 0.5])
+
+
+@pytest.mark.skipif(parts.real is None, reason="needs prime-rl's own files on the path")
+def test_the_model_agrees_with_prime_rls_own_files():
+    import inspect
+
+    from prime_rl.orchestrator.algo import GRPOAlgorithm
+    from prime_rl.orchestrator.curriculum import AdmissionGate, Curriculum
+
+    pairs = [
+        (parts.GRPOAlgorithm.score_group, GRPOAlgorithm.score_group),
+        (parts.GRPOAlgorithm.__init__, GRPOAlgorithm.__init__),
+        (parts.Curriculum.__init__, Curriculum.__init__),
+        (parts.Curriculum.on_result, Curriculum.on_result),
+        (GuardGate.admit, AdmissionGate.admit),
+        (GuardGate.state_dict, AdmissionGate.state_dict),
+        (GuardGate.load_state_dict, AdmissionGate.load_state_dict),
+        (GuardGate.metrics, AdmissionGate.metrics),
+    ]
+    for ours, theirs in pairs:
+        assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
+    assert "prime_rl" in sys.modules
