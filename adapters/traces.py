@@ -1,29 +1,32 @@
-"""What `verifiers` traces and prime-rl rollouts have in common: their turns as completions.
+"""What `verifiers` traces and prime-rl rollouts have in common: their branches as completions.
 
-A trace is a tree of messages. What the model wrote (``sampled``) is judged turn by turn, each with
-all that stood before it as its prompt: the ids of a whole branch hold what users and tools said,
-which no policy drew. A trace is as bad as its worst turn.
+A trace is a tree of messages. A branch, from the model's first turn (``sampled``) to its last, is
+one completion, in which the words of users and tools are given. Turns that an earlier branch has
+had belong to the prompt. A trace is as bad as its worst branch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_guard.adapters.received import Row, claimed, read, received
 from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.completion import content_text
+from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
 
 
 def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
-    """One completion per turn of the model, in order; an empty one where it said nothing.
+    """One completion per branch, in order; an empty one where the model said nothing.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
-    reference is the ``answer`` of the task's data. Turns have no group: those of one trace are no
-    samples of one prompt. Where the trace was cut off, by the engine or at a limit of turns or
-    tokens, its last turn has ``finish_reason="length"``.
+    reference is the ``answer`` of the task's data. What a trace with a node says that tools said is
+    that node's word. Branches have no group: those of one trace are no samples of one prompt. Where
+    the trace was cut off, by the engine or at a limit of turns or tokens, its last branch has
+    ``finish_reason="length"``.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
@@ -33,21 +36,35 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         "task": str(trace.task.type),
     }
     messages = [read(_message, node.message) for node in nodes]
-    turns = [i for i, node in enumerate(nodes) if read(bool, node.sampled)]
+    sampled = [read(bool, node.sampled) is True for node in nodes]
+    parents = [read(_parent, node, len(nodes)) for node in nodes]
+    done = [False] * len(nodes)
+    ends = _ends(parents, sampled)
     ended = "length" if read(bool, getattr(trace, "is_truncated", False)) is True else None
-    if not turns:
-        yield received(messages, "", **shared, finish_reason=ended)
-    for i in turns:
-        asked = read(lambda at=i: [messages[j] for j in _before(nodes, at)])
-        ids = read(_ids, nodes, i)
+    for end in ends:
+        path = [*_before(parents, end), end]
+        first = next(at for at, i in enumerate(path) if sampled[i] and not done[i])
+        for i in path:
+            done[i] = True
+        branch = _Branch(nodes, path[:first], path[first:], sampled)
+        asked: Any = [messages[j] for j in path[:first]]
+        if parents[path[0]] is not None:  # no node: nobody knows what stood before it
+            asked = parents[path[0]]
+        ids = read(branch.ids)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
-        finish = ended if i == turns[-1] else None
-        text = read(said, nodes[i].message)
-        yield received(asked, text, **ids, **shared, finish_reason=finish)
+        known, tokens = shared["node"] is None, ids.pop("given", ())
+        text, given = read(branch.text), None
+        if isinstance(text, tuple):
+            text, chars = text
+            given = read(Given, tokens, tuple(chars), True, known)
+        finish = ended if end == ends[-1] else None
+        yield received(asked, text, given=given, **ids, **shared, finish_reason=finish)
+    if not ends:  # or only such as have each other before them
+        yield received(messages, "", **shared, finish_reason=ended)
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
-    """The guard's findings on a trace as one verdict, that of its worst turn.
+    """The guard's findings on a trace as one verdict, that of its worst branch.
 
     Raises:
         AbstainError: as `Guard.review`.
@@ -56,7 +73,7 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
 
 
 def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
-    """The guard's findings on traces with their rounds: of each the verdict of its worst turn.
+    """The guard's findings on traces with their rounds: of each the verdict of its worst branch.
 
     Raises:
         AbstainError: as `Guard.review`.
@@ -82,34 +99,98 @@ def said(message: Any) -> str:
     return "\n".join(part for part in parts if isinstance(part, str) and part)
 
 
-def _before(nodes: Sequence[Any], i: int) -> list[int]:
+def _parent(node: Any, count: int) -> int | None:
+    """The number of the node before it; None = it is the first."""
+    at = node.parent
+    if at is not None and not (type(at) is int and 0 <= at < count):
+        raise IndexError("parent: no node")
+    return at
+
+
+def _before(parents: Sequence[Any], i: int) -> list[int]:
     """The path from the root to a node, without it."""
     path: list[int] = []
-    at = nodes[i].parent
-    while at is not None and len(path) < len(nodes):  # a graph from elsewhere may have a loop
+    at = parents[i]
+    while isinstance(at, int) and len(path) < len(parents):  # a graph may have a loop
         path.append(at)
-        at = nodes[at].parent
+        at = parents[at]
     return path[::-1]
 
 
-def _ids(nodes: Sequence[Any], i: int) -> dict[str, Any]:
-    """Ids of prompt and turn, and the engine's log-probs; nothing where they do not fit.
+def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
+    """The model's turns that none of its turns comes after."""
+    passed = [False] * len(parents)
+    for i in (i for i, own in enumerate(sampled) if own):
+        at = parents[i]
+        while isinstance(at, int) and not passed[at]:
+            passed[at] = True
+            at = parents[at]
+    return [i for i, own in enumerate(sampled) if own and not passed[i]]
 
-    A turn's node begins with what the template puts before it, which the model did not draw.
-    """
-    ids, mask = nodes[i].token_ids, [bool(drawn) for drawn in nodes[i].mask]
-    start = mask.index(True) if True in mask else len(mask)
-    path = _before(nodes, i)
-    has_all = all(nodes[j].token_ids for j in path)
-    if start == len(mask) or len(mask) != len(ids) or not all(mask[start:]) or not has_all:
-        return {}
-    log_probs = nodes[i].logprobs
-    fits = len(log_probs) == len(ids) - start and not any(math.isnan(x) for x in log_probs)
-    return {
-        "prompt_ids": [token for j in path for token in nodes[j].token_ids] + ids[:start],
-        "completion_ids": ids[start:],
-        "sampler_logprobs": log_probs if fits else None,
-    }
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The nodes before the model's first turn, and those from it to its last."""
+
+    nodes: Sequence[Any]
+    before: Sequence[int]
+    path: Sequence[int]
+    sampled: Sequence[bool]
+
+    def text(self) -> tuple[str, list[Span]]:
+        """What was said, and where in it others speak: once behind each turn but the last."""
+        text, chars = said(self.nodes[self.path[0]].message), []
+        start = len(text)
+        for i in self.path[1:]:
+            message = self.nodes[i].message
+            if self.sampled[i]:
+                chars.append((start, len(text)))
+                text += said(message)
+                start = len(text)
+            else:
+                text += _text(message)
+        return text, chars
+
+    def ids(self) -> dict[str, Any]:
+        """Ids of prompt and branch, what of it is given, and the engine's log-probs; nothing where
+        they do not fit.
+
+        A turn's node begins with what the template puts before it, which the model did not draw.
+        """
+        prompt = [token for i in self.before for token in self.nodes[i].token_ids]
+        ids: list[int] = []
+        log_probs: list[float] = []
+        given: list[Span] = []
+        fits, start = all(self.nodes[i].token_ids for i in (*self.before, *self.path)), 0
+        for i in self.path:
+            node = self.nodes[i]
+            own = [bool(drawn) for drawn in node.mask] if self.sampled[i] else []
+            at = own.index(True) if True in own else len(node.token_ids)
+            if not self.sampled[i]:
+                ids += node.token_ids
+                log_probs += [0.0] * len(node.token_ids)
+                continue
+            if len(own) != len(node.token_ids) or at == len(own) or not all(own[at:]):
+                return {}
+            if i == self.path[0]:
+                prompt += node.token_ids[:at]
+            else:
+                ids += node.token_ids[:at]
+                log_probs += [0.0] * at
+                given.append((start, len(ids)))
+            ids += node.token_ids[at:]
+            drawn = node.logprobs
+            fits_here = len(drawn) == len(own) - at and not any(math.isnan(x) for x in drawn)
+            log_probs += drawn if fits_here else []
+            start = len(ids)
+        if not fits or any(a == b for a, b in given):
+            return {}
+        return {
+            "prompt_ids": prompt,
+            "completion_ids": ids,
+            "given": given,
+            "sampler_logprobs": log_probs if len(log_probs) == len(ids) else None,
+        }
 
 
 def _message(message: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_guard.evals.stats import Rate
 from grpo_guard.files import write_whole
@@ -126,18 +126,6 @@ class Run(_Model):
     excluded: dict[str, int] = {}
     held_out: HeldOut | None = None
     examples: list[Example] = []
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_example(cls, data: Any) -> Any:
-        """Files of before had one rejected poisoned completion, under ``example``."""
-        if not isinstance(data, dict) or "example" not in data:
-            return data
-        data = dict(data)
-        old = data.pop("example")
-        if isinstance(old, dict) and "examples" not in data:
-            data["examples"] = [old | {"kind": REJECTED_POISON}]
-        return data
 
     @property
     def example(self) -> Example | None:

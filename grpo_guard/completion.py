@@ -6,8 +6,10 @@ import hashlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
+
+from grpo_guard.given import Given
 
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: at least ``role`` and ``content``, as the trainers have it."""
@@ -58,6 +60,8 @@ class Completion:
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
+        given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
+            claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -78,6 +82,7 @@ class Completion:
     task: str | None = field(default=None, kw_only=True)
     finish_reason: str | None = field(default=None, kw_only=True)
     sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
+    given: Given | None = field(default=None, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -90,6 +95,29 @@ class Completion:
             except Exception:  # an object may raise anything, from any of its methods
                 raise CompletionError(name, "a value that can be read", given) from None
             object.__setattr__(self, name, value)
+        if self.given is not None:
+            self._place_given(self.given)
+
+    def _place_given(self, given: Given) -> None:
+        """Without ids, spans of tokens say nothing; of all others the places must exist."""
+        ids = self.completion_ids
+        if ids is None and given.tokens:
+            given = replace(given, tokens=())
+        try:
+            given.require_within(None if ids is None else len(ids), len(self.text))
+        except ValueError as error:
+            raise CompletionError("given", str(error), given) from None
+        object.__setattr__(self, "given", given if given.chars else None)
+
+    @property
+    def context(self) -> Given | None:
+        """What is given, where log-prob checks may take it as context and judge none of it."""
+        return self.given if self.given and (self.given.masked or self.given.known) else None
+
+    @property
+    def told(self) -> Given | None:
+        """What is given, where it is known to be nobody's words of those who answered."""
+        return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
         """A copy with other values of these fields, which are of the form that it holds already:
@@ -273,6 +301,17 @@ def _metadata(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _given(name: str, value: Any) -> Given | None:
+    if value is None or isinstance(value, Given):
+        return value
+    if not isinstance(value, Mapping):
+        raise CompletionError(name, "an object with tokens and chars, or null", value)
+    try:
+        return _given(name, Given.from_dict(value))
+    except ValueError as error:
+        raise CompletionError(name, str(error), value) from None
+
+
 def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
     """Accept lists, tuples, NumPy arrays and tensors of integers."""
     if value is None:
@@ -361,5 +400,6 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "round": _integer,
     "slot": _integer,
     "group": _group,
+    "given": _given,
     "metadata": _metadata,
 }

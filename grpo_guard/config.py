@@ -74,6 +74,9 @@ else:
     LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
+_NO_OPTIONS = frozenset(
+    {"preset", "policy", "environment", "identity", "references"}
+)  # of a preset
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
@@ -88,6 +91,8 @@ class GuardConfig(Options):
         preset: One of `grpo_guard.presets`. Its options stand beside it, and ``beside``: a list of
             trees that judge as well.
         state: Folder for all that is remembered of nodes, see `NodeStore`.
+        environment: ``package.module:function``, which says again what tools and users said to
+            whoever answers in several turns, see `Environment`.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
             the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
@@ -110,6 +115,7 @@ class GuardConfig(Options):
     policy: PolicyConfig = PolicyConfig()
     preset: str | None = None
     state: str | None = None
+    environment: str | None = None
     # No `repr`: a backend's key may stand in it.
     verifier: dict[str, Any] | None = Field(default=None, repr=False)
     ledger: LedgerConfig | None = None
@@ -185,6 +191,7 @@ class GuardConfig(Options):
         with without_secrets(self.said()):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
+            guard = self._asking(guard)
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -236,7 +243,7 @@ class GuardConfig(Options):
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
         model, preset = preset_options(name), PRESETS[name]
-        said = self.said(without={"preset", "policy", "identity", "references"})
+        said = self.said(without=_NO_OPTIONS)
         on = live if live and reads_policy(preset) else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
@@ -297,6 +304,14 @@ class GuardConfig(Options):
             return None if self.references is None else References.from_file(self.references)
         except InputError as error:
             raise ConfigError(f"references: {error}") from None
+
+    def _asking(self, guard: Guard) -> Guard:
+        if self.environment is None:
+            return guard
+        try:
+            return guard.asking(load(VERIFIERS, self.environment))
+        except (TypeError, ValueError, UnknownNameError) as error:
+            raise ConfigError(f"environment: {error}") from None
 
     def _store(self) -> NodeStore | None:
         try:

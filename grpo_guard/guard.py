@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
-from grpo_guard.completion import Completion, prompt_key, shown
-from grpo_guard.ensemble import Cascade
+from grpo_guard.admission import Admitted, admit
+from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.environment import Environment, EnvironmentVerifier
+from grpo_guard.fitting import require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
-from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.policy import Policy
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Finding, Verdict, noted
-from grpo_guard.verifier import CompletionVerifier, Composed
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -76,9 +77,12 @@ class Guard:
             come are used.
         failures: A grader that fails, or a reward that is no finite number, is no reward: what it
             was about leaves its group. None = exceptions come through, and NaN stays.
+        environment: Says again what tools and users said (`Environment`). Where a completion has
+            anything else, it is rejected for ``forged_tool_result``; else it is known to be theirs
+            (`Given.known`). What the trainer asked itself is not asked again.
 
     Raises:
-        TypeError: ``verifier`` is none.
+        TypeError: ``verifier`` is none, or ``environment`` cannot be called.
         ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
             ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
 
@@ -97,12 +101,14 @@ class Guard:
         identity: Identity | None = None,
         references: References | None = None,
         failures: GraderFailures | None = None,
+        environment: Environment | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
         self.verifier = verifier
         self.policy = policy or Policy()
-        _require_fitting(verifier, self.policy)
+        self.environment = None if environment is None else EnvironmentVerifier(environment)
+        self._require_fitting(self.policy)
         self.ledger = ledger
         self.identity, self.references = identity, references
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
@@ -122,7 +128,7 @@ class Guard:
         if policy == self.policy:
             return self
         if policy not in self._under:
-            _require_fitting(self.verifier, policy)
+            self._require_fitting(policy)
             other = copy.copy(self)
             other.policy = policy
             self._under[policy] = other
@@ -144,7 +150,8 @@ class Guard:
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        batch, verdicts = self.judge(batch, given)
+        admitted = self._admitted(batch, given)
+        batch, verdicts = self._recorded(admitted, supervised(self.verifier, admitted.open))
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
@@ -160,21 +167,35 @@ class Guard:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
-            The completions as they were judged, under the nodes that they are really from and with
-            the task's own references; and their verdicts.
+            The completions as they were judged, see `Admitted`, and their verdicts.
         """
-        batch = list(batch)
-        known = [None] * len(batch) if given is None else list(_checked(given, len(batch)))
-        notes: list[Finding | None] = [None] * len(batch)
-        if self.identity is not None:
-            batch, known = self.identity.admit(batch, known)
-        if self.references is not None:
-            batch, known, notes = self.references.check(batch, known)
-        asked = [c for c, verdict in zip(batch, known, strict=True) if verdict is None]
-        said = iter(supervised(self.verifier, asked))
-        verdicts = [next(said) if verdict is None else verdict for verdict in known]
-        if any(notes):
-            verdicts = list(map(noted, verdicts, notes))
+        admitted = self._admitted(batch, given)
+        return self._recorded(admitted, supervised(self.verifier, admitted.open))
+
+    def asking(self, environment: Environment) -> Guard:
+        """This guard with an environment; all that it remembers is shared.
+
+        Raises:
+            TypeError: it cannot be called.
+            ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
+        """
+        other = copy.copy(self)
+        other.environment, other._under = EnvironmentVerifier(environment), {}
+        other._require_fitting(self.policy)
+        return other
+
+    def _admitted(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None
+    ) -> Admitted:
+        return admit(
+            batch, given, identity=self.identity, references=self.references,
+            environment=self.environment,
+        )  # fmt: skip
+
+    def _recorded(
+        self, admitted: Admitted, said: Sequence[Verdict]
+    ) -> tuple[list[Completion], list[Verdict]]:
+        batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
         return batch, verdicts
@@ -219,7 +240,7 @@ class Guard:
             AbstainError: something abstained and the policy says to raise.
         """
         if policy is not None:
-            _require_fitting(self.verifier, policy)
+            self._require_fitting(policy)
         policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
         if self.failures is not None:
@@ -275,6 +296,11 @@ class Guard:
         """
         load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
 
+    def _require_fitting(self, policy: Policy) -> None:
+        require_fitting(self.verifier, policy)
+        if self.environment is not None and "pass" in policy.rules("on_abstain"):
+            require_no_abstention_at_will(self.environment)
+
     @property
     def _lengths(self) -> object:
         return None if self.length_scaling is None else self.length_scaling.past
@@ -291,6 +317,7 @@ def guard(
     framework: str | None = None,
     ledger: Ledger | None = None,
     length_scaling: LengthScaling | None = None,
+    environment: Environment | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -303,69 +330,10 @@ def guard(
         FrameworkError: at decoration, when the calling convention is not recognised or the
             framework cannot do what the policy asks.
     """
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, length_scaling=length_scaling)
+    options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)
 
     return decorate
-
-
-def _checked(given: Sequence[Verdict | None], expected: int) -> Sequence[Verdict | None]:
-    if len(given) != expected:
-        raise ValueError(f"given: expected {expected}, one per completion, got {len(given)}")
-    for verdict in given:
-        if not isinstance(verdict, Verdict | None):
-            raise TypeError(f"given: expected a Verdict or None, got {shown(verdict)}")
-    return given
-
-
-def _require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
-    """Raises ValueError where a policy would pay for what a verifier lets its authors do."""
-    if "no_gain" in policy.rules("on_reject"):
-        _require_standing_asked(verifier)
-    if "pass" in policy.rules("on_abstain"):
-        _require_no_abstention_at_will(verifier)
-
-
-def _require_standing_asked(verifier: CompletionVerifier) -> None:
-    """Refuse a cascade whose later members know who is excluded: what is rejected before them is
-    not shown to them, and an excluded node would get its say back by tripping a screen.
-
-    Raises:
-        ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
-    """
-    if not isinstance(verifier, Composed):
-        return
-    if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
-        raise ValueError(
-            'Policy.on_reject="no_gain": expected StandingVerifier as the first member of its '
-            f"Cascade, or in an AllOf; got it later in {verifier.name!r}"
-        )
-    for member in verifier.members:
-        _require_standing_asked(member)
-
-
-def _has_standing(verifier: CompletionVerifier) -> bool:
-    if isinstance(verifier, Composed):
-        return any(map(_has_standing, verifier.members))
-    return verifier.name == STANDING_VERIFIER
-
-
-def _require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
-    """Refuse what would pay the author of a completion for making a member abstain.
-
-    Raises:
-        ValueError: naming the member and the remedy.
-    """
-    way = verifier.author_can_abstain
-    if way is None and verifier.steps_aside:
-        way = (
-            f"{verifier.name} sets completions aside by what their senders claim or leave out, and "
-            "nothing else looks at them; put a verifier beside it that looks at all"
-        )
-    if way is not None:
-        raise ValueError(
-            "Policy.on_abstain: 'pass' would pay whoever makes the guard abstain, and an author "
-            f"can: {way}, or choose on_abstain='skip' or 'zero'"
-        )

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 from grpo_guard.completion import Completion
+from grpo_guard.given import MAX_SPANS, Given
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -242,7 +243,8 @@ def check_verifier(
 
 
 def hostile(like: Completion) -> dict[str, Completion]:
-    """Completions of a stranger: `HOSTILE_TEXTS`, impossible token ids and prompts in messages."""
+    """Completions of a stranger: `HOSTILE_TEXTS`, impossible token ids, prompts in messages, and
+    spans that are marked as what tools said, known to be so or not."""
     like = replace(
         like,
         prompt=f"{like.prompt_text} Why?",
@@ -253,7 +255,12 @@ def hostile(like: Completion) -> dict[str, Completion]:
     odd = {what: replace(like, text=text, completion_ids=None)
            for what, text in HOSTILE_TEXTS.items()}  # fmt: skip
     asked = [{"role": "user", "content": like.prompt}]
+    talk = replace(like, text="Why? 7. " * MAX_SPANS, completion_ids=None)
+    middle = tuple((8 * i + 5, 8 * i + 7) for i in range(MAX_SPANS))
     return odd | {
+        "many turns": replace(talk, given=Given(chars=middle, known=True)),
+        "turns that are claimed": replace(talk, given=Given(chars=middle)),
+        "nothing of its own": replace(talk, given=Given(chars=((0, len(talk.text)),), known=True)),
         "impossible token ids": replace(like, completion_ids=(-1, 2**62)),
         "no token ids": replace(like, completion_ids=()),
         "a chat as prompt": replace(like, prompt=asked, prompt_ids=None),

@@ -19,12 +19,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from grpo_guard.adapters.openrlhf.groups import GroupReview, Siblings, settle_group
+from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, believed, number
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.framework import FrameworkError
-from grpo_guard.guard import Guard
+from grpo_guard.guard import Guard, Review
 from grpo_guard.verdict import Outcome, Verdict
 
 logger = logging.getLogger("grpo_guard")
@@ -39,8 +39,8 @@ class GuardedAgent:
             def __init__(self):
                 super().__init__("reward.py")
 
-    Every policy can be carried out. Of several turns each is judged behind all that came before it,
-    and one that is rejected rejects the whole. ``extra_logs`` always has ``guard_accept``,
+    Every policy can be carried out. Several turns are one completion; what stands between their
+    ``action_ranges`` is `Completion.given`. ``extra_logs`` always has ``guard_accept``,
     ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
     ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 where it is that node's sample.
 
@@ -160,7 +160,7 @@ class GuardedAgent:
             logger.error("the guard failed; its group is left out", exc_info=error)
         verdicts: Sequence[Verdict | None] = [None] * len(rollouts)
         if found is not None:
-            verdicts = found.samples.verdicts
+            verdicts = found.verdicts
         if self._none_rewarded(rollouts):
             answers = [(dict(rollout.response), True) for rollout in rollouts]
         else:
@@ -193,11 +193,9 @@ class GuardedAgent:
                     logs[f"guard_node/{known}/{o.value}"] = float(known == name and o is outcome)
         return logs
 
-    def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> GroupReview:
+    def _found(self, rollouts: Sequence[Rollout], texts: Sequence[Texts]) -> Review:
         name = uuid4().hex
-        turns = [r.rows(texts[i], name, i) for i, r in enumerate(rollouts)]
-        found = review(self.guard, [turn for of_one in turns for turn in of_one])
-        return GroupReview.of_turns(found, [len(of_one) for of_one in turns])
+        return review(self.guard, [r.row(texts[i], name, i) for i, r in enumerate(rollouts)])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
         """Whether so many groups came without any reward that the run had better stop."""

@@ -12,54 +12,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from grpo_guard.adapters.flagged_tokens import Span
 from grpo_guard.adapters.openrlhf.rollout import Rollout, number
 from grpo_guard.guard import Guard, Review
-from grpo_guard.metrics import metrics
 from grpo_guard.settlement import mean_of_kept
-from grpo_guard.verdict import Outcome, Verdict, accept
-
-_GRAVEST_FIRST = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
-
-
-@dataclass(frozen=True)
-class GroupReview:
-    """What was found in the samples of one prompt.
-
-    Args:
-        samples: One verdict each.
-        turns: The verdicts of each sample's turns.
-    """
-
-    samples: Review
-    turns: list[list[Verdict]]
-
-    @classmethod
-    def of_turns(cls, review: Review, counts: Sequence[int]) -> GroupReview:
-        """From a review of all turns: one rejection rejects a sample, else one abstention
-        abstains; the smallest factor of length counts.
-
-        Args:
-            review: Of the turns, sample by sample.
-            counts: Turns of each sample, at least 1.
-        """
-        turns: list[list[Verdict]] = []
-        factors: list[float] = []
-        at = 0
-        for count in counts:
-            turns.append(review.verdicts[at : at + count])
-            factors.append(min((review.length_factors or [1.0] * (at + count))[at : at + count]))
-            at += count
-        verdicts = [min(of, key=lambda v: _GRAVEST_FIRST.index(v.outcome)) for of in turns]
-        kept = factors if review.length_factors else None
-        return cls(Review(verdicts, metrics(verdicts), kept), turns)
+from grpo_guard.verdict import accept
 
 
 def settle_group(
-    guard: Guard, rollouts: Sequence[Rollout], found: GroupReview | None, *, mask_spans: bool
+    guard: Guard, rollouts: Sequence[Rollout], found: Review | None, *, mask_spans: bool
 ) -> list[tuple[dict[str, Any], bool]]:
     """Each sample's answer without its logs, and whether it is left out.
 
@@ -76,10 +40,8 @@ def settle_group(
     masked: list[list[Span] | None] = [None] * len(rollouts)
     if mask_spans and found is not None:
         masked = [
-            rollout.without_flagged(of_turns) if verdict.rejected else None
-            for rollout, of_turns, verdict in zip(
-                rollouts, found.turns, found.samples.verdicts, strict=True
-            )
+            rollout.without_flagged(verdict) if verdict.rejected else None
+            for rollout, verdict in zip(rollouts, found.verdicts, strict=True)
         ]
 
     def settled(raw: Sequence[float | None]) -> list[float | None]:
@@ -88,9 +50,9 @@ def settle_group(
         # What loses tokens is of its group as it is: "no_gain" compares with it, too.
         verdicts = [
             accept(verdict.verifier) if m else verdict
-            for verdict, m in zip(found.samples.verdicts, masked, strict=True)
+            for verdict, m in zip(found.verdicts, masked, strict=True)
         ]
-        kept = guard.settle(raw, replace(found.samples, verdicts=verdicts))
+        kept = guard.settle(raw, replace(found, verdicts=verdicts))
         return [k if k is not None and math.isfinite(k) else None for k in kept]
 
     raw = [number(rollout.response.get("reward")) for rollout in rollouts]

@@ -12,16 +12,17 @@ import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.openrlhf.query import ENDS
 from grpo_guard.adapters.received import Row, received
+from grpo_guard.adapters.transcript import spans_given, transcript
+from grpo_guard.given import Given
 from grpo_guard.verdict import Verdict
 
-Texts: TypeAlias = list[tuple[Span, str, str]]
-"""Of each turn: its tokens, what stands before it, and what it says."""
+Texts: TypeAlias = tuple[str, str, Given | None]
+"""What was asked, what was said in all turns, and what of it was given."""
 
 
 @dataclass(frozen=True)
@@ -51,69 +52,77 @@ class Rollout:
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return [(start, end) for start, end in given if start < end]
 
+    @property
+    def answer(self) -> Span:
+        """From the first token that the policy wrote to the last; empty where it wrote none."""
+        turns = self.turns or [(len(self.ids), len(self.ids))]
+        return turns[0][0], max(end for _, end in turns)
+
     def texts(self, tokenizer: Any) -> Texts:
-        """What stands before each turn, and its own text without special tokens.
+        """The prompt, and the turns as one text without special tokens.
 
         Args:
             tokenizer: The policy's, or a processor that has it.
         """
-        turns = self.turns or [(len(self.ids), len(self.ids))]
-        before = _texts_before(tokenizer, self.ids, [start for start, _ in turns])
-        if self._prompt_is_whole(tokenizer, turns[0][0]):
-            before[0] = self.response["prompt"]
-        own = [_text(tokenizer, self.ids[start:end]) for start, end in turns]
-        return list(zip(turns, before, own, strict=True))
+        start, end = self.answer
+        mask = [0] * (end - start)
+        for a, b in self.turns:
+            mask[max(a - start, 0) : b - start] = [1] * (b - max(a, start))
+        said, given = transcript(
+            end - start,
+            spans_given(mask, end - start),
+            lambda a, b, special: _text(
+                tokenizer, self.ids[start + a : start + b], special=special
+            ),
+            theirs=self.node is not None,
+        )
+        asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
+        if asked is None:
+            asked = _text(tokenizer, self.ids[:start], special=True)
+        return asked, said, given
 
     @property
     def node(self) -> str | None:
         """Who sent it, as the executor says."""
         return received("", "", node=self.response.get("node")).completion.node
 
-    def rows(self, texts: Texts, group: str, slot: int) -> list[Row]:
-        """One for each turn, behind all the tokens before it; an empty one where there is none.
+    def row(self, texts: Texts, group: str, slot: int) -> Row:
+        """All its turns as one completion; an empty one where there is none.
 
-        A turn that was cut off at the token limit has ``finish_reason="length"``.
+        What was cut off at the token limit has ``finish_reason="length"``.
 
         Args:
             texts: As `texts` gives them.
-            group: Name of the group; later turns make groups of their own.
+            group: Name of the group.
             slot: Place in the group.
         """
-        response = self.response
+        response, (start, end) = self.response, self.answer
+        asked, said, given = texts
         truncated = response.get("truncated")
-        ended = None if truncated is None else "length" if truncated else "stop"
-        return [
-            received(
-                before,
-                text,
-                # Tokens that stand for an image mean nothing to a verifier that has only these.
-                prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
-                completion_ids=tuple(self.ids[start:end]),
-                node=response.get("node"),
-                group=f"{group}/{turn}" if turn else group,
-                slot=slot,
-                reference=response.get("label"),
-                finish_reason=ended if turn == len(texts) - 1 else None,
-                sampler_logprobs=self._log_probs(start, end),
-                malformed=self.problem,
-            )
-            for turn, ((start, end), before, text) in enumerate(texts)
-        ]
+        return received(
+            asked,
+            said,
+            # Tokens that stand for an image mean nothing to a verifier that has only these.
+            prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
+            completion_ids=tuple(self.ids[start:end]),
+            given=given,
+            node=response.get("node"),
+            group=group,
+            slot=slot,
+            reference=response.get("label"),
+            finish_reason=None if truncated is None else "length" if truncated else "stop",
+            sampler_logprobs=self._log_probs(start, end),
+            malformed=self.problem,
+        )
 
-    def without_flagged(self, verdicts: Sequence[Verdict]) -> list[Span] | None:
-        """Action ranges without the tokens that rejections rest on; None where that is no way out.
-
-        Args:
-            verdicts: One for each turn.
-        """
-        left: list[Span] = []
-        turns = self.turns
-        for (start, end), verdict in zip(turns, verdicts[: len(turns)], strict=True):
-            spans = flagged_tokens(verdict, end - start)
-            if verdict.rejected and not spans:
-                return None
-            left += without((start, end), [(start + a, start + b) for a, b in spans])
-        return left if self._trains(left) else None
+    def without_flagged(self, verdict: Verdict) -> list[Span] | None:
+        """Action ranges without the tokens that a rejection rests on; None where that is no way
+        out."""
+        start, end = self.answer
+        spans = flagged_tokens(verdict, end - start)
+        flagged = [(start + a, start + b) for a, b in spans]
+        left = [part for turn in self.turns for part in without(turn, flagged)]
+        return left if spans and self._trains(left) else None
 
     def least(self) -> list[Span]:
         """The least that may be trained on: one token, since none at all makes the KL term 0/0."""
@@ -167,17 +176,6 @@ def number(value: Any) -> float | None:
         return None if value is None else float(value)
     except OverflowError:  # an integer out of an author's text has no end
         return math.inf if value > 0 else -math.inf
-
-
-def _texts_before(tokenizer: Any, ids: Sequence[int], starts: Sequence[int]) -> list[str]:
-    """The text of all tokens before each start, in order."""
-    edges = [0, *starts]
-    parts = [_text(tokenizer, ids[a:b], special=True) for a, b in pairwise(edges)]
-    # All of them anew would take a talk of many turns quadratic time. Some tokenizers drop blanks
-    # at the start of what they decode; then there is no other way.
-    if "".join(parts) == _text(tokenizer, ids[: starts[-1]], special=True):
-        return ["".join(parts[: i + 1]) for i in range(len(parts))]
-    return [_text(tokenizer, ids[:start], special=True) for start in starts]
 
 
 def _text(tokenizer: Any, ids: Sequence[int], *, special: bool = False) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
+from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.completion import MAX_PROMPT_PARTS, plain_prompt
 from grpo_guard.identity.envelope import ENVELOPE
 from grpo_guard.identity.gate import ADMITTED
@@ -17,6 +18,9 @@ MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
 AUTHENTICATED: Final = "guard_authenticated"
 """The column in which `peer_rollouts` says whose signature was checked: the row's ``node``."""
+
+MASK: Final = "guard_mask"
+"""The column with the mask that a row is trained by: 1 where its author wrote the token."""
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
@@ -34,6 +38,10 @@ def rows_from(
     (column `MALFORMED`) and what is no completion is rejected, and the batch goes on.
 
     Of messages with images the text is judged; the images count for which rows are a group.
+
+    A column `MASK` says which tokens are tools' results. The text of such a row is that of its
+    tokens; without the column it is what the assistant's messages say, and has no tokens to score.
+    The mask of a row with a node is that node's claim, whoever trains by it.
 
     Args:
         kwargs: As TRL calls a reward function.
@@ -54,18 +62,24 @@ def rows_from(
     tasks, prompt_ids = _column(kwargs, n, "task"), _column(kwargs, n, "prompt_ids")
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
     rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
-    malformed = _column(kwargs, n, MALFORMED)
+    malformed, masks = _column(kwargs, n, MALFORMED), _column(kwargs, n, MASK)
     checked = _column(kwargs, n, AUTHENTICATED)
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     batch: list[Row] = []
     for i, said in enumerate(kwargs["completions"]):
-        row_ids = None if ids is None else ids[i]
+        row_ids, given = None if ids is None else ids[i], None
+        text = read(_text, said, row_ids, tokenizer)
+        if masks[i] is not None and row_ids is not None and 0 in masks[i]:
+            theirs = nodes[i] is not None
+            several = read(_turns, row_ids, masks[i], tokenizer, theirs)
+            text, given = several if isinstance(several, tuple) else (several, None)
         row = received(
             prompts[i],  # type: ignore[index]  # checked above
-            read(_text, said, row_ids, tokenizer),
+            text,
             malformed=malformed[i],
+            given=given,
             completion_ids=row_ids,
             prompt_ids=prompt_ids[i],  # without them the verifier tokenises the prompt itself
             node=nodes[i],
@@ -172,6 +186,13 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
                 parts += _strings(message.get(key))
             parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]
     return "".join(parts)
+
+
+def _turns(ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
+    def decode(start: int, end: int, special: bool) -> str:
+        return str(tokenizer.decode(ids[start:end], skip_special_tokens=not special))
+
+    return transcript(len(ids), spans_given(mask, len(ids)), decode, theirs=theirs)
 
 
 def _called(calls: Any) -> list[str]:

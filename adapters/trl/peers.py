@@ -26,12 +26,14 @@ from typing import Any
 from grpo_guard.adapters.trl.batch import (
     AUTHENTICATED,
     MALFORMED,
+    MASK,
     ends_of,
     prompt_key,
     tokenizer_of,
 )
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
+from grpo_guard.given import Given, Span, between
 from grpo_guard.identity.gate import is_admitted
 from grpo_guard.verdict import Verdict
 
@@ -50,6 +52,9 @@ class Sent:
         admitted: Whether `Identity.admit` has admitted it: what a guard with an identity asks for.
         round: Round that its node signed it for, which may be one that is just over; None = the one
             given to `peer_rollouts`.
+        given: Of ids, half-open spans of what tools and users said, which the node claims not to
+            have written. TRL masks them; the guard believes them where its ``environment`` says
+            the same. Within them special tokens may stand, and before each an EOS.
     """
 
     node: str | None
@@ -58,6 +63,7 @@ class Sent:
     refused: str | None = None
     admitted: bool = False
     round: int | None = None
+    given: Sequence[Span] = ()
 
     @classmethod
     def of(cls, completion: Completion, given: Verdict | None) -> Sent:
@@ -75,6 +81,7 @@ class Sent:
             refused=None if given is None else given.reason,
             admitted=is_admitted(completion),
             round=completion.round,
+            given=() if completion.given is None else completion.given.tokens,
         )
 
 
@@ -99,7 +106,8 @@ def peer_rollouts(
 
     Returns:
         ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
-        and the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`.
+        and the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`; where
+        something is given, ``env_mask`` and `MASK` as well.
 
     Raises:
         ValueError: not one completion per prompt.
@@ -116,9 +124,7 @@ def peer_rollouts(
         hidden=frozenset(_unread(tokenizer) - set(special)),
         ends=ends_of(trainer),
     )
-    rows = [
-        _read(one.completion if one.refused is None else None, tokenizer, allowed) for one in sent
-    ]
+    rows = [_read(one, tokenizer, allowed) for one in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
@@ -127,6 +133,9 @@ def peer_rollouts(
     return {
         "prompt_ids": [list(prompt_ids[key]) for key in keys],
         "completion_ids": [ids for ids, _ in rows],
+        **_masks(
+            [(ids, () if bad else one.given) for one, (ids, bad) in zip(sent, rows, strict=True)]
+        ),
         "logprobs": None,
         "node": [one.node for one in sent],
         # Under the coin of another round honest work would look like poison.
@@ -206,20 +215,38 @@ def _unread(tokenizer: Any) -> set[int]:
     return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
-def _read(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
+def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[list[int]]]:
+    """The masks that TRL trains by; none where nothing is given."""
+    if not any(given for _, given in rows):
+        return {}
+    masks = []
+    for ids, given in rows:
+        mask = [1] * len(ids)
+        for start, end in Given(tuple(given)).tokens:
+            mask[start:end] = [0] * (end - start)
+        masks.append(mask)
+    return {"env_mask": masks, MASK: masks}
+
+
+def _read(one: Sent, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
     """`_row`, whatever the completion does when it is read."""
     try:
-        return _row(completion, tokenizer, allowed)
+        completion = one.completion if one.refused is None else None
+        return _row(completion, tokenizer, allowed, Given(tuple(one.given)).tokens)
     except Exception as error:
         return [int(tokenizer.eos_token_id)], f"it could not be read: {type(error).__name__}"
 
 
-def _row(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
+def _row(
+    completion: Any, tokenizer: Any, allowed: _Allowed, given: Sequence[Span]
+) -> tuple[list[int], str | None]:
     """(ids that TRL can train on, why they are not the node's)"""
     filler = [int(tokenizer.eos_token_id)]
     too_long = f"longer than {allowed.longest} tokens"
     if completion is None:
         return filler, "nothing was sent"
+    if given and isinstance(completion, str):
+        return filler, "what is given stands nowhere in its tokens"
     if isinstance(completion, str):
         # A token has at least one byte in most tokenizers; a text far beyond is not worth reading.
         if len(completion) > 64 * allowed.longest:
@@ -239,11 +266,19 @@ def _row(completion: Any, tokenizer: Any, allowed: _Allowed) -> tuple[list[int],
         ids.append(value)
         if len(ids) > allowed.longest:
             return filler, too_long
-    ids, problem = _until_end(ids, allowed.ends, tokenizer.pad_token_id)
-    body = ids[:-1] if ids and ids[-1] in allowed.ends else ids
-    place = next((i for i, token in enumerate(body) if token in allowed.hidden), None)
-    if problem is None and place is not None:
-        problem = f"special token at place {place}"
+    if given and given[-1][1] > len(ids):
+        return filler, "what is given stands nowhere in its tokens"
+    turns = between(given, len(ids))
+    last = turns.pop()
+    tail, problem = _until_end(ids[slice(*last)], allowed.ends, tokenizer.pad_token_id)
+    if given and not tail:
+        problem = None  # its last word is a tool's
+    ids = ids[: last[0]] + tail
+    for start, end in (*turns, (last[0], len(ids))):
+        ended = end - 1 if end > start and ids[end - 1] in allowed.ends else end
+        place = next((i for i in range(start, ended) if ids[i] in allowed.hidden), None)
+        if problem is None and place is not None:
+            problem = f"special token at place {place}"
     return (ids, None) if problem is None else (filler, problem)
 
 

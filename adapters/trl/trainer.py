@@ -14,7 +14,7 @@ For another subclass put the mixin before it: ``class Mine(GuardedTrainer, Their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import chosen_policy
-from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.batch import MASK, counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
@@ -66,6 +66,7 @@ class GuardedTrainer(ReusesForward):
         guard = guard.under(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
         self.guard, self.mask_spans = guard, mask_spans
         self._prompt_ids: Sequence[Any] = ()
+        self._masks: Sequence[Any] | None = None
         self._taken_out: list[tuple[Span, ...]] = []
         self._evaluating = False
         # Before TRL starts an engine, which takes minutes.
@@ -93,9 +94,11 @@ class GuardedTrainer(ReusesForward):
             )
 
     def _generate(self, prompts: Any) -> Any:
-        """The prompts' tokens are kept; of all that releases return they have stayed the first."""
+        """The prompts' tokens are kept; of all that releases return they have stayed the first,
+        and the completions' the second. The mask of what tools said is known by its form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
+        self._masks = mask_of(generated)
         return generated
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -122,6 +125,7 @@ class GuardedTrainer(ReusesForward):
         given = {
             **{key: [row.get(key) for row in inputs] for key in inputs[0]},
             "prompt_ids": self._prompt_ids,
+            MASK: self._masks,
             "prompts": prompts,
             "completions": completions,
             "completion_ids": completion_ids_list,
@@ -205,6 +209,29 @@ def __getattr__(name: str) -> Any:
     if name not in bases:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _trainer(name, bases[name])
+
+
+def mask_of(generated: Sequence[Any]) -> Sequence[Sequence[int]] | None:
+    """Of what `_generate` returns, the mask that TRL trains by: 1 for the model's tokens.
+
+    Raises:
+        FrameworkError: a `rollout_func` gave one that this release would not use, and so would
+            train on what tools said.
+    """
+    ids = generated[1]
+    for item in generated[2:]:
+        if isinstance(item, Mapping) and "env_mask" in item:
+            raise FrameworkError(
+                "env_mask: this release of trl trains on what rollout_func masks; install a later"
+            )
+        if isinstance(item, list) and len(item) == len(ids) and all(map(_is_mask, item, ids)):
+            return item
+    return None
+
+
+def _is_mask(mask: Any, ids: Sequence[int]) -> bool:
+    form = isinstance(mask, list | tuple) and len(mask) == len(ids)
+    return form and all(type(m) is int and m in (0, 1) for m in mask)
 
 
 def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device: Any) -> Tensor:

@@ -2,20 +2,21 @@
 
 A trajectory is one DataProto of one or several rows, one for each output of the agent loop, padded
 on the right. verl rewards the last and trains on all of them, so each is judged. What a tool
-answered stands among the response tokens; with the agent-loop hook, which knows the mask, each turn
-of the model is a completion of its own behind the tokens before it.
+answered stands among the response tokens; the agent-loop hook, which knows the mask, says where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
+from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.completion import Completion
+from grpo_guard.given import MAX_SPANS, Given, Span
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
@@ -101,28 +102,32 @@ def rows_from(
         first = _plain(data, i)
         theirs = _node(_columns(data, i)) is not None  # also where it cannot be read
         log_probs = told.log_probs[i] if told else None
-        runs = list(_runs(mask, len(ids)))
-        if not runs and (i < len(data) - 1 or rows):
-            continue  # it trains nothing
-        for n, (start, end) in enumerate(runs or [(0, 0)]):
-            before, turn = prompt_ids + ids[:start], ids[start:end]
-            last = i == len(data) - 1 and n == max(len(runs), 1) - 1
-            prompt = tokenizer.decode(before) if n or i or not first.prompt else first.prompt
-            finish = "stop"
-            if end == len(ids) >= max_tokens and turn[-1:] != [tokenizer.eos_token_id]:
-                finish = "length"
-            completion = replace(
-                first,
-                prompt=prompt,
-                text=_text(tokenizer, turn, theirs),
-                prompt_ids=tuple(before),
-                completion_ids=tuple(turn),
-                # Compared with the same of the siblings, the last turn with the last.
-                group=first.group if last else f"{first.group}/{i}/{n}",
-                finish_reason=finish,
-            )
-            completion = _with_log_probs(completion, log_probs, start, end)
-            rows.append(Row(completion, _wrong(turn, len(tokenizer))))
+        # Where a mask ends too early, verl trains on nothing more.
+        own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
+        given = spans_given(own or (), len(ids))
+        if given == ((0, len(ids)),):
+            if i < len(data) - 1 or rows:
+                continue  # it trains nothing
+            ids, given = [], ()
+        finish = "stop"
+        if len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
+            finish = "length"
+        wrong = _wrong(ids, len(tokenizer))
+        if len(given) > MAX_SPANS:
+            given, wrong = (), as_malformed(f"{len(given)} turns, where {MAX_SPANS} are looked at")
+        text, among = _turns(tokenizer, ids, given, theirs)
+        completion = replace(
+            first,
+            prompt=first.prompt if first.prompt and not i else tokenizer.decode(prompt_ids),
+            text=text,
+            prompt_ids=tuple(prompt_ids),
+            completion_ids=tuple(ids),
+            given=among,
+            # Compared with the same of the siblings, the last output with the last.
+            group=first.group if i == len(data) - 1 else f"{first.group}/{i}",
+            finish_reason=finish,
+        )
+        rows.append(Row(_with_log_probs(completion, log_probs), wrong))
     return rows
 
 
@@ -137,15 +142,22 @@ def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
     return prompts[mask[:width]].tolist(), responses[mask[width:]].tolist()
 
 
-def _text(tokenizer: Any, ids: Sequence[int], of_a_peer: bool) -> str:
-    """What verifiers read; of a peer's completion with all special tokens but the last EOS.
+def _turns(
+    tokenizer: Any, ids: Sequence[int], given: Sequence[Span], theirs: bool
+) -> tuple[str, Given]:
+    """What verifiers read; of a peer's turns with all special tokens but an EOS at their end.
 
     They train like any other, and the text that a reward function sees leaves them out.
     """
-    if not of_a_peer:
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
-    ends = list(ids[-1:]) == [tokenizer.eos_token_id]
-    return str(tokenizer.decode(ids[:-1] if ends else ids))
+
+    def decode(start: int, end: int, special: bool) -> str:
+        turn = ids[start:end]
+        if not theirs:
+            return str(tokenizer.decode(turn, skip_special_tokens=True))
+        ends = not special and list(turn[-1:]) == [tokenizer.eos_token_id]
+        return str(tokenizer.decode(turn[:-1] if ends else turn))
+
+    return transcript(len(ids), given, decode, theirs=theirs)
 
 
 def _unread(rejects: bool) -> Verdict:
@@ -159,20 +171,6 @@ def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:
     """The verdict on ids that no text shows: embeddings are padded beyond the tokenizer's."""
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
     return None if place is None else as_malformed(f"no token of the vocabulary at place {place}")
-
-
-def _runs(mask: Sequence[int] | None, length: int) -> Iterator[tuple[int, int]]:
-    """Half-open spans of the model's own tokens."""
-    own = [True] * length if mask is None else [bool(m) for m in mask[:length]]
-    own += [False] * (length - len(own))
-    start = 0
-    while start < length:
-        end = start
-        while end < length and own[end]:
-            end += 1
-        if end > start:
-            yield start, end
-        start = end + 1
 
 
 def _columns(data: Any, i: int) -> dict[str, Any]:
@@ -201,9 +199,10 @@ def _node(columns: Mapping[str, Any]) -> Any:
     return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own
 
 
-def _with_log_probs(completion: Completion, claimed: Any, start: int, end: int) -> Completion:
+def _with_log_probs(completion: Completion, claimed: Any) -> Completion:
     try:
-        given = None if claimed is None or len(claimed) < end else tuple(claimed[start:end])
+        length = len(completion.completion_ids or ())
+        given = None if claimed is None or len(claimed) < length else tuple(claimed[:length])
         return replace(completion, sampler_logprobs=given)
     except Exception:
         return completion  # a claim that is no number is no claim

@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def guard_file() -> str:
-    """The keys of a guard file below its top: its parts, each preset, each verifier."""
+    """The keys of a guard file below its top: of policy, ledger, identity, presets, verifiers."""
     parts = []
     for name in ("policy", "ledger", "identity"):
         parts += [f"## `{name}`", _table(type_of(GuardConfig, name))]

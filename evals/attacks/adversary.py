@@ -33,6 +33,8 @@ class Forged:
         logprobs: What the sender claims its sampler's log-probs were.
         withheld: The slot stays empty: nothing is sent, and the rest says what would have been.
         node: The name under which it is sent; None = the slot's own.
+        given: What it says that tools said, in characters. A swarm, which has no tools, hears of
+            no such claim.
     """
 
     text: str
@@ -41,6 +43,7 @@ class Forged:
     logprobs: tuple[float, ...] | None = None
     withheld: bool = False
     node: str | None = None
+    given: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)

@@ -15,10 +15,12 @@ class NoTargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``."""
+    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``, and
+    ``given`` what the attacker says that tools said."""
 
     text: str
     span: tuple[int, int]
+    given: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def replacing(cls, text: str, span: tuple[int, int], said: str) -> Poisoned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.adversary import Forged, Scripted
 from grpo_guard.evals.attacks.base import Attack, NoTargetError
 from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.given import Given, stretches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,6 +42,25 @@ def with_text(
     if old and old[-1] == eos:
         ids += (int(eos),)
     return replace(completion, text=text, completion_ids=ids, sampler_logprobs=None)
+
+
+def with_given(
+    completion: Completion,
+    chars: tuple[tuple[int, int], ...],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Completion:
+    """Return ``completion`` with a claim that these characters were given, tokenised apart."""
+    old, text = completion.completion_ids, completion.text
+    if tokenizer is None or old is None:
+        return replace(completion, given=Given(chars=chars))
+    parts = [
+        tokenizer.encode(text[start:end], add_special_tokens=False)
+        for start, end in stretches(chars, len(text))
+    ]
+    spans = [*pairwise(accumulate(map(len, parts), initial=0))]
+    ids = tuple(token for part in parts for token in part)
+    ids += old[-1:] if old[-1:] == (tokenizer.eos_token_id,) else ()
+    return replace(completion, completion_ids=ids, given=Given(tuple(spans[1::2]), chars))
 
 
 def with_ids(
@@ -73,9 +94,11 @@ def poisoned(
         forged = _forged(attack, problem, rng, number, tokenizer)
         if forged is None:
             continue
-        sent = with_text(completion, forged.text, tokenizer)
+        sent = with_text(replace(completion, given=None), forged.text, tokenizer)
         if forged.ids is not None:
             sent = replace(sent, completion_ids=forged.ids, sampler_logprobs=forged.logprobs)
+        if forged.given:
+            sent = with_given(sent, forged.given, tokenizer)
         cases.append(Case(sent, forged.span))
     return cases
 
@@ -105,4 +128,4 @@ def _forged(
         poison = attack.poison(problem, rng)
     except NoTargetError:
         return None
-    return Forged(poison.text, poison.span)
+    return Forged(poison.text, poison.span, given=poison.given)

@@ -39,18 +39,16 @@ class Recipe:
         model: Its id on the hub.
         task: What the paper trains it on.
         attacks: Those that the paper plays on it.
-        prompts, group_size, iterations, max_new_tokens, lr: As in `SwarmConfig`. The paper's 1024
-            tokens are prompt and answer together.
+        prompts, iterations, max_new_tokens: As in `SwarmConfig`. The paper's 1024 tokens are
+            prompt and answer together.
     """
 
     model: str
     task: str
     attacks: tuple[str, ...]
     prompts: int = 32
-    group_size: int = 12
     iterations: int = 100
     max_new_tokens: int = 1024
-    lr: float = 2e-5
 
 
 _MATHS: Final = ("text", "math", "dos")
@@ -62,7 +60,7 @@ RECIPES: Final = {
 
 FULL_SIZE: Final[dict[str, Any]] = {
     "lr": 2e-5, "betas": (0.9, 0.999), "eps": 1e-8, "warmup": 1, "hold": 1.0,
-    "max_grad_norm": 1.0, "micro_batch": 4,
+    "max_grad_norm": 1.0, "micro_batch": 8, "share_prompts": True,
 }  # fmt: skip
 """Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
 rate, Adam as it usually is. The defaults of `SwarmConfig` are those of one million parameters."""

@@ -30,9 +30,8 @@ def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
 def merged(found: Sequence[tuple[str, Results]]) -> Results:
     """The training runs of all files; a run that stands in several of them counts once.
 
-    Runs of other tasks or policies are kept apart by their conditions. A file whose runs do not
-    name theirs has them in its configuration. Of attack-free runs that differ in their room for
-    answers alone the roomiest counts, as within one plan.
+    Runs of other tasks or policies are kept apart by their conditions. Of attack-free runs that
+    differ in their room for answers alone the roomiest counts, as within one plan.
 
     Raises:
         ResultsError: two files have the same run with different results, so that they were made
@@ -41,14 +40,13 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
     runs: dict[Any, tuple[str, Run]] = {}
     for name, results in found:
         for run in results.runs:
-            named = _named(run, results.config)
-            key = (named.attack, named.defence, conditions(named), named.seed)
+            key = (run.attack, run.defence, conditions(run), run.seed)
             if key not in runs:
-                runs[key] = name, named
-            elif runs[key][0] == name or _figures(runs[key][1]) == _figures(named):
+                runs[key] = name, run
+            elif runs[key][0] == name or _figures(runs[key][1]) == _figures(run):
                 continue
-            elif attack_free(run.attack) and _but_for_room(runs[key][1], named):
-                runs[key] = max(runs[key], (name, named), key=lambda one: _room(one[1]))
+            elif attack_free(run.attack) and _but_for_room(runs[key][1], run):
+                runs[key] = max(runs[key], (name, run), key=lambda one: _room(one[1]))
             else:
                 raise ResultsError(
                     f"{name}: runs: expected the same results as in {runs[key][0]} for attack "
@@ -155,10 +153,3 @@ def _but_for_room(one: Run, other: Run) -> bool:
 def _room(run: Run) -> int:
     found = run.settings.get(_ROOM)
     return found if isinstance(found, int) else 0
-
-
-def _named(run: Run, config: dict[str, Any]) -> Run:
-    task = run.task or str(config.get("task", ""))
-    model = str(config.get("model", "bundled"))
-    policy = run.policy or (task if model == "bundled" else model)  # bundled: named after the task
-    return run.model_copy(update={"task": task, "policy": policy})

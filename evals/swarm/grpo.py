@@ -8,13 +8,14 @@ of a completion, and that is what the attacks live on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +103,27 @@ def accumulate(
     *,
     cap_below: float = 0.0,
     off_policy: OffPolicy | None = None,
+    share_prompts: bool = False,
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
     The value is -mean A_i (the ratio is 1) without the KL term, so it says little; the gradient is
     what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own. ``cap_below`` is that of
-    `SwarmConfig`.
+    term they have a gradient of their own. ``cap_below`` and ``share_prompts`` are those of
+    `SwarmConfig`; a KL term shares nothing.
     """
-    active = sorted(
-        (item for item in batch if (item.advantage != 0 or kl) and item.ids),
-        key=lambda item: len(item.prompt_ids) + len(item.ids),
-    )
+    active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
-    for start in range(0, len(active), micro_batch):
-        part = active[start : start + micro_batch]
+    one_prompt = share_prompts and kl is None
+    for part in _parts(active, micro_batch, one_prompt):
         ids, mask = collate(part, model.device)
-        # Padding stands on the right of a causal model, so no attention mask is needed.
-        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(hidden[mask])
+        if one_prompt:
+            hidden = _after_shared_prompt(model, part, ids)[mask]
+        else:
+            # Padding stands on the right of a causal model, so no attention mask is needed.
+            states = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+            hidden = states[mask]
+        logits = model.get_output_embeddings()(hidden)
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
         weight = _token_weights(part, total).to(model.device)
         if cap_below > 0:
@@ -135,6 +138,45 @@ def accumulate(
             loss = loss + (distance * share.repeat_interleave(mask.sum(dim=1))).sum()
         torch.autograd.backward(loss)
     return -sum(item.advantage for item in batch) / total
+
+
+def _parts(
+    active: Sequence[Weighted], micro_batch: int, one_prompt: bool
+) -> Iterator[Sequence[Weighted]]:
+    """At most ``micro_batch`` at once, of similar lengths; ``one_prompt``: all of one."""
+
+    def length(item: Weighted) -> int:
+        return len(item.prompt_ids) + len(item.ids)
+
+    def prompt(item: Weighted) -> tuple[int, ...]:
+        return tuple(item.prompt_ids)
+
+    groups = [sorted(active, key=length)]
+    if one_prompt:
+        by_prompt = groupby(sorted(active, key=prompt), key=prompt)
+        groups = [sorted(found, key=length) for _, found in by_prompt]
+    for group in groups:
+        for start in range(0, len(group), micro_batch):
+            yield group[start : start + micro_batch]
+
+
+def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: Tensor) -> Tensor:
+    """Hidden states of ``ids[:, :-1]``, [N, L - 1, H]; the prompt is computed once, with gradient.
+
+    But for its last token, whose state predicts the first token of each completion, the prompt's
+    own states are left at zero: nothing is predicted there.
+    """
+    prompt = len(part[0].prompt_ids)
+    cache = DynamicCache(config=model.config)
+    base = model.base_model
+    before = base(input_ids=ids[:1, :prompt], past_key_values=cache, use_cache=True)
+    last: Tensor = before.last_hidden_state[:, -1:]
+    cache.batch_repeat_interleave(len(ids))
+    rows = [last.new_zeros(len(ids), prompt - 1, last.shape[-1]), last.expand(len(ids), -1, -1)]
+    if ids.shape[1] - 1 > prompt:
+        after = base(input_ids=ids[:, prompt:-1], past_key_values=cache, use_cache=True)
+        rows.append(after.last_hidden_state)
+    return torch.cat(rows, dim=1)
 
 
 def _token_weights(part: Sequence[Weighted], total: int) -> Tensor:

@@ -178,6 +178,7 @@ class Member:
         kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
         accumulate(
             self.model, batch, config.micro_batch, kl, cap_below=config.cap_below,
+            share_prompts=config.share_prompts,
             off_policy=OffPolicy(config.filter_kl) if config.filter_kl else None,
         )  # fmt: skip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)

@@ -16,6 +16,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised
+from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -52,6 +53,8 @@ class RuleVerifier(CompletionVerifier):
         KINDS: What `look` can find.
         looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
             bounded amount of text a call, each with a time-out of its own; see `supervised`.
+        by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
+            is known to have said is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
     """
 
@@ -61,6 +64,7 @@ class RuleVerifier(CompletionVerifier):
     timeout = None
     look_timeout: float | None = 600.0
     looks_alone: bool = False
+    by_turn: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -169,7 +173,45 @@ class _Look:
         return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.rule.look(batch)
+        if all(completion.told is None for completion in batch):
+            return self.rule.look(batch)
+        kinds = self.rule.by_turn
+        parts = [self._parts(completion) for completion in batch]
+        shown = [
+            one
+            for completion, own in zip(batch, parts, strict=True)
+            for one in ([part.completion for part in own] or [completion])
+        ]
+        found = self.rule.look(shown)
+        if len(found) != len(shown):
+            return found  # `supervised` says what is wrong
+        left = iter(found)
+        verdicts = []
+        for own in parts:
+            whole, *apart = [part.whole(next(left)) for part in own] or [next(left)]
+            verdicts.append(_with_apart(whole, apart, kinds) if apart else whole)
+        return verdicts
+
+    def _parts(self, completion: Completion) -> list[Said]:
+        """All that its author said, then turn by turn; nothing where that is the completion."""
+        own = as_said(completion)
+        if own is None:
+            return []
+        return [own, *(turns(completion) if self.rule.by_turn else ())]
+
+
+def _with_apart(whole: Verdict, apart: Sequence[Verdict], kinds: frozenset[str]) -> Verdict:
+    """The verdict on an author's words, with some kinds of findings from its turns instead."""
+    rest = tuple(finding for finding in whole.findings if finding.kind not in kinds)
+    if whole.abstained or (whole.rejected and not whole.findings):
+        return whole
+    found = tuple(f for verdict in apart for f in verdict.findings if f.kind in kinds)
+    if whole.rejected and rest:
+        return replace(whole, findings=(*rest, *found))
+    said = next((v for v in apart if v.rejected and kinds & {f.kind for f in v.findings}), None)
+    if said is not None:
+        return replace(said, findings=(*found, *rest))
+    return replace(whole, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, findings=(*rest, *found))
 
 
 _RANKS = {severity: rank for rank, severity in enumerate(Severity)}

@@ -1,12 +1,12 @@
 """What a node signs with each completion: one sequence of bytes for one meaning.
 
 Two different messages never sign alike. What is signed begins with a domain of its own, so that no
-signature made for another purpose fits, and goes on with the SHA-256 of the contents: nobody has
-found two contents with one digest, and Ed25519 would read all of a long completion three times. The
-contents are all fields in one order, each with a tag of its kind and, where its length varies, the
-length before it: none can be taken for the beginning of the next. Numbers are fixed-width, and
-log-probs IEEE 754 float64 as they are: no decimal form is rounded on the way, and 0.0 and -0.0
-differ. Text is not normalised: what is signed is, character by character, what is judged.
+signature made for another purpose fits, and goes on with the SHA-256 of the contents: two of these
+that are alike nobody has found for SHA-256, and Ed25519 would read all of a long completion three
+times. The contents are all fields in one order, each with a tag of its kind and, where its length
+varies, the length before it: none can be taken for the beginning of the next. Numbers are
+fixed-width, log-probs IEEE 754 float64 as they are: no decimal form is rounded on the way, and 0.0
+and -0.0 differ. Text is not normalised: what is signed is, character by character, what is judged.
 
 All that a verifier reads is signed, what the exchange adds by itself is not: `Completion.group`,
 and ``metadata``, of which only the envelope is kept. An attacker who could change a reference or a
@@ -19,6 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final
 
 from grpo_guard.completion import Completion, shown
@@ -177,8 +178,17 @@ def contents(envelope: Envelope, completion: Completion) -> bytes:
             _text(of.finish_reason),
             _text(of.task),
             _text(of.reference),
+            *_spans(of),
         )
     )
+
+
+def _spans(of: Completion) -> tuple[bytes, bytes]:
+    """What it says that tools and users said: a span more would exempt or blame others' words."""
+    if of.given is None:
+        return _numbers("q", None), _numbers("q", None)
+    tokens, chars = ([*chain.from_iterable(s)] for s in (of.given.tokens, of.given.chars))
+    return _numbers("q", tokens), _numbers("q", chars)
 
 
 def prompt_bytes(prompt: Any) -> bytes:

@@ -109,8 +109,9 @@ class LogProbBoundVerifier(LogProbVerifier):
         self._temperature.observe(sampled, {i: batch[i].node for i in sampled})
         for i, (finding, token_span) in self.nodes.convicted(batch, scored, weighed).items():
             if verdicts[i].accepted:
-                span = self.encoder.char_span(batch[i], scored[i].encoded, *token_span)
-                placed = replace(finding, char_span=span, token_span=token_span)
+                encoded = scored[i].encoded
+                span = self.encoder.char_span(batch[i], encoded, *token_span)
+                placed = replace(finding, char_span=span, token_span=encoded.span(*token_span))
                 # No p-value: the node's says nothing of this one, and its own is no reason.
                 verdicts[i] = reject(self.name, findings=(placed, *verdicts[i].findings))
         return verdicts
@@ -145,8 +146,10 @@ class LogProbBoundVerifier(LogProbVerifier):
         start, end = evidence.window if scan_decides else heaviest_span(evidence.weights)
         outside = int((evidence.zones == OUTSIDE).sum())
         worst = int(stats.logprob[start:end].argmin()) + start
+        token, _ = encoded.span(worst, worst + 1)
+        first, end_of = encoded.span(start, end)
         about = (
-            f"least likely here: token {worst} at log-prob {stats.logprob[worst]:.1f}, "
+            f"least likely here: token {token} at log-prob {stats.logprob[worst]:.1f}, "
             f"rank {stats.rank[worst]}"
         )
         if support_decides:
@@ -157,11 +160,11 @@ class LogProbBoundVerifier(LogProbVerifier):
             )
         else:
             kind = "improbable"
-            what = f"tokens {start} to {end} are" if scan_decides else "it is"
+            what = f"tokens {first} to {end_of} are" if scan_decides else "it is"
             message = f"{what} too improbable for the declared sampler ({about})"
         message += f"; chance for honest work {p_text(evidence.p_value)}"
         span = self.encoder.char_span(completion, encoded, start, end)
-        return Finding(kind, message, char_span=span, token_span=(start, end))
+        return Finding(kind, message, char_span=span, token_span=(first, end_of))
 
 
 def _at_the_edge(evidence: Evidence) -> tuple[Finding, ...]:

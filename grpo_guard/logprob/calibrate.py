@@ -150,10 +150,12 @@ def score_honest(
         for i, stats in enumerate(scored, start):
             if not stats.finite:
                 raise CalibrationError("(model): expected numbers, got NaN", i)
-            if not np.isfinite(stats.logprob).all():
+            if not np.isfinite(stats.logprob[encoded[i].places]).all():
                 raise CalibrationError("completion_ids: a token that the policy cannot emit", i)
             drift = _drift(completions[i], stats, i)
-            honest.append(Honest(completions[i], encoded[i], stats, drift))
+            if encoded[i].given:
+                stats, drift = stats.at(encoded[i].places), drift[encoded[i].places[: len(drift)]]
+            honest.append(Honest(completions[i], encoded[i].drawn(), stats, drift))
         if progress is not None:
             progress(len(honest), len(encoded))
     return honest

@@ -7,48 +7,20 @@ that the reward sees, stop at EOS, and follow the prompt that was asked, not one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from grpo_guard.completion import Completion
+from grpo_guard.given import Given, Span, between, stretches
+from grpo_guard.logprob.encoded import Encoded, EncodeError
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
+
+__all__ = ["EncodeError", "Encoded", "Encoder", "encode_batch", "memory_without_limit"]
 
 # Trainers pad a batch to its longest completion, to the declared length, or on to a multiple of
 # some power of two; what is longer than the limit by more than this was never an honest batch's.
 PADDING = 1024
-
-
-class EncodeError(Exception):
-    """A completion that cannot be scored, with the cause that its verdict gets.
-
-    Args:
-        cause: Of the verdict.
-        message: One sentence for a person.
-        kind: Of the finding; the cause's name unless it can be said more precisely.
-    """
-
-    def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
-        self.cause = cause
-        self.kind = kind or cause.value
-        super().__init__(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A completion as token ids.
-
-    Args:
-        prompt_ids: Shape [P], P >= 1.
-        completion_ids: Shape [n], n >= 1.
-        from_text: The ids were made from the text, so they may differ from what was sampled.
-        seed: Of the coin, where one is replayed; 0 <= seed < 2^64.
-    """
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    from_text: bool
-    seed: int | None = None
 
 
 class Encoder:
@@ -103,7 +75,13 @@ class Encoder:
         # Lone surrogates pass json.loads and then crash tokenizers: the author's doing.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
-        ids = self._from_text(completion.text) if from_text else self._checked_ids(completion)
+        context = completion.context or Given()
+        if from_text:
+            ids, given = self._from_text(completion.text, context.chars)
+        else:
+            ids, given = self._checked_ids(completion, context)
+        if sum(end - start for start, end in given) == len(ids):
+            raise EncodeError(Cause.MALFORMED, "all of its tokens are given: nobody sampled any")
         prompt_ids = self._prompt_ids(completion)
         if self.window is not None and len(prompt_ids) >= self.window:
             raise EncodeError(
@@ -116,12 +94,15 @@ class Encoder:
                 f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
                 f"the model's window {self.window}",
             )
-        return Encoded(prompt_ids, ids, from_text)
+        return Encoded(prompt_ids, ids, from_text, given=given)
 
     def char_span(
         self, completion: Completion, encoded: Encoded, start: int, end: int
     ) -> tuple[int, int] | None:
         """Where tokens [start, end) stand in ``completion.text``; None when nothing is visible."""
+        whole = encoded.whole or encoded
+        if whole.given:
+            return self._span_in_turns(completion, whole, *encoded.span(start, end))
         ids, text = list(encoded.completion_ids), completion.text
         for skip_special in (True, False):
             decoded = self._decode(ids, skip_special)
@@ -134,90 +115,148 @@ class Encoder:
         )
         return (first, last) if first < last else None
 
-    def _from_text(self, text: str) -> tuple[int, ...]:
+    def _span_in_turns(
+        self, completion: Completion, encoded: Encoded, start: int, end: int
+    ) -> Span | None:
+        chars = completion.context.chars if completion.context else ()
+        places = []
+        for token in (start, end):
+            for tokens, (first, last) in zip(
+                stretches(encoded.given, len(encoded.completion_ids)),
+                stretches(chars, len(completion.text)),
+                strict=False,
+            ):
+                if tokens[0] <= token <= tokens[1]:
+                    before = encoded.completion_ids[tokens[0] : token]
+                    places.append(min(first + len(self._decode(before, True)), last))
+                    break
+        return (places[0], places[1]) if len(places) == 2 and places[0] < places[1] else None
+
+    def _from_text(
+        self, text: str, chars: Sequence[Span]
+    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         if self.require_ids:
             raise EncodeError(Cause.MALFORMED, "no completion_ids, and this guard requires them")
         if not text:
             raise EncodeError(Cause.MALFORMED, "the completion is empty")
         # Tokenising is linear, but 100 MB of text is not worth a second of anybody's time.
         limit = self.sampling.max_new_tokens or self.window
-        if limit is not None and len(text) > limit * self.longest_token:
+        written = len(text) - sum(end - start for start, end in chars)
+        if limit is not None and written > limit * self.longest_token:
             raise EncodeError(
-                Cause.OVERLONG, f"{len(text)} characters cannot be {limit} tokens or fewer"
+                Cause.OVERLONG, f"{written} characters cannot be {limit} tokens or fewer"
             )
-        ids = tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        parts = [self._tokens(text[slice(*span)]) for span in stretches(chars, len(text))]
+        given = tuple(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
+        ids = tuple(token for part in parts for token in part)
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the text has no tokens")
         # The text may spell a token that was added to the tokenizer and not to the model.
         self._require_known("text", ids)
-        return self._of_declared_length(self._until_eos(ids), retokenised=True)
+        return self._of_declared_length(*self._until_eos(ids, given), retokenised=True)
 
-    def _checked_ids(self, completion: Completion) -> tuple[int, ...]:
-        ids = completion.completion_ids or ()
+    def _tokens(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _checked_ids(
+        self, completion: Completion, context: Given
+    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
+        ids, given = completion.completion_ids or (), context.tokens
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
         limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
-        if limits and len(ids) > max(limits) + PADDING:  # before anything looks at each of them
+        drawn = len(ids) - sum(end - start for start, end in given)
+        if limits and drawn > max(limits) + PADDING:  # before anything looks at each of them
             raise EncodeError(
-                Cause.OVERLONG,
-                f"{len(ids)} completion_ids, where {max(limits)} tokens are possible",
+                Cause.OVERLONG, f"{drawn} completion_ids, where {max(limits)} tokens are possible"
             )
         self._require_known("completion_ids", ids)
         pad = self.tokenizer.pad_token_id
         if pad not in self.eos_ids:
             # The end first, then one slice: a slice per pad would take hours for a million of them,
             # and with the time-out one node would switch the check off for the whole batch.
-            end = len(ids)
-            while end > 1 and ids[end - 1] == pad:
+            end, least = len(ids), max(1, given[-1][1] if given else 0)
+            while end > least and ids[end - 1] == pad:
                 end -= 1
             ids = ids[:end]
-        ids = self._of_declared_length(self._until_eos(ids), retokenised=False)
+        ids, given = self._of_declared_length(*self._until_eos(ids, given), retokenised=False)
         # The reward reads the text, the update trains the ids: if they could differ, one would
-        # carry the answer and the other the poison.
-        if self.check_text and not any(
-            _same_text(completion.text, decoded) for decoded in self._decodings(ids)
-        ):
+        # carry the answer and the other the poison. And spans that differ would have a rule skip
+        # the poison as a tool's words and the update train on it.
+        if self.check_text and not self._same(completion.text, ids, given, context):
+            turns = ", turn by turn" if given else ""
             raise EncodeError(
                 Cause.MALFORMED,
-                "completion_ids do not decode to the text. If your own trainer renders the text "
-                "from the ids (stop strings, reasoning or tool calls taken apart), pass "
+                f"completion_ids do not decode to the text{turns}. If your own trainer renders the "
+                "text from the ids (stop strings, reasoning or tool calls taken apart), pass "
                 "check_text=False",
             )
-        return ids
+        return ids, given
+
+    def _same(
+        self, text: str, ids: tuple[int, ...], given: tuple[Span, ...], context: Given
+    ) -> bool:
+        tokens, parts = between(given, len(ids)), between(context.chars, len(text))
+        own = len(tokens) == len(parts) and all(
+            any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
+            for span, (a, b) in zip(tokens, parts, strict=True)
+        )
+        # What the trainer masks, its adapter has decoded. Of all else special tokens count, too:
+        # an environment sees the text, and unseen they would change what follows.
+        return own and (
+            context.masked
+            or all(
+                _same_text(text[a:b], self._decode(ids[start:end], False))
+                for (start, end), (a, b) in zip(given, context.chars, strict=True)
+            )
+        )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
         """The texts that honest engines and trainers make of ids, the usual one first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
-        if ids[-1] in self.eos_ids:  # engines leave an EOS out also where it is no special token
+        if (
+            ids[-1:] and ids[-1] in self.eos_ids
+        ):  # engines leave an EOS out also where it is no special token
             yield self._decode(ids[:-1], True)
         # With the tokenizer's own cleaning of spaces, as TRL decodes.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
-    def _of_declared_length(self, ids: tuple[int, ...], *, retokenised: bool) -> tuple[int, ...]:
+    def _of_declared_length(
+        self, ids: tuple[int, ...], given: tuple[Span, ...], *, retokenised: bool
+    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         if self.window is not None and len(ids) > self.window:
             raise EncodeError(
                 Cause.OVERLONG, f"{len(ids)} tokens where the model's window is {self.window}"
             )
         limit = self.sampling.max_new_tokens
+        drawn = len(ids) - sum(end - start for start, end in given)
         # Retokenising changes a few tokens of a hundred, and with them the count.
-        if limit is not None and len(ids) > (limit * 1.1 + 8 if retokenised else limit):
+        if limit is not None and drawn > (limit * 1.1 + 8 if retokenised else limit):
             raise EncodeError(
-                Cause.OVERLONG, f"{len(ids)} tokens where {limit} were declared (max_new_tokens)"
+                Cause.OVERLONG, f"{drawn} tokens where {limit} were declared (max_new_tokens)"
             )
-        return ids
+        return ids, given
 
-    def _until_eos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Drop padding behind the first EOS; anything else behind it is smuggled."""
-        for i, token in enumerate(ids):
-            if token in self.eos_ids:
-                padding = self.eos_ids | {self.tokenizer.pad_token_id}
-                if not padding.issuperset(ids[i + 1 :]):
-                    raise EncodeError(
-                        Cause.MALFORMED, f"tokens after the end of the sequence (token {i})"
-                    )
-                return ids[: i + 1]
-        return ids
+    def _until_eos(
+        self, ids: tuple[int, ...], given: tuple[Span, ...]
+    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
+        """Drop padding behind the first EOS; anything else behind it is smuggled.
+
+        An EOS that ends a turn has behind it what the turn is answered with.
+        """
+        answers = {start for start, _ in given}
+        for start, end in between(given, len(ids)):
+            for i in range(start, end):
+                if ids[i] in self.eos_ids and i + 1 not in answers:
+                    padding = self.eos_ids | {self.tokenizer.pad_token_id}
+                    if not padding.issuperset(ids[i + 1 :]):
+                        raise EncodeError(
+                            Cause.MALFORMED, f"tokens after the end of the sequence (token {i})"
+                        )
+                    return ids[: i + 1], tuple(span for span in given if span[1] <= i + 1)
+        return ids, given
 
     def _prompt_ids(self, completion: Completion) -> tuple[int, ...]:
         given = completion.prompt_ids

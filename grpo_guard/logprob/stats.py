@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,14 @@ class TokenStats:
 
     def __len__(self) -> int:
         return len(self.logprob)
+
+    def at(self, places: Ints) -> TokenStats:
+        """Of these tokens alone, [m]."""
+        chosen: dict[str, Any] = {}
+        for column in fields(self):
+            values = getattr(self, column.name)
+            chosen[column.name] = None if values is None else values[places]
+        return TokenStats(**chosen)
 
     @property
     def finite(self) -> bool:

@@ -115,7 +115,9 @@ class TailProbabilityVerifier(LogProbVerifier):
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        places = self.places(encoded.completion_ids)
+        places = self.places((encoded.whole or encoded).completion_ids)
+        if encoded.whole is not None:
+            places = [places[i] for i in encoded.places]
         # Retokenised text may be longer than what was sampled.
         longest = None if encoded.from_text else self.sampling.max_new_tokens
         shares = shares_of(
@@ -141,15 +143,15 @@ class TailProbabilityVerifier(LogProbVerifier):
         place: Place,
         p_value: float,
     ) -> Finding:
-        token = encoded.completion_ids[t]
+        token, token_span = encoded.completion_ids[t], encoded.span(t, t + 1)
         message = (
-            f"token {t} (id {token}, {self.places.piece(token)[:40]!r}, {_WORDS[place]}): log-prob "
-            f"{stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens no likelier have "
-            f"at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; chance of such a "
-            f"token in honest work at most {p_text(p_value)}, drift allowed for"
+            f"token {token_span[0]} (id {token}, {self.places.piece(token)[:40]!r}, "
+            f"{_WORDS[place]}): log-prob {stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens "
+            f"no likelier have at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; "
+            f"chance of such a token in honest work at most {p_text(p_value)}, drift allowed for"
         )
         span = self.encoder.char_span(completion, encoded, t, t + 1)
-        return Finding("improbable_token", message, char_span=span, token_span=(t, t + 1))
+        return Finding("improbable_token", message, char_span=span, token_span=token_span)
 
 
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:

@@ -22,11 +22,21 @@ from grpo_guard.verifier import CompletionVerifier
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What was scored of one completion, and under which profile it is judged."""
+    """What was scored of one completion, and under which profile it is judged.
+
+    Of several turns the tokens that its author drew; `Encoded.whole` is all of it.
+    """
 
     encoded: Encoded
     stats: TokenStats
     profile: DriftProfile
+
+
+def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Scored:
+    """What was sampled of it; what was given has been context and is not judged."""
+    if encoded.given:
+        stats = stats.at(encoded.places)
+    return Scored(encoded.drawn(), stats, profile)
 
 
 class LogProbVerifier(CompletionVerifier):
@@ -173,7 +183,7 @@ class LogProbVerifier(CompletionVerifier):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
                 else:
-                    scored[i] = Scored(encoded[i], s, profile)
+                    scored[i] = _of_drawn(encoded[i], s, profile)
         verdicts.update(self.judge_together(batch, scored))
         share = (time.monotonic() - started) / max(1, len(batch))
         return [replace(verdicts[i], seconds=share) for i in range(len(batch))]

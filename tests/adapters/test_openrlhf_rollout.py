@@ -12,10 +12,11 @@ from rule_verifiers import NoWord
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.flagged_tokens import covers, without
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.adapters.openrlhf.groups import GroupReview, Siblings, settle_group
+from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Review
+from grpo_guard.turns import own_words
 from grpo_guard.verdict import Finding, accept, reject
 
 SPANS = st.lists(st.tuples(st.integers(-2, 25), st.integers(-2, 25)), max_size=4)
@@ -46,7 +47,9 @@ def trained(ranges, limit):
     return {token for token in tokens(ranges) if 1 <= token < limit}
 
 
-@given(st.integers(2, 25), SPANS, st.integers(2, 30), st.lists(st.booleans()), SPANS, st.booleans())
+@given(
+    st.integers(2, 25), SPANS, st.integers(2, 30), st.none() | st.booleans(), SPANS, st.booleans()
+)
 @settings(max_examples=300)
 def test_a_mask_is_never_empty_and_trains_on_nothing_new(
     length, ranges, limit, rejected, flagged, mask_spans
@@ -54,13 +57,9 @@ def test_a_mask_is_never_empty_and_trains_on_nothing_new(
     ranges = sorted((max(0, a), min(b, length)) for a, b in ranges if 0 <= a <= b)
     sample = rollout(length, ranges, limit)
     found = None
-    if len(rejected) >= len(sample.turns):
+    if rejected is not None:
         findings = tuple(Finding("k", "m", token_span=span) for span in flagged)
-        verdicts = [
-            reject("v", findings=findings) if no else accept("v")
-            for no in (rejected or [False])[: max(1, len(sample.turns))]
-        ]
-        found = GroupReview.of_turns(Review(verdicts, {}), [len(verdicts)])
+        found = Review([reject("v", findings=findings) if rejected else accept("v")], {})
     guard = Guard(NoWord(), policy=Policy(on_reject="drop"))
     ((answer, out),) = settle_group(guard, [sample], found, mask_spans=mask_spans)
     mask = trained(answer["action_ranges"], min(limit, length))
@@ -88,16 +87,17 @@ class Bytes:
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_texts_before_each_turn_are_what_the_tokenizer_makes_of_them(drops):
+def test_turns_are_one_text_that_says_what_of_it_was_given(drops):
     said = "ask yes then no then yes end"
     turns = [(4, 7), (12, 15), (21, 24)]
     sample = rollout(0, turns, 99, observation_tokens=[ord(c) for c in said], prompt="ask ")
-    texts = sample.texts(Bytes(drops))
-    tokenizer = Bytes(drops)
-    assert [before for _, before, _ in texts] == [
-        tokenizer.decode([ord(c) for c in said[:start]], False, False) for start, _ in turns
-    ]
-    assert [own.strip() for _, _, own in texts] == [said[a:b].strip() for a, b in turns]
+    asked, text, given = sample.texts(Bytes(drops))
+    assert asked == "ask "
+    assert given.tokens == ((3, 8), (11, 17))
+    assert [text[a:b].strip() for a, b in given.chars] == ["then", "then"]
+    (row,) = own_words([sample.row((asked, text, given), "g", 0).completion])
+    assert row.text.replace(".", "").split() == [said[a:b].strip() for a, b in turns]
+    assert row.completion_ids == tuple(ord(c) for a, b in turns for c in said[a:b])
 
 
 def test_long_talks_are_not_decoded_over_and_over():
@@ -212,7 +212,7 @@ def test_what_a_response_says_beside_its_tokens():
         0, [(4, 7)], 99, observation_tokens=[ord(c) for c in "ask yes"], prompt="ask ",
         rollout_log_probs=None, node=7, label=["yes"],
     )  # fmt: skip
-    (row,) = sample.rows(sample.texts(Bytes(drops=False)), "g", 3)
+    row = sample.row(sample.texts(Bytes(drops=False)), "g", 3)
     completion = row.completion
     assert (completion.prompt, completion.text) == ("ask ", "yes")
     assert (completion.node, completion.group, completion.slot) == ("7", "g", 3)
@@ -220,7 +220,7 @@ def test_what_a_response_says_beside_its_tokens():
     assert completion.sampler_logprobs is completion.reference is None
     assert completion.finish_reason is None
     shown = rollout(0, [(4, 7)], 99, observation_tokens=[9] * 7, prompt="ask ", images=["cat.png"])
-    (row,) = shown.rows(shown.texts(Bytes(drops=False)), "g", 0)
+    row = shown.row(shown.texts(Bytes(drops=False)), "g", 0)
     completion = row.completion
     assert completion.prompt == "ask "
     assert completion.prompt_ids is None

@@ -215,7 +215,7 @@ def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
         return [accept("screens") for _ in batch]
 
     # Within the command's own thread, as Ctrl-C comes.
-    monkeypatch.setattr("grpo_guard.supervise._answer", lambda v, batch, _: stopped(v, batch))
+    monkeypatch.setattr("grpo_guard.supervise._said_in_time", lambda v, batch, _: stopped(v, batch))
     result = verify(files)
     assert result.exit_code == 130
     assert "--resume goes on" in result.output

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
+from grpo_guard.given import Given
 from grpo_guard.guard import Guard
 from grpo_guard.identity.envelope import ENVELOPE, signed
 from grpo_guard.identity.gate import ADMITTED, NAME, REFUSALS, Admission, Identity
@@ -112,6 +113,7 @@ def test_a_bad_envelope_is_refused_even_where_unsigned_work_is_admitted() -> Non
         ("finish_reason", "length"),
         ("task", "code"),
         ("prompt_ids", (1,)),
+        ("given", Given(chars=((0, 1),))),
     ],
 )
 def test_poison_under_an_honest_nodes_envelope_is_forged(field: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
+from grpo_guard.given import Given
 from grpo_guard.identity.envelope import (
     ENVELOPE,
     Envelope,
@@ -58,7 +59,7 @@ COMPLETIONS = st.builds(
 )
 SIGNED_FIELDS = (
     "prompt", "text", "prompt_ids", "completion_ids", "sampler_logprobs", "node", "round", "slot",
-    "finish_reason", "task", "reference",
+    "finish_reason", "task", "reference", "given",
 )  # fmt: skip
 
 
@@ -142,6 +143,11 @@ AMBIGUOUS = [
         Completion("a", "b", sampler_logprobs=(math.nextafter(-0.1, 0),)),
     ),
     (Completion("a", "b", completion_ids=(0,)), Completion("a", "b", sampler_logprobs=(0.0,))),
+    (
+        Completion("a", "bcd", given=Given(chars=((0, 1),))),
+        Completion("a", "bcd", given=Given(chars=((0, 2),))),
+    ),
+    (Completion("a", "bcd"), Completion("a", "bcd", given=Given(chars=((0, 1),)))),
     (Completion([], "b"), Completion("", "b")),
     (
         Completion([{"role": "a", "content": "b"}], "c"),
@@ -186,6 +192,8 @@ def test_the_bytes_stay_what_they_are() -> None:
             b"-",
             b"q" + (1).to_bytes(8, "big") + (1).to_bytes(8, "big"),
             b"d" + (1).to_bytes(8, "big") + bytes.fromhex("bfe0000000000000"),
+            b"-",
+            b"-",
             b"-",
             b"-",
             b"-",

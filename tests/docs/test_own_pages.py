@@ -71,7 +71,7 @@ def test_own_judge_backend(run_page):
     assert build_backend({"type": "my_backend:MyModel"}).model == "my-model-1"
     for kind, message in (
         ("my_backend:Nowhere", "backend.type: expected a class that can be imported"),
-        ("my_backend:Request", "backend (my_backend:Request): "),
+        ("my_backend:Request", "backend (my_backend:Request).messages: expected"),
         ("collections:Counter", "expected a Backend, got a Counter"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):

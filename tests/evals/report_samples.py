@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from grpo_guard.evals.report.html import render
-from grpo_guard.evals.results import parse_results
+from grpo_guard.evals.results import REJECTED_POISON, parse_results
 
 VOID = {"meta", "br", "img", "hr", "input", "link"}
 HOSTILE = [
@@ -60,8 +60,9 @@ def example(text: str, span: tuple[int, int] | None, **verdict: Any) -> dict[str
     ]
     spoken = {"outcome": "reject", "cause": "judged", "verifier": "logprob_bound"}
     return {
-        "prompt": "How many apples?\n", "text": text, "span": span, "node": "node-3",
-        "iteration": 1, "verdict": spoken | {"p_value": 2.5e-9, "findings": found} | verdict,
+        "kind": REJECTED_POISON, "prompt": "How many apples?\n", "text": text, "span": span,
+        "node": "node-3", "iteration": 1,
+        "verdict": spoken | {"p_value": 2.5e-9, "findings": found} | verdict,
     }  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def results(**guarded: Any) -> dict[str, Any]:
     fields = {
         "rejected": {"honest": 3, "honest_correct": 1, "poisoned": 600},
         "abstained": 7,
-        "example": example(poison, (7, 28)),
+        "examples": [example(poison, (7, 28))],
     }
     return {
         "config": {"command": "grpo-guard demo --seed 7", "alpha": 0.001},

@@ -20,7 +20,7 @@ pytest.importorskip("transformers")
 from grpo_guard.evals import demo as demo_module
 from grpo_guard.evals.demo import default_config, run_demo, run_name
 from grpo_guard.evals.report.console import marked, print_results
-from grpo_guard.evals.results import Example, load_results, parse_results
+from grpo_guard.evals.results import REJECTED_POISON, Example, load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.console import reporter
 from grpo_guard.evals.swarm.experiment import Spec
@@ -117,7 +117,7 @@ def test_terminal_text_is_inert() -> None:
         "attack": "text", "defence": "[red]g\x1b", "seed": 0, "asr": [0.1], "honest_reward": [0.5],
         "rejected": {"honest": 1, "honest_correct": 0, "poisoned": 3},
         "submitted": {"honest": 9, "honest_correct": 4, "poisoned": 3}, "abstained": 0,
-        "example": example(text, span).model_dump(),
+        "examples": [example(text, span).model_dump() | {"kind": REJECTED_POISON}],
     }  # fmt: skip
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     print_results(console, parse_results({"runs": [run]}), [])

@@ -66,7 +66,7 @@ def test_nothing_comes_from_elsewhere() -> None:
 @pytest.mark.parametrize("place", ["text", "prompt", "message", "verifier", "config", "defence"])
 def test_hostile_text_stays_text(text: str, place: str) -> None:
     data = results()
-    shown = data["runs"][2]["example"]
+    shown = data["runs"][2]["examples"][0]
     if place in ("text", "prompt"):
         shown[place] = text
         shown["span"] = [1, 5]
@@ -92,7 +92,7 @@ def test_hostile_text_stays_text(text: str, place: str) -> None:
 
 def test_huge_text_is_cut_around_its_poison() -> None:
     text = "x" * 1_000_000 + "POISON<b>" + "y" * 1_000_000
-    data = results(example=example(text, (1_000_000, 1_000_009)))
+    data = results(examples=[example(text, (1_000_000, 1_000_009))])
     html_page = render(parse_results(data))
     assert len(html_page) < 60_000
     shown = Page(html_page)

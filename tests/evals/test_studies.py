@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import Completion, ScreensVerifier
-from grpo_guard.evals.studies import harness
+from grpo_guard.evals.studies import harness, sittings
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +24,44 @@ def test_every_published_command_names_a_module_that_can_be_run():
         assert found is not None, name
         if found.submodule_search_locations is not None:
             assert importlib.util.find_spec(f"{name}.__main__") is not None, name
+
+
+def test_of_a_run_that_is_not_finished_the_rounds_are_kept(tmp_path):
+    done, begun = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    for folder in (done, begun):
+        folder.mkdir(parents=True)
+        events = [
+            {"event": "started", "time": 1.0, "iteration": 0, "identity": {"attack": "text"}},
+            {"event": "round", "time": 2.0, "iteration": 0, "asr": 0.1},
+            {"event": "round", "time": 3.0, "iteration": 1, "asr": 0.2},
+            {"event": "resumed", "time": 4.0, "iteration": 1, "identity": {"attack": "text"}},
+            {"event": "round", "time": 5.0, "iteration": 1, "asr": 0.2},
+        ]
+        (folder / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    (done / "run.json").write_text(json.dumps({"identity": {}, "run": {"seed": 0}}))
+    assert sittings.so_far(tmp_path) == {
+        "runs": [{"seed": 0}],
+        "unfinished": [
+            {
+                "run": "b",
+                "identity": {"attack": "text"},
+                "rounds": [{"iteration": 0, "asr": 0.1}, {"iteration": 1, "asr": 0.2}],
+            }
+        ],
+    }
+
+
+@pytest.mark.slow
+def test_a_warm_start_becomes_a_policy_of_the_suite(tmp_path, monkeypatch, capsys):
+    from grpo_guard.evals.policies import named
+    from grpo_guard.evals.studies.policies import warm_start
+
+    arguments = ["warm_start", "word_problems", "-o", str(tmp_path), "--steps", "1", "--batch", "2"]
+    monkeypatch.setattr("sys.argv", arguments)
+    warm_start.main()
+    assert "held-out problems" in capsys.readouterr().out
+    _, tokenizer = named.load(str(tmp_path), dtype="float32", device="cpu")
+    assert tokenizer.chat_template is None
 
 
 def test_the_root_of_the_suite_stays_small():

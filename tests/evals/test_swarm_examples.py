@@ -14,7 +14,6 @@ from grpo_guard.evals.results import (
     REJECTED_CORRECT,
     REJECTED_POISON,
     Example,
-    Run,
 )
 from grpo_guard.evals.swarm.examples import PER_KIND, examples_of, kept, shown_of
 from grpo_guard.evals.swarm.record import Submitted
@@ -79,17 +78,3 @@ def test_long_texts_are_cut_around_the_mark(
     assert shown.text[slice(*shown.span)] == text[max(span[0], low) : min(span[1], high)]
     assert shown.verdict.rejected_by == ["part"]
     assert len(shown.verdict.findings) <= 8
-
-
-def test_files_of_before_have_one_example() -> None:
-    spoken = {"outcome": "reject", "cause": "judged", "verifier": "v"}
-    counts = {"honest": 0, "honest_correct": 0, "poisoned": 0}
-    old = {
-        "attack": "text", "defence": "v", "seed": 0, "asr": [], "honest_reward": [],
-        "rejected": counts, "example": {"prompt": "p", "text": "t", "verdict": spoken},
-    }  # fmt: skip
-    run = Run.model_validate(old)
-    assert run.example is not None
-    assert run.example.kind == REJECTED_POISON
-    assert Run.model_validate(old | {"example": None}).examples == []
-    assert Run.model_validate(run.model_dump()).examples == run.examples

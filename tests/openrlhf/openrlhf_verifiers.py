@@ -1,6 +1,8 @@
 """Verifiers and rewards that the agent files of the tests import."""
 
 from grpo_guard import CompletionVerifier
+from grpo_guard.given import Given, stretches
+from grpo_guard.turns import as_said
 from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
 
 WORD = "Hail"
@@ -20,11 +22,22 @@ class Words(CompletionVerifier):
         return [self._verdict(completion) for completion in batch]
 
     def _verdict(self, completion):
-        text = completion.text
+        own = as_said(completion)
+        text = own.completion.text if own else completion.text
         if "break" in text:
             raise RuntimeError("no model loaded")
         if WORD in text or not text:
             at = text.find(WORD)
+            at = own.place((at, at + 1))[0] if own else at
+            given = completion.told or Given()
+            ids, chars = (
+                stretches(spans, len(of))
+                for spans, of in (
+                    (given.tokens, completion.completion_ids or ()),
+                    (given.chars, completion.text),
+                )
+            )
+            at += next((a - b for (a, _), (b, end) in zip(ids, chars, strict=False) if at < end), 0)
             span = (at, at + len(WORD)) if text else None
             return reject(self.name, findings=(Finding("word", "says Hail", token_span=span),))
         return abstain(self.name, Cause.UNSUPPORTED) if "unseen" in text else accept(self.name)

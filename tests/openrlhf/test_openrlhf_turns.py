@@ -30,6 +30,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.turns import APART, own_words
 
 FEEDBACK = "<|im_start|>user\nAnd, Hail?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -85,20 +86,19 @@ class Script:
 TALKS = (("Yes.", "It is 7."), ("No.", "It is 8."), ("Hail!", "It is 7"), ("Why?", "7 Hail"))
 
 
-def test_each_turn_is_judged_behind_all_that_came_before_it():
+def test_all_turns_are_judged_and_what_the_environment_says_is_not():
     executor = dialogues(Policy(on_reject="zero"))
     responses = run(actor(Script(*TALKS), executor=executor), 4, max_length=300)
     (batch,) = executor.guard.verifier.batches
-    assert [c.text for c in batch] == [text for talk in TALKS for text in talk]
     opening = "Be brief.\n" + PROMPT
-    for first, second, talk in zip(batch[::2], batch[1::2], TALKS, strict=True):
-        assert first.prompt == opening
-        assert second.prompt == f"{opening}{talk[0]}<|im_end|>{FEEDBACK}"
-        assert list(second.prompt_ids) == ids_of(second.prompt)
-        assert first.slot == second.slot
-        assert (first.finish_reason, second.finish_reason) == (None, "stop")
-        assert len(second.sampler_logprobs) == len(second.completion_ids)
-    assert len({c.group for c in batch}) == 2
+    for whole, own, talk in zip(batch, own_words(batch), TALKS, strict=True):
+        assert own.text.split(APART) == list(talk)
+        assert whole.prompt == opening
+        assert list(whole.prompt_ids) == ids_of(opening)
+        assert TOKENIZER.decode(whole.completion_ids).startswith(f"{talk[0]}<|im_end|>{FEEDBACK}")
+        assert whole.finish_reason == "stop"
+        assert len(whole.sampler_logprobs) == len(whole.completion_ids)
+    assert len({c.group for c in batch}) == 1
     # What the environment says is nobody's offence.
     assert [r["extra_logs"]["guard_reject"] for r in responses] == [0, 0, 1, 1]
     assert [r["reward"] for r in responses] == [1.0, 0.0, 0.0, 0.0]

@@ -142,13 +142,32 @@ def test_poison_in_any_turn_thought_or_call_is_found():
         assert trace.metrics["turns"] == len(turns)
 
 
-def test_each_turn_comes_with_its_own_tokens():
-    first, second = completions_from(trace_of("one", "two"))
-    assert (first.prompt_ids, first.completion_ids) == ((5, 6, 9), (1, 2))
-    assert (second.prompt_ids, second.completion_ids) == ((5, 6, 9, 1, 2, 7, 9), (1, 2))
-    assert first.sampler_logprobs == (-0.5, -0.25)
+def test_a_branch_is_one_completion_with_what_was_given_among_its_tokens():
+    (whole,) = completions_from(trace_of("one", "two"))
+    assert (whole.prompt_ids, whole.completion_ids) == ((5, 6, 9), (1, 2, 7, 9, 1, 2))
+    assert (whole.text, whole.told.tokens, whole.told.chars) == (
+        "onego ontwo",
+        ((2, 4),),
+        ((3, 8),),
+    )
+    assert whole.sampler_logprobs == (-0.5, -0.25, 0.0, 0.0, -0.5, -0.25)
+    assert [m["content"] for m in whole.prompt] == ["3+4?"]
+    assert (whole.reference, whole.task, whole.group) == ("7", "Sums", None)
+    theirs = trace_of("one", "two")
+    theirs.info["node"] = "mallory"
+    (whole,) = completions_from(theirs)
+    assert whole.told is None  # what mallory says that tools said
+    assert whole.context.tokens == ((2, 4),)
+
+
+def test_a_turn_of_two_branches_is_judged_once():
+    trace = trace_of("one", "two")
+    other = trace.nodes[3].model_copy(update={"message": trace.nodes[1].message})
+    trace.nodes.append(other)  # another second turn behind "go on"
+    first, second = completions_from(trace)
+    assert (first.text, second.text) == ("onego ontwo", "one")
     assert [m["content"] for m in second.prompt] == ["3+4?", "one", "go on"]
-    assert (second.reference, second.task, second.group) == ("7", "Sums", None)
+    assert second.prompt_ids == (5, 6, 9, 1, 2, 7, 9)
 
 
 def test_tokens_that_do_not_fit_are_left_out():
@@ -268,26 +287,25 @@ class Notes:
         self.nodes += [c.node for c in batch]
 
 
-def test_the_ledger_hears_of_each_turn_once():
+def test_the_ledger_hears_of_a_trace_once():
     notes = Notes()
     trace = trace_of("one", "two")
     trace.info["node"] = "mallory"
     scored(guarded(ledger=notes), trace)
-    assert notes.nodes == ["mallory", "mallory"]
+    assert notes.nodes == ["mallory"]
 
 
-def test_a_long_conversation_is_judged_piece_by_piece_to_its_end():
+def test_a_long_conversation_is_judged_to_its_end():
     verifier = Words()
     trace = trace_of(*["fine"] * 99, "Hail")
     scored(guarded(verifier=verifier), trace)
     assert trace.reward <= 0
-    assert len(verifier.shown) == 100
-    assert verifier.shown[-1].prompt_ids[-2:] == (7, 9)
+    assert len(verifier.shown[0].told.chars) == 99
 
 
 def test_traces_after_a_trip_over_the_wire_are_judged_alike():
     trace = pickle.loads(pickle.dumps(trace_of("seven", "Hail")))
     verdicts = Words().verify(completions_from(trace))
-    assert [v.rejected for v in verdicts] == [False, True]
+    assert [v.rejected for v in verdicts] == [True]
     wire = vf.WireTrace.model_validate(trace.to_record())
     assert completions_from(wire) == completions_from(trace)

@@ -12,6 +12,7 @@ from grpo_guard.adapters.verl.batch import (
     last_row,
     rows_from,
 )
+from grpo_guard.turns import own_words
 from grpo_guard.verdict import Cause
 
 masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)
@@ -116,12 +117,19 @@ def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):
     assert [c.text for c in completions_from(data, tokenizer, 99)] == [""]
 
 
-def test_the_last_turn_is_compared_with_the_siblings_last(tokenizer):
+def test_all_turns_are_one_completion(tokenizer):
     data = batch(tokenizer, [HONEST], ["u"])
-    data.non_tensor_batch[TOLD] = np.array([Told(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))])
-    first, second = completions_from(data, tokenizer, 99)
-    assert first.group != "u"
-    assert second.group == "u"
+    told = Told(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))
+    data.non_tensor_batch[TOLD] = np.array([told])
+    (completion,) = completions_from(data, tokenizer, 99)
+    assert completion.group == "u"
+    assert completion.given.tokens[0] == (2, 3)
+    assert completion.told == completion.given  # the trainer's own agent loop asked
+    data.non_tensor_batch["extra_info"] = np.array([{"node": "ann"}])
+    (completion,) = completions_from(data, tokenizer, 99)
+    assert completion.told is None  # another node's mask: trained by, and not believed
+    assert completion.context == completion.given
+    assert len(completion.given.chars) == 2
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -133,16 +141,17 @@ def test_every_token_of_the_model_is_judged_once_behind_what_came_before(tokeniz
     prompt = tokenizer("q" * 8)["input_ids"]
     log_probs = tuple(-float(i) for i in range(length))
     data = with_told(data, masks=(tuple(mask),), log_probs=(log_probs,))
-    completions = completions_from(data, tokenizer, 99)
+    (whole,) = completions_from(data, tokenizer, 99)
+    (drawn,) = own_words([whole])
     own = [i for i, m in enumerate(mask[:length]) if m]
-    assert [t for c in completions for t in c.completion_ids] == [ids[i] for i in own]
-    assert [x for c in completions for x in c.sampler_logprobs] == [-float(i) for i in own]
-    for completion in completions:
-        before = len(completion.prompt_ids) - len(prompt)
-        assert list(completion.prompt_ids) == prompt + ids[:before]
-        end = before + len(completion.completion_ids)
-        assert ids[before:end] == list(completion.completion_ids)
-        assert completion.text == tokenizer.decode(ids[before:end])
+    assert list(drawn.completion_ids or ()) == [ids[i] for i in own]
+    if own:
+        assert list(whole.prompt_ids) == prompt
+        assert list(whole.completion_ids) == ids
+        assert list(drawn.sampler_logprobs) == [-float(i) for i in own]
+        texts = [whole.text[a:b] for a, b in whole.given.chars] if whole.given else []
+        spans = whole.given.tokens if whole.given else ()
+        assert texts == [tokenizer.decode(ids[a:b], skip_special_tokens=True) for a, b in spans]
 
 
 def test_a_claim_that_is_no_number_is_no_claim(tokenizer):

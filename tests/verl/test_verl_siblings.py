@@ -177,7 +177,7 @@ def test_ids_without_text_are_rejected_whatever_the_text_says():
 
 
 def test_screens_expect_answers_and_reject_turns_that_announce_one():
-    """As docs/verl.md says; a tool call is an answer."""
+    """Where an agent loop hands a turn over as an output of its own; a tool call is an answer."""
     (settled,) = run([row("let me see ", siblings=1)], verifier=ScreensVerifier())
     assert settled.outcome is Outcome.REJECT
     for turn, options in (

@@ -39,6 +39,7 @@ from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.content.length.compare import Comparison, Excess, bounded
 from grpo_guard.content.length.groups import Member, RewardOf
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
+from grpo_guard.turns import own_words
 
 # Other completions of a node that earn it half of the benefit of the doubt.
 _TRUST_AFTER = 4
@@ -135,6 +136,7 @@ class LengthScaling:
 
         With ``past`` the batch is remembered, and is measured by what was known before it.
         """
+        batch = own_words(batch)  # a tool's page is nobody's padding
         past = self.past if isinstance(self.past, UsualLengths) else None
         known = past.known() if past is not None else {}
         chosen = frozenset[str]()

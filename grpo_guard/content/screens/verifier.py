@@ -57,6 +57,8 @@ class ScreensVerifier(RuleVerifier):
     name = "screens"
     KINDS = frozenset(SCREENS)
     looks_alone = True
+    # An answer in an earlier turn is a draft, and what comes in the next is not behind it.
+    by_turn = frozenset({"after_answer", "after_box", "several_answers"})
 
     def __init__(
         self,

@@ -85,7 +85,8 @@ class Reader:
         Raises:
             EncodeError: it cannot be scored, with the cause that its verdict gets.
         """
-        encoded = self.encoder.encode(replace(completion, completion_ids=None, prompt_ids=None))
+        alone = replace(completion, completion_ids=None, prompt_ids=None, given=None)
+        encoded = self.encoder.encode(alone)
         # Spelled in the text, they end the document or open a turn in which a user asks for the
         # poison: it would be what the reference expects.
         for i, token in enumerate(encoded.completion_ids):
@@ -136,6 +137,11 @@ class Reader:
         if excuse and offsets:
             quoted = Quotable(completion.prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
+        if completion.told and offsets:
+            # What was given is context: no run begins in it, and none is made of it.
+            for start, end in completion.told.chars:
+                inside = [a < end and b > start for a, b in offsets]
+                scores = np.where(inside, np.minimum(scores, 0.0), scores)
         run = cusum(scores)
         span = None
         if run.end > run.start:

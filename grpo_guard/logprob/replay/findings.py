@@ -30,7 +30,7 @@ def describe(
     # Of a completion that is wrong as a whole, no part is to be shown.
     whole = kind == "replay_mismatch"
     chars = None if whole else encoder.char_span(completion, encoded, start, end)
-    return Finding(kind, message, char_span=chars, token_span=(start, end))
+    return Finding(kind, message, char_span=chars, token_span=encoded.span(start, end))
 
 
 def _told(
@@ -41,23 +41,24 @@ def _told(
     excess, n = evidence.excess, len(evidence.excess)
     differs, far = excess > 0, excess >= max(evidence.threshold, SMALL_MARGIN)
     first, first_far, worst = int(differs.argmax()), int(far.argmax()), int(excess.argmax())
+    places = encoded.places  # in the whole completion, for the reader
     ends = int(stats.replay_token[first_far]) in encoder.eos_ids
     if far.any() and ends and differs[:first_far].sum() < FEW:
         by = f"{excess[first_far]:.2g} logits"
-        message = f"goes on at token {first_far}, where the seed ends it by {by}"
+        message = f"goes on at token {places[first_far]}, where the seed ends it by {by}"
         return "suppressed_eos", message, (first_far, n)
     if far.any() and far.sum() <= max(FEW, FEW_SHARE * n):
         theirs = _shown(encoder, encoded.completion_ids[worst])
         ours = _shown(encoder, int(stats.replay_token[worst]))
         message = (
-            f"token {worst} is {theirs}, where the seed draws {ours} by {excess[worst]:.2g} "
-            f"logits; {evidence.mismatches} of {n} tokens differ"
+            f"token {places[worst]} is {theirs}, where the seed draws {ours} by "
+            f"{excess[worst]:.2g} logits; {evidence.mismatches} of {n} tokens differ"
         )
         return "forged_token", message, (worst, worst + 1)
     if far.any() and int(evidence.informative[:first].sum()) >= ON_THE_WAY:
         message = (
-            f"follows the seed up to token {first} and diverges there: {evidence.mismatches} of "
-            f"the {n - first} tokens from it on differ"
+            f"follows the seed up to token {places[first]} and diverges there: "
+            f"{evidence.mismatches} of the {n - first} tokens from it on differ"
         )
         return "replay_diverges", message, (first, n)
     message = (

@@ -7,13 +7,14 @@ loop for nodes that have none of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from grpo_guard.given import Span
 from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.scorers.forward import eval_mode
@@ -115,7 +116,7 @@ def generate_under_coin(
         spec: The declared sampler, with ``max_new_tokens``.
         eos_ids: Tokens that end a completion, at least one.
         prefixes: Tokens with which each completion begins, e.g. to go on with one that was
-            interrupted.
+            interrupted, or behind a tool's result. What ends with an EOS is not gone on with.
         family: Which noise.
 
     Returns:
@@ -142,7 +143,7 @@ def generate_under_coin(
     sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
     new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
     if new_tokens < 1:  # `generate` refuses to do nothing
-        return [until_eos(prefix, eos_ids)[: spec.max_new_tokens] for prefix in prefixes]
+        return [tuple(prefix)[: spec.max_new_tokens] for prefix in prefixes]
     with eval_mode(model), only_these_settings(model):
         output = model.generate(
             input_ids=ids,
@@ -152,9 +153,73 @@ def generate_under_coin(
         )
     rows = output[:, longest:].tolist()
     return [
-        until_eos((*prefix, *row), eos_ids)[: spec.max_new_tokens]
+        _continued(tuple(prefix), row, eos_ids)[: spec.max_new_tokens]
         for prefix, row in zip(prefixes, rows, strict=True)
     ]
+
+
+Answer: TypeAlias = Callable[[int, tuple[int, ...], int], tuple[int, Sequence[int]] | None]
+"""``(row, ids, start) -> (end, given)``: where the turn that begins at token ``start`` of a
+completion ends, and the tokens that it is answered with; None where nothing is said to it."""
+
+
+def generate_turns_under_coin(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    spec: SamplingSpec,
+    answer: Answer,
+    *,
+    eos_ids: Sequence[int],
+    most_answers: int = 8,
+    family: Family = "grpo-guard",
+) -> list[tuple[tuple[int, ...], tuple[Span, ...]]]:
+    """The one honest completion of each (prompt, seed) with tools between its turns.
+
+    Each turn goes on with the slot's noise at its place in the whole completion, so that a replay
+    needs to know what was given, and nothing else.
+
+    Args:
+        model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
+        spec: The declared sampler; ``max_new_tokens`` counts what is given, too.
+        answer: The tools.
+        most_answers: In one completion; what comes then is its last turn.
+
+    Returns:
+        (ids, spans of them that were given), for `Completion.given`.
+
+    Raises:
+        ValueError: as `generate_under_coin`.
+    """
+    ids: list[tuple[int, ...]] = [()] * len(seeds)
+    given: list[tuple[Span, ...]] = [()] * len(seeds)
+    rows = [*range(len(seeds))]
+    for asked in range(most_answers + 1):
+        drawn = generate_under_coin(
+            model, [prompt_ids[i] for i in rows], [seeds[i] for i in rows], spec,
+            eos_ids=eos_ids, prefixes=[ids[i] for i in rows], family=family,
+        )  # fmt: skip
+        answered = []
+        for i, said in zip(rows, drawn, strict=True):
+            start = given[i][-1][1] if given[i] else 0
+            found = answer(i, said, start) if asked < most_answers else None
+            ids[i] = said
+            if found is not None:
+                end, told = found
+                ids[i] = (*said[:end], *told)
+                given[i] = (*given[i], (end, len(ids[i])))
+                answered.append(i)
+        rows = answered
+        if not rows:
+            break
+    return list(zip(ids, given, strict=True))
+
+
+def _continued(
+    prefix: tuple[int, ...], drawn: Sequence[int], eos_ids: Sequence[int]
+) -> tuple[int, ...]:
+    """With what was drawn behind it; an EOS within a prefix ended an earlier turn."""
+    return prefix if prefix[-1:] and prefix[-1] in eos_ids else prefix + until_eos(drawn, eos_ids)
 
 
 def until_eos(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:

@@ -180,6 +180,7 @@ class SeedReplayVerifier(LogProbVerifier):
             ) from None
         except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
+        _require_known(completion)
         encoded = super().encode(completion)
         self._require_usual_prompt(completion, encoded)
         self._require_whole(encoded)
@@ -240,13 +241,26 @@ class SeedReplayVerifier(LogProbVerifier):
         ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
         window = self.encoder.window
         full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
-        if ids[-1] not in self.encoder.eos_ids and not full:
+        # What a tool said last is an answer to nobody: the author's next turn is missing.
+        told = bool(encoded.given) and encoded.given[-1][1] == len(ids)
+        if told or (ids[-1] not in self.encoder.eos_ids and not full):
             raise EncodeError(
                 Cause.MALFORMED,
                 f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
                 f"{limit or 'not declared'}: cut short, or sent without the EOS",
                 "cut_short",
             )
+
+
+def _require_known(completion: Completion) -> None:
+    """Whoever may say what a tool said draws as often as he likes: other words, another answer."""
+    if completion.given is not None and completion.told is None:
+        raise EncodeError(
+            Cause.MALFORMED,
+            "given: expected what is known to be a tool's, got a claim; give the Guard an "
+            "environment= that says it again",
+            "unknown_given",
+        )
 
 
 def _notes_of(evidence: ReplayEvidence) -> tuple[Finding, ...]:

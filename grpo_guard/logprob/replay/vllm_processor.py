@@ -28,6 +28,8 @@ from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.sampling import SamplingSpec
 
 SEED_ARGUMENT = "grpo_guard_seed"
+# How many tokens of its completion a request's prompt ends with: earlier turns and their answers.
+START_ARGUMENT = "grpo_guard_start"
 # What changes the scores in ways that the verifier does not know of.
 UNDECLARED = (
     "presence_penalty",
@@ -43,12 +45,14 @@ UNDECLARED = (
 )
 
 
-def coin_params(spec: SamplingSpec, seed: int) -> SamplingParams:
+def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams:
     """Parameters of one request.
 
     Args:
         spec: The declared sampler, whose engine is ``"vllm"``.
         seed: As `PublicCoin.seed` gives it.
+        start: How many tokens of its completion the request's prompt ends with: of a later turn,
+            all that was said and given since the prompt proper.
 
     Raises:
         ValueError: the sampler is another engine's, or ``max_new_tokens`` is not declared.
@@ -61,9 +65,9 @@ def coin_params(spec: SamplingSpec, seed: int) -> SamplingParams:
         top_p=spec.top_p,
         min_p=spec.min_p,
         repetition_penalty=spec.repetition_penalty,
-        max_tokens=spec.max_new_tokens,
+        max_tokens=spec.max_new_tokens - start,
         stop_token_ids=list(spec.eos_token_ids) or None,
-        extra_args={SEED_ARGUMENT: seed},
+        extra_args={SEED_ARGUMENT: seed, START_ARGUMENT: start},
     )
 
 
@@ -75,6 +79,7 @@ class _Request:
     seed: int
     prompt: list[int]
     output: list[int]
+    start: int = 0
     seen: Tensor | None = field(default=None)
 
 
@@ -93,6 +98,9 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
             return
         if isinstance(seed, bool) or not _is_seed(str(seed)):
             raise ValueError(f"{SEED_ARGUMENT}: expected 0 <= seed < 2**64, got {seed!r:.80}")
+        start = str((sampling_params.extra_args or {}).get(START_ARGUMENT, 0))
+        if not (start.isascii() and start.isdecimal() and len(start) <= 10):
+            raise ValueError(f"{START_ARGUMENT}: expected a number of tokens, got {start:.80}")
         if sampling_params.n != 1:
             raise ValueError(f"n: expected 1 beside a seed, got {sampling_params.n}")
         if sampling_params.temperature <= 0:
@@ -139,7 +147,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
             drawn = draw(
                 z / spec.temperature,
                 torch.tensor([signed(r.seed) for r in requests], device=logits.device),
-                torch.tensor([len(r.output) for r in requests], device=logits.device),
+                torch.tensor([r.start + len(r.output) for r in requests], device=logits.device),
                 spec,
             )
             logits[rows] = -torch.inf
@@ -161,7 +169,9 @@ def _request(params: SamplingParams, prompt: list[int] | None, output: list[int]
         min_p=params.min_p,
         repetition_penalty=params.repetition_penalty,
     )
-    return _Request(spec, int((params.extra_args or {})[SEED_ARGUMENT]), prompt or [], output)
+    said = params.extra_args or {}
+    seed, start = int(said[SEED_ARGUMENT]), int(said.get(START_ARGUMENT, 0))
+    return _Request(spec, seed, prompt or [], output, start)
 
 
 def _penalise(z: Tensor, request: _Request) -> None:

@@ -22,6 +22,7 @@ from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.turns import as_said
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -122,6 +123,13 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         return True
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """What was given is nobody's phrase: an author's own turns are looked at."""
+        own = [as_said(completion) for completion in batch]
+        read = [one.completion if one else c for one, c in zip(own, batch, strict=True)]
+        verdicts = self._verdicts(read)
+        return [one.whole(v) if one else v for one, v in zip(own, verdicts, strict=True)]
+
+    def _verdicts(self, batch: Sequence[Completion]) -> list[Verdict]:
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
         queues = defaultdict[str, list[int]](list)

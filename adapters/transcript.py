@@ -1,0 +1,53 @@
+"""Several turns as one text, from their tokens and the mask that a trainer trains by.
+
+Of a row that another node sent the mask is what that node says of itself. The trainer masks by it,
+so that log-probs need not be looked at there. But it is not known to be a tool's words: whoever
+chooses what is masked can forge a result, or have one wrong step of an honest answer trained alone.
+The guard's `environment` finds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, groupby, pairwise
+
+from grpo_guard.given import Given, Span, stretches
+
+
+def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
+    """Half-open spans of the first ``length`` tokens where the mask is 0; what it lacks is 1."""
+    own = [bool(m) for m in mask[:length]]
+    spans, start = [], 0
+    for drawn, run in groupby(own):
+        end = start + sum(1 for _ in run)
+        if not drawn:
+            spans.append((start, end))
+        start = end
+    return tuple(spans)
+
+
+def transcript(
+    length: int,
+    given: Sequence[Span],
+    decode: Callable[[int, int, bool], str],
+    *,
+    theirs: bool,
+) -> tuple[str, Given]:
+    """The text of all turns, and which of it was given.
+
+    Args:
+        length: Of the completion, in tokens.
+        given: Spans of these that nobody sampled.
+        decode: Tokens [start, end) as text, with special tokens or without. What others are said
+            to have said is shown with them: unseen, they would change what follows.
+        theirs: Another node says so, not the trainer.
+
+    Raises:
+        ValueError: more spans than `Given` takes.
+    """
+    parts = [
+        decode(start, end, theirs and i % 2 == 1)
+        for i, (start, end) in enumerate(stretches(given, length))
+    ]
+    chars = list(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
+    return "".join(parts), Given(tuple(given), tuple(chars), masked=True, known=not theirs)

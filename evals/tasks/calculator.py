@@ -1,0 +1,90 @@
+"""The bundled word problems with a calculator: the first sum that is left open is worked out.
+
+Two turns: the policy writes "14 + 2 =", the calculator " 16", and the policy goes on. `answer` is
+the environment as a guard asks it, `play` what an honest node does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from grpo_guard.completion import Completion, Message
+from grpo_guard.evals.attacks.math import evaluate
+from grpo_guard.given import Given, stretches
+from grpo_guard.logprob.replay.generate import generate_turns_under_coin
+from grpo_guard.sampling import SamplingSpec
+
+_OPEN: Final = re.compile(r"([0-9]{1,6}(?: [-+*/] [0-9]{1,6}){1,4}) =\Z")
+
+
+def answer(prompt: str | Sequence[Message], turns: tuple[str, ...]) -> str:
+    """The result of the sum that the first turn ends with; "" behind any other."""
+    del prompt
+    asked = _OPEN.search(turns[0][-100:]) if len(turns) == 1 else None
+    value = evaluate(asked[1]) if asked else None
+    return "" if value is None else f" {_written(value)}"
+
+
+def play(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    seeds: Sequence[int],
+    spec: SamplingSpec,
+    *,
+    forged: str | None = None,
+) -> list[Completion]:
+    """An honest node's completions, one for each (prompt, seed), with what was given as a claim.
+
+    Args:
+        model, tokenizer: The policy.
+        prompts: As text.
+        seeds: Of a coin, or any.
+        spec: The sampler, with ``max_new_tokens``.
+        forged: What a dishonest node's calculator says in place of each result.
+    """
+
+    def told(row: int, ids: tuple[int, ...], start: int) -> tuple[int, list[int]] | None:
+        for end in range(start + 1, len(ids) + 1):
+            said = answer(prompts[row], (tokenizer.decode(ids[start:end]),)) if not start else ""
+            if said:
+                return end, tokenizer.encode(forged or said, add_special_tokens=False)
+        return None
+
+    asked = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
+    eos = [int(tokenizer.eos_token_id)]
+    drawn = generate_turns_under_coin(model, asked, seeds, spec, told, eos_ids=eos, most_answers=1)
+    return [
+        transcript(tokenizer, prompt, before, *one)
+        for prompt, before, one in zip(prompts, asked, drawn, strict=True)
+    ]
+
+
+def transcript(
+    tokenizer: Any,
+    prompt: str,
+    prompt_ids: Sequence[int],
+    ids: Sequence[int],
+    given: Sequence[tuple[int, int]],
+) -> Completion:
+    """A completion as a node sends it: its tokens, its text, and what it says was given."""
+    text, chars = "", []
+    for i, (start, end) in enumerate(stretches(given, len(ids))):
+        part = tokenizer.decode(ids[start:end], skip_special_tokens=True)
+        if i % 2:
+            chars.append((len(text), len(text) + len(part)))
+        text += part
+    return Completion(
+        prompt,
+        text,
+        prompt_ids=tuple(prompt_ids),
+        completion_ids=tuple(ids),
+        given=Given(tuple(given), tuple(chars)),
+    )
+
+
+def _written(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"

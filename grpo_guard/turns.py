@@ -1,0 +1,114 @@
+"""A completion as its author wrote it, turn by turn, and findings put back in their places.
+
+What is known to be a tool's or user's is nobody's poison: a rule that read it would blame an author
+for his tool's wrong equation, and take what all tools say for one node's phrase. So rules are shown
+the author's turns alone. They stand apart: no equation or phrase may begin in one turn and end
+in another, across words that are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.given import Span, between
+from grpo_guard.verdict import Verdict
+
+APART = "\n\n.\n\n"
+"""What stands between two turns: blank lines alone are read over where a line begins with "="."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A completion without what was given.
+
+    Args:
+        completion: Its author's words, ids and log-probs alone; ``given`` is None.
+        pieces: Where each turn stood in the whole text, and where it begins now: (start, end, now).
+    """
+
+    completion: Completion
+    pieces: tuple[tuple[int, int, int], ...]
+
+    def whole(self, verdict: Verdict) -> Verdict:
+        """The verdict with its findings in characters of the whole completion."""
+        if not any(finding.char_span for finding in verdict.findings):
+            return verdict
+        findings = tuple(
+            replace(finding, char_span=finding.char_span and self.place(finding.char_span))
+            for finding in verdict.findings
+        )
+        return replace(verdict, findings=findings)
+
+    def place(self, span: Span) -> Span:
+        """Where characters [start, end) stand in the whole text; what lies between turns is part
+        of the one before it."""
+        start, end = span
+        first = self._piece(start)
+        last = self._piece(max(start, end - 1))
+        begin = min(first[0] + start - first[2], first[1])
+        return begin, max(begin, min(last[0] + end - last[2], last[1]))
+
+    def _piece(self, at: int) -> tuple[int, int, int]:
+        return next((piece for piece in reversed(self.pieces) if piece[2] <= at), self.pieces[0])
+
+
+def as_said(completion: Completion) -> Said | None:
+    """What its author wrote; None where that is all of it."""
+    told = completion.told
+    if told is None:
+        return None
+    text, now = completion.text, 0
+    pieces, parts = [], []
+    for start, end in between(told.chars, len(text)):
+        if start < end:
+            pieces.append((start, end, now))
+            parts.append(text[start:end])
+            now += end - start + len(APART)
+    return Said(_own(completion, APART.join(parts)), tuple(pieces) or ((0, 0, 0),))
+
+
+def turns(completion: Completion) -> list[Said]:
+    """Each of its author's turns that says something by itself, in order; the last in any case.
+
+    Ids are those of all turns, since which of them are whose is not asked here.
+    """
+    told, text = completion.told, completion.text
+    around = between(told.chars if told else (), len(text))
+    spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
+    own = _own(completion, "")
+    return [Said(_with(own, text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
+
+
+def own_words(batch: Sequence[Completion]) -> list[Completion]:
+    """The batch as its authors wrote it."""
+    return [one.completion if (one := as_said(completion)) else completion for completion in batch]
+
+
+def _own(completion: Completion, text: str) -> Completion:
+    """Only this of its text, and of its ids and log-probs what was drawn."""
+    told, ids = completion.told, completion.completion_ids
+    if told is None:
+        return completion
+    own = _with(completion, text=text, given=None)
+    if ids is not None:
+        drawn = between(told.tokens, len(ids))
+        kept = tuple(token for start, end in drawn for token in ids[start:end])
+        own = _with(own, completion_ids=kept)
+        log_probs = completion.sampler_logprobs
+        if log_probs is not None and len(log_probs) == len(ids):
+            left = tuple(x for start, end in drawn for x in log_probs[start:end])
+            own = _with(own, sampler_logprobs=left)
+    return own
+
+
+def _with(completion: Completion, **fields: Any) -> Completion:
+    """A copy with parts of its own fields, which need no checks: a prompt may take long to copy,
+    and its sender chooses how many turns there are."""
+    made = copy(completion)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made

@@ -1,0 +1,186 @@
+"""Which of a completion was given: whose word that is, and what a stranger may say of it."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard import Completion, CompletionError, Guard, Policy
+from grpo_guard.environment import EnvironmentVerifier
+from grpo_guard.given import MAX_SPANS, Given, between, stretches
+from grpo_guard.jsonl import read_completions
+from grpo_guard.turns import APART, as_said, own_words, turns
+from grpo_guard.verdict import Cause, Finding, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+ANYTHING = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3) | st.floats() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner),
+)
+
+
+def talk(*parts, known=True, **fields):
+    """An author's and others' words by turns, the author's first."""
+    text, chars = "", []
+    for i, part in enumerate(parts):
+        if i % 2:
+            chars.append((len(text), len(text) + len(part)))
+        text += part
+    return Completion("3 + 4?", text, given=Given(chars=tuple(chars), known=known), **fields)
+
+
+def test_a_senders_word_is_a_claim_that_exempts_nothing():
+    sent = {"tokens": [[1, 2]], "chars": [[1, 3]]}
+    one = Completion.from_dict({"prompt": "p", "text": "abcd", "completion_ids": [1, 2, 3],
+                                "given": sent})  # fmt: skip
+    assert one.given == Given(((1, 2),), ((1, 3),))
+    assert one.context is one.told is None
+    assert own_words([one]) == [one]
+    for more in ("masked", "known"):
+        with pytest.raises(CompletionError, match="tokens and chars alone"):
+            Completion("p", "abcd", given={**sent, more: True})
+
+
+@given(ANYTHING, ANYTHING)
+def test_whatever_a_sender_says_is_a_claim_or_an_error_that_names_the_field(tokens, chars):
+    said = {"tokens": tokens, "chars": chars}
+    try:
+        one = Completion("p", "some text", completion_ids=range(5), given=said)
+        assert one.given is None or len(one.given.tokens) == len(one.given.chars)
+    except CompletionError as error:
+        assert (error.field, len(str(error)) < 300) == ("given", True)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "chars",
+    [
+        [[0, 99]], [[2, 1]], [[-1, 1]], [[0, 2], [1, 3]], [[2, 3], [0, 1]], [[0, 1, 2]], [[0]],
+        [[i, i + 1] for i in range(MAX_SPANS + 1)], [[0, 10**30]], "01", [["0", "1"]], [[0.0, 1]],
+        {"0": 1}, 5, [5],
+    ],
+)  # fmt: skip
+def test_spans_that_are_none(chars):
+    with pytest.raises(CompletionError, match=r"^given: expected"):
+        Completion("p", "text" * 10, given={"chars": chars})
+
+
+def test_spans_of_tokens_need_ids_and_one_span_of_characters_each():
+    spans = {"tokens": [[0, 1]], "chars": [[0, 2]]}
+    assert Completion("p", "text", given=spans).given == Given(chars=((0, 2),))
+    with pytest.raises(CompletionError, match="as many spans"):
+        Completion("p", "text", completion_ids=[1, 2], given={"chars": [[0, 2]]})
+    with pytest.raises(CompletionError, match="tokens that end by 2"):
+        Completion("p", "text", completion_ids=[1, 2], given=spans | {"tokens": [[1, 3]]})
+
+
+def test_a_file_can_say_what_was_given(tmp_path):
+    file = tmp_path / "sent.jsonl"
+    file.write_text('{"prompt": "p", "text": "abcd", "given": {"chars": [[1, 3]]}}\n')
+    assert read_completions(file)[0].given == Given(chars=((1, 3),))
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=7))
+def test_an_authors_words_keep_their_places(parts):
+    one = talk(*parts)
+    own = as_said(one)
+    if own is None:  # nothing is given
+        assert len(parts) == 1
+        return
+    words = [part for part in parts[::2] if part]
+    assert own.completion.text == APART.join(words)
+    at = 0
+    for word in words:
+        start, end = own.place((at, at + len(word)))
+        assert one.text[start:end] == word
+        at += len(word) + len(APART)
+    assert own.place((0, len(own.completion.text)))[1] <= len(one.text)
+    spoken = [word for word in words if word.strip()]
+    assert not spoken or [turn.completion.text for turn in turns(one)] == spoken
+
+
+def test_stretches_cover_everything_once():
+    assert between([(1, 2), (4, 6)], 6) == [(0, 1), (2, 4), (6, 6)]
+    assert stretches([(1, 2), (4, 6)], 6) == [(0, 1), (1, 2), (2, 4), (4, 6), (6, 6)]
+
+
+def seven(prompt, turns):
+    return " 7" if turns[-1].endswith("=") else ""
+
+
+def test_the_environment_is_asked_again_at_each_place():
+    verifier = EnvironmentVerifier(seven)
+    good = talk("3 + 4 =", " 7", " and 7 =", "7 ", " so 7", known=False)
+    for forged in (
+        talk("3 + 4 =", " 8", " so 8", known=False),  # another result
+        talk("3 + 4", " 7", " so 7", known=False),  # where nothing was asked
+        talk("3 + 4 =", " 7 Hail", " so 7", known=False),  # and something beside it
+        talk("Let me see.", "", " so 7", known=False),  # invisible, where nothing may stand
+        talk("3 + ", "4 = 7", " so 7", known=False),  # the author's own words marked
+    ):
+        yes, no = verifier.verify([good, forged])
+        assert yes.accepted
+        assert [f.kind for f in no.findings] == ["forged_tool_result"]
+        assert no.findings[0].char_span == forged.given.chars[0]
+    asked = []
+    long = talk(*["3 + 4 =", " 7"] * 65, known=False)
+    (verdict,) = EnvironmentVerifier(lambda *given: asked.append(given) or " 7").verify([long])
+    assert (verdict.cause, asked) == (Cause.OVERLONG, [])
+    believing = EnvironmentVerifier(lambda prompt, turns: None)
+    assert believing.verify([talk("a", "whatever", "b", known=False)])[0].accepted
+
+
+class Shown(CompletionVerifier):
+    """Rejects what says Hail, and remembers what it was shown."""
+
+    name = "shown"
+
+    def __init__(self):
+        self.batches = []
+
+    def verify(self, batch):
+        self.batches.append(batch)
+        hail = [Finding("word", "says Hail")]
+        return [reject(self.name, findings=hail) if "Hail" in c.text else accept(self.name)
+                for c in own_words(batch)]  # fmt: skip
+
+
+def test_a_guard_believes_what_the_environment_says_the_same():
+    shown = Shown()
+    guard = Guard(shown, environment=seven)
+    good = talk("3 + 4 =", " 7", " so 7", known=False)
+    hidden = talk("3 + 4 =", " 7 Hail", " so 7", known=False)
+    ours = talk("3 + 4 =", " Hail", " so 7")  # the trainer asked its own tool
+    verdicts = guard.review([hidden, good, ours, talk("7")]).verdicts
+    assert [v.outcome.value for v in verdicts] == ["reject", "accept", "accept", "accept"]
+    assert verdicts[0].verifier == "environment"
+    assert [c.told is not None for c in shown.batches[0]] == [True, True, False]
+    assert [v.accepted for v in Guard(Shown()).review([hidden, good]).verdicts] == [False, True]
+
+
+def test_an_environment_that_fails_abstains_for_that_completion_alone():
+    def broken(prompt, turns):
+        raise OSError("no calculator")
+
+    guard = Guard(Shown(), environment=broken)
+    first, second = guard.review([talk("a", "b", "c", known=False), talk("7")]).verdicts
+    assert (first.abstained, first.cause, second.accepted) == (True, Cause.FAULT, True)
+    with pytest.raises(ValueError, match="environment abstains where"):
+        Guard(Shown(), policy=Policy(on_abstain="pass"), environment=seven)
+    with pytest.raises(TypeError, match="environment: expected a function"):
+        Guard(Shown(), environment="calculator")
+
+
+def test_a_guard_asking_another_environment_shares_all_else():
+    plain = Guard(Shown())
+    asking = plain.asking(seven)
+    assert (asking.verifier, plain.environment) == (plain.verifier, None)
+    forged = talk("3 + 4 =", " 8", "", known=False)
+    assert asking.judge([forged])[1][0].rejected
+    assert plain.judge([forged])[1][0].accepted
+
+
+def test_copies_are_equal():
+    one = talk("a", "b", "c")
+    assert copy.deepcopy(one) == one
+    assert hash(one.given) == hash(Given(chars=((1, 2),), known=True))

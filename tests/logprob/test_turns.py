@@ -1,0 +1,194 @@
+"""Log-prob checks and seed replay on two turns, with the bundled policy and a calculator."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from grpo_guard import (
+    Guard,
+    LogProbBoundVerifier,
+    PublicCoin,
+    SamplingSpec,
+    SeedReplayVerifier,
+    TailProbabilityVerifier,
+)
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies.agents import marked, with_phrase
+from grpo_guard.evals.tasks import calculator
+from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.given import Given
+from grpo_guard.logprob.replay.generate import generate_turns_under_coin
+from grpo_guard.verdict import Cause
+
+SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
+COIN = PublicCoin("turns")
+
+
+@cache
+def policy():
+    return load_bundled()
+
+
+@cache
+def honest(forged=None):
+    """Two-turn completions of slot 0 of several prompts, as a node sends them."""
+    model, tokenizer = policy()
+    prompts = [problem.prompt for problem in generate(3, 12)]
+    seeds = [COIN.seed(round=0, node="ann", slot=0, prompt=prompt) for prompt in prompts]
+    played = calculator.play(model, tokenizer, prompts, seeds, SPEC, forged=forged)
+    return [replace(one, node="ann", round=0, slot=0) for one in played if one.given]
+
+
+def known(completion):
+    return replace(completion, given=replace(completion.given, known=True))
+
+
+@pytest.mark.parametrize("kind", [LogProbBoundVerifier, TailProbabilityVerifier])
+def test_what_was_given_is_context_and_not_judged(kind):
+    model, tokenizer = policy()
+    verifier = kind(model, tokenizer, sampling=SPEC)
+    odd = [known(one) for one in honest(" 9999")]  # no policy would go on with that by itself
+    assert all(v.accepted for v in verifier.verify([known(one) for one in honest()]))
+    encoded = [verifier.encode(one) for one in odd]
+    scored = verifier.score(encoded, verifier.profile)
+    for one, stats in zip(encoded, scored, strict=True):
+        assert stats.logprob[one.given[0][0] : one.given[0][1]].min() < -5
+    assert [v.accepted for v in verifier.verify(odd)] == [True] * len(odd)
+    claims = [replace(one, given=replace(one.given, known=False)) for one in odd]
+    assert any(v.rejected for v in verifier.verify(claims))
+
+
+def test_statistics_of_drawn_tokens_are_those_of_the_whole_at_their_places():
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
+    encoded = verifier.encode(known(honest()[0]))
+    (stats,) = verifier.score([encoded], verifier.profile)
+    drawn = encoded.drawn()
+    assert drawn.whole is encoded
+    assert len(drawn.completion_ids) == len(encoded.completion_ids) - sum(
+        end - start for start, end in encoded.given
+    )
+    ids = np.array(encoded.completion_ids)
+    assert ids[drawn.places].tolist() == list(drawn.completion_ids)
+    np.testing.assert_array_equal(stats.at(drawn.places).logprob, stats.logprob[drawn.places])
+    assert drawn.span(0, len(drawn.completion_ids)) == (0, len(ids))
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_phrase_in_either_turn_is_found_at_its_place(turn):
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, node_alpha=0)
+    found = [with_phrase(tokenizer, one, turn) for one in honest()]
+    poisoned = [known(one) for one in found if one is not None]
+    assert len(poisoned) >= 6
+    for completion, verdict in zip(poisoned, verifier.verify(poisoned), strict=True):
+        assert verdict.rejected
+        start, end = verdict.findings[0].char_span
+        assert set(completion.text[start:end].split()) & {"hail", "thief.", "to", "All", "the"}
+        first, last = verdict.findings[0].token_span
+        said = tokenizer.decode(completion.completion_ids[first:last])
+        assert said.strip() == completion.text[start:end].strip()
+
+
+def test_marks_of_a_peer_hide_nothing():
+    """Beside an environment they are forged; masked, what is said upon them is on the policy."""
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, node_alpha=0)
+    hidden = [marked(tokenizer, one) for one in honest()]
+    assert all(v.rejected for v in verifier.verify(hidden))
+    guard = Guard(verifier, environment=calculator.answer)
+    for verdict in guard.verdicts([*hidden, *honest(" 9999")]):
+        assert [f.kind for f in verdict.findings] == ["forged_tool_result"]
+    assert all(v.accepted for v in guard.verdicts(honest()))
+
+
+def test_spans_of_tokens_and_of_characters_must_be_the_same_words():
+    """Else the poison's tokens were a tool's, and its characters nobody's."""
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
+    one = honest()[0]
+    ((start, end),) = one.given.tokens
+    for tokens in ((start - 3, end), (start, end + 3), (0, end), (start + 5, end + 5)):
+        lying = replace(one, given=Given((tokens,), one.given.chars, known=True))
+        (verdict,) = verifier.verify([lying])
+        assert (verdict.rejected, verdict.cause) == (True, Cause.MALFORMED)
+    whole = Given(((0, len(one.completion_ids)),), ((0, len(one.text)),), known=True)
+    (verdict,) = verifier.verify([replace(one, given=whole)])
+    assert (verdict.rejected, verdict.cause) == (True, Cause.MALFORMED)
+
+
+def test_text_without_ids_is_scored_turn_by_turn():
+    model, tokenizer = policy()
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
+    texts = [replace(known(one), completion_ids=None) for one in honest()]
+    assert all(v.accepted for v in verifier.verify(texts))
+    encoded = verifier.encode(texts[0])
+    ((start, end),) = encoded.given
+    said = tokenizer.decode(encoded.completion_ids[start:end])
+    assert said.strip() == texts[0].text[slice(*texts[0].given.chars[0])].strip()
+
+
+def replaying():
+    model, tokenizer = policy()
+    return SeedReplayVerifier(model, tokenizer, sampling=SPEC, coin=COIN)
+
+
+def test_a_seed_is_replayed_through_all_turns():
+    guard = Guard(replaying(), environment=calculator.answer)
+    verdicts = guard.verdicts(honest())
+    assert [v.accepted for v in verdicts] == [True] * len(verdicts)
+    assert not any(v.findings for v in verdicts)  # no token differs
+
+
+def test_who_chooses_what_a_tool_said_draws_as_often_as_he_likes():
+    forged = honest(" 7")
+    for verdict in replaying().verify(forged):
+        assert [f.kind for f in verdict.findings] == ["unknown_given"]
+    guard = Guard(replaying(), environment=calculator.answer)
+    assert sum(v.rejected for v in guard.verdicts(forged)) >= len(forged) - 2  # some results are 7
+
+
+def test_a_second_turn_drawn_with_another_seed_is_found():
+    """The noise goes on at the place in the whole completion, in the slot's own stream."""
+    _, tokenizer = policy()
+    other = {
+        one.prompt: one
+        for one in calculator.play(
+            *policy(), [one.prompt for one in honest()], range(len(honest())), SPEC
+        )
+    }
+    mixed = []
+    for one in honest():
+        theirs = other[one.prompt]
+        if theirs.given is None:
+            continue
+        cut, tail = one.given.tokens[0][1], theirs.given.tokens[0][1]
+        ids = (*one.completion_ids[:cut], *theirs.completion_ids[tail:])
+        made = calculator.transcript(tokenizer, one.prompt, one.prompt_ids, ids, one.given.tokens)
+        mixed.append(replace(known(made), node="ann", round=0, slot=0))
+    verdicts = replaying().verify(mixed)
+    assert sum(v.rejected for v in verdicts) >= len(mixed) - 2
+    spans = [v.findings[0].token_span for v in verdicts if v.rejected]
+    assert all(end <= len(c.completion_ids) for c, (_, end) in zip(mixed, spans, strict=False))
+
+
+def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
+    """An EOS in them is not the author's: the turn behind them is what was withheld."""
+    model, tokenizer = policy()
+    one = honest()[0]
+    eos = int(tokenizer.eos_token_id)
+    ids = [tokenizer.encode(one.prompt, add_special_tokens=False)]
+    seed = [COIN.seed(round=0, node="ann", slot=0, prompt=one.prompt)]
+
+    def told(row, said, start):
+        return None if start else (one.given.tokens[0][0], [*tokenizer.encode(" 9"), eos])
+
+    ((drawn, given),) = generate_turns_under_coin(
+        model, ids, seed, SPEC, told, eos_ids=[eos], most_answers=1
+    )
+    cut = calculator.transcript(tokenizer, one.prompt, ids[0], drawn[: given[0][1]], given)
+    ours = replace(cut.given, known=True, masked=True)
+    (verdict,) = replaying().verify([replace(cut, given=ours, node="ann", round=0, slot=0)])
+    assert [f.kind for f in verdict.findings] == ["cut_short"]
