@@ -1,1 +1,1 @@
-"""Measuring what the checks cost, the servers that takes, and the page that is made of it."""
+"""Benchmark results as a page of the documentation."""

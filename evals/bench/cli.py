@@ -1,4 +1,4 @@
-"""``grpo-guard bench``: in a checkout, since it makes a page of the documentation."""
+"""``grpo-guard bench``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def bench(
     ] = None,
     vllm_python: Annotated[
         Path | None,
-        typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
+        typer.Option(
+            help="Interpreter with vLLM, to compare with its prompt_logprobs. Needs a checkout."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
     only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
@@ -34,13 +36,13 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
 ) -> None:
-    """Time the scoring against the bare product, the naive ways and peers. Needs a checkout."""
+    """Time the scoring against the bare product, the naive ways and peers, in one run."""
     from rich.console import Console
 
+    from grpo_guard.evals.bench.run import bench as run
     from grpo_guard.evals.report.tables import Table, print_table
     from grpo_guard.evals.results import write_json
 
-    run = study("bench", "bench.run").bench
     if device is Device.CUDA:
         import torch
 
@@ -50,7 +52,7 @@ def bench(
         fail(f"bench: --model {model}: expected a folder with config.json")
     peer = None
     if model is not None and vllm_python is not None:
-        server = study("bench", "bench.vllm_server")
+        server = study("bench --vllm-python", "bench.vllm_server")
         peer = server.prompt_logprobs(vllm_python, model)
     progress, console = Console(stderr=True), Console()
     results = run(

@@ -1,0 +1,1 @@
+"""Measuring what the checks cost, and the servers that takes."""
