@@ -29,7 +29,7 @@ from grpo_guard.adapters.genrl.gate import Admission, prompted
 from grpo_guard.adapters.genrl.rewards import Found, guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
-from grpo_guard.adapters.received import Row, read, reference_from, review
+from grpo_guard.adapters.received import Row, parts_of, read, reference_from
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
@@ -217,7 +217,13 @@ class GuardedGame:
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Found]:
         """One review of all; what GenRL may get is remembered for its rewards."""
         rows = [self._rows(tree) for tree in trees]
-        whole = review(self.guard, [row for of_tree in rows for row in of_tree])
+        batch, given = parts_of([row for of_tree in rows for row in of_tree])
+        if self.guard.identity is not None:
+            # A tree comes in whole or not at all, so it takes its signer's places so: a copy with
+            # one completion spoilt would keep the signer's own tree outside.
+            places = [i for i, of_tree in enumerate(rows) for _ in of_tree]
+            batch, given = self.guard.identity.admit(batch, given, together=places)
+        whole = self.guard.review(batch, given)
         self._log(whole.metrics)
         found, at = [], 0
         for tree, of_tree in zip(trees, rows, strict=True):

@@ -1,5 +1,6 @@
 """What a node sends beside its texts: ids under a coin, and envelopes."""
 
+import copy
 import tempfile
 
 import genrl.game  # noqa: F401
@@ -163,6 +164,23 @@ def test_what_was_not_signed_so_stays_outside(change):
     played = play(peers, guard=guard_of(RING), key=KEYS["me"])
     assert len(played.agents) == 2
     assert "me" in played.agents
+
+
+@pytest.mark.parametrize("spoil", ["text", "order", "envelope"])
+def test_a_spoilt_copy_does_not_keep_the_tree_of_its_signer_outside(spoil):
+    bob = signed_tree(KEYS["bob"])
+    peers = {"bob": bob}
+    for n in range(10):  # they come in random order: most of the copies before the tree
+        peers[f"eve-{n}"] = copy.deepcopy(bob)
+        (of_batch,) = peers[f"eve-{n}"].values()
+        actions, claims = of_batch[0].actions, of_batch[0].metadata["grpo_guard"]
+        if spoil == "text":
+            actions[3] = said(7 + n)
+        if spoil == "order":
+            actions[2:] = reversed(actions[2:])
+        if spoil == "envelope":
+            claims["envelopes"].pop()
+    assert play(peers, guard=guard_of(RING), key=KEYS["me"]).agents == ["bob", "me"]
 
 
 def test_without_a_key_of_ones_own_there_is_no_such_guard():
