@@ -57,8 +57,8 @@ class SwarmConfig:
         max_grad_norm: Clips the rare rounds (norm 1 to 2) in which one improbable completion with a
             large negative advantage outweighs all others.
         micro_batch: Completions per forward pass of the update; bounds memory only.
-        share_prompts: In the update the prompt of a group is computed once for the micro-batch: half
-            the work and less where prompts are as long as completions. Changes last bits only.
+        share_prompts: In the update a group's prompt is computed once per micro-batch: half the
+            work or less where prompts are as long as completions. Changes last bits only.
         setting: Who chooses the problems; see ``prompts``.
         models: "homogeneous": all nodes begin with the same weights and, unless they learn
             different things (see ``apart``), keep them, so that honest nodes are computed once.

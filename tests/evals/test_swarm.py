@@ -99,6 +99,23 @@ def test_gradient_is_the_papers_loss(bundled: tuple[Any, Any]) -> None:
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-3, atol=1e-5)
 
 
+def test_a_shared_prompt_gives_the_same_gradient(bundled: tuple[Any, Any]) -> None:
+    model, tokenizer = bundled
+    batch = [
+        Weighted(tuple(tokenizer.encode(problem.prompt)), tokenizer.encode(text), score)
+        for problem in generate("shared", 2)
+        for text, score in ((problem.solution, 1.5), ("No", -0.5), ("1", 0.3), ("None", 0.0))
+    ]
+    found = []
+    for share in (False, True):
+        model.zero_grad()
+        accumulate(model, batch, micro_batch=2, share_prompts=share)
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    model.zero_grad()
+    for ours, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-5)
+
+
 def test_greedy_sampling_equals_transformers(bundled: tuple[Any, Any]) -> None:
     model, tokenizer = bundled
     problems = generate("greedy", 6)
