@@ -24,7 +24,7 @@ class Captures(GRPOLanguageTrainerModule):
 
     def step(self, stage, state, data_manager, reward_manager, global_step):
         # GenRL's own order of rows, asked for in the same way as by its step.
-        inputs, places = data_manager.prepare_input(state.get_stage_state(stage), stage)
+        inputs, _ = data_manager.prepare_input(state.get_stage_state(stage), stage)
         self.asked = [prompt[0]["content"] for prompt in inputs["prompt"]]
         return super().step(stage, state, data_manager, reward_manager, global_step)
 
