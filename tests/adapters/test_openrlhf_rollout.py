@@ -224,3 +224,13 @@ def test_what_a_response_says_beside_its_tokens():
     completion = row.completion
     assert completion.prompt == "ask "
     assert completion.prompt_ids is None
+
+
+@given(SPANS)
+def test_all_that_is_trained_on_is_read_in_whatever_order_its_author_puts_it(ranges):
+    sample = rollout(25, [(max(0, a), b) for a, b in ranges], 25, node="peer", prompt=None)
+    (start, end), masked = sample.answer, set[int]()
+    among = sample.texts(Characters())[2]
+    if among is not None:
+        masked = {start + token for token in tokens(among.tokens)}
+    assert tokens([(start, end)]) - masked == tokens(sample.turns)
