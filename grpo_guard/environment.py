@@ -8,14 +8,18 @@ where the environment is asked again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from grpo_guard.completion import Completion, Message, shown
 from grpo_guard.given import between
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.supervise import cause_of, engine_wide
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+
+logger = logging.getLogger("grpo_guard")
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
 """``(prompt, turns) -> answer``: what stands behind the last of an author's turns, word for word
@@ -54,7 +58,25 @@ class EnvironmentVerifier(CompletionVerifier):
         return f"{self.name} abstains where the environment raises or hangs on an author's turn"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._judge(completion) for completion in batch]
+        """An abstention where the environment raises on a turn of this completion.
+
+        Were it raised on, halves of a batch would be asked again, and whoever sends a third of it,
+        in turns that make it raise, would have it given up for everybody.
+        """
+        verdicts, told = list[Verdict](), set[str]()
+        for completion in batch:
+            try:
+                verdicts.append(self._judge(completion))
+            except Exception as error:
+                if engine_wide(error):
+                    raise
+                kind = type(error).__name__
+                if kind not in told:  # an outage is one line in the log
+                    logger.warning("the environment failed on a completion", exc_info=error)
+                told.add(kind)
+                said = ascii(f"{kind}: {error!s:.200}")[1:-1]
+                verdicts.append(abstain(self.name, cause_of(error) or Cause.FAULT, said))
+        return verdicts
 
     def _judge(self, completion: Completion) -> Verdict:
         given, text = completion.given, completion.text

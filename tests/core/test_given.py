@@ -184,3 +184,20 @@ def test_copies_are_equal():
     one = talk("a", "b", "c")
     assert copy.deepcopy(one) == one
     assert hash(one.given) == hash(Given(chars=((1, 2),), known=True))
+
+
+def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
+    asked = []
+
+    def fragile(prompt, turns):
+        asked.append(turns)
+        if "boom" in turns[-1]:
+            raise ValueError("no sum")
+        return seven(prompt, turns)
+
+    good = [talk("3 + 4 =", " 7", f" so {i}", known=False) for i in range(12)]
+    bad = [talk(f"boom {i}", " 7", "", known=False) for i in range(40)]
+    _, verdicts = Guard(Shown(), environment=fragile).judge([*bad, *good])
+    assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
+    assert {v.cause for v in verdicts[:40]} == {Cause.FAULT}
+    assert len(asked) == 52
