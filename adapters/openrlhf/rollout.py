@@ -78,7 +78,7 @@ class Rollout:
             lambda a, b, special: _text(
                 tokenizer, self.ids[start + a : start + b], special=special
             ),
-            theirs=self.node is not None,
+            theirs=self.response.get("node") is not None,  # also where no name can be read
         )
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
         if asked is None:

@@ -234,3 +234,10 @@ def test_all_that_is_trained_on_is_read_in_whatever_order_its_author_puts_it(ran
     if among is not None:
         masked = {start + token for token in tokens(among.tokens)}
     assert tokens([(start, end)]) - masked == tokens(sample.turns)
+
+
+def test_a_node_without_a_name_that_can_be_read_is_not_believed_as_the_trainer_itself():
+    for node in ("peer", ["peer"], float("nan"), {}):
+        told = rollout(9, [(2, 4), (6, 9)], 9, node=node, prompt=None).texts(Characters())[2]
+        assert (told.masked, told.known) == (True, False)
+    assert rollout(9, [(2, 4), (6, 9)], 9, prompt=None).texts(Characters())[2].known
