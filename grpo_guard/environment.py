@@ -8,10 +8,14 @@ where the environment is asked again.
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from grpo_guard.completion import Completion, Message, shown
 from grpo_guard.given import between
@@ -20,6 +24,10 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
+# Of the time-out: past it the call would be given up, with all that has been found.
+SHARE_OF_TIME: Final = 0.8
+# Completions that may take as long as they can before there is no time left.
+MOST_SLOW: Final = 16
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
 """``(prompt, turns) -> answer``: what stands behind the last of an author's turns, word for word
@@ -58,15 +66,18 @@ class EnvironmentVerifier(CompletionVerifier):
         return f"{self.name} abstains where the environment raises or hangs on an author's turn"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """An abstention where the environment raises on a turn of this completion.
+        """An abstention where the environment raises on a turn, or has no time left for it.
 
         Were it raised on, halves of a batch would be asked again, and whoever sends a third of it,
-        in turns that make it raise, would have it given up for everybody.
+        in turns that make it raise, would have it given up for everybody. Slow ones would take
+        everybody's time: so the next to be asked about is of the node that has taken least.
         """
-        verdicts, told = list[Verdict](), set[str]()
-        for completion in batch:
+        verdicts, told = dict[int, Verdict](), set[str]()
+        limit = math.inf if self.timeout is None else self.timeout * SHARE_OF_TIME
+        end = time.monotonic() + limit
+        for i, until in self._in_turn(batch, end, limit / MOST_SLOW):
             try:
-                verdicts.append(self._judge(completion))
+                verdicts[i] = self._judge(batch[i], until)
             except Exception as error:
                 if engine_wide(error):
                     raise
@@ -75,10 +86,25 @@ class EnvironmentVerifier(CompletionVerifier):
                     logger.warning("the environment failed on a completion", exc_info=error)
                 told.add(kind)
                 said = ascii(f"{kind}: {error!s:.200}")[1:-1]
-                verdicts.append(abstain(self.name, cause_of(error) or Cause.FAULT, said))
-        return verdicts
+                verdicts[i] = abstain(self.name, cause_of(error) or Cause.FAULT, said)
+        return [verdicts[i] for i in range(len(batch))]
 
-    def _judge(self, completion: Completion) -> Verdict:
+    def _in_turn(
+        self, batch: Sequence[Completion], end: float, each: float
+    ) -> Iterator[tuple[int, float]]:
+        """Places, and until when each may take; the caller's time between two is the node's."""
+        places = defaultdict[str | None, deque[int]](deque)
+        for i, completion in enumerate(batch):
+            places[completion.node].append(i)
+        waiting = [(0.0, order, own) for order, own in enumerate(places.values())]
+        while waiting:
+            spent, order, own = heapq.heappop(waiting)
+            started = time.monotonic()
+            yield own.popleft(), min(end, started + each)
+            if own:
+                heapq.heappush(waiting, (spent + time.monotonic() - started, order, own))
+
+    def _judge(self, completion: Completion, until: float) -> Verdict:
         given, text = completion.given, completion.text
         spans = given.chars if given else ()
         turns: tuple[str, ...] = ()
@@ -87,6 +113,9 @@ class EnvironmentVerifier(CompletionVerifier):
             return reject(self.name, Cause.OVERLONG, message)
         for (start, end), own in zip(spans, between(spans, len(text)), strict=False):
             turns = (*turns, text[slice(*own)])
+            if time.monotonic() > until:
+                message = f"the environment took too long to be asked about turn {len(turns)}"
+                return abstain(self.name, Cause.TIMEOUT, message)
             expected = self.environment(completion.prompt, turns)
             # Where nothing may stand not even what is invisible may: the mark itself is forged.
             if expected is None or expected.strip() == text[start:end].strip() != "":

@@ -201,3 +201,21 @@ def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
     assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
     assert {v.cause for v in verdicts[:40]} == {Cause.FAULT}
     assert len(asked) == 52
+
+
+def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("grpo_guard.environment.time.monotonic", lambda: now[0])
+
+    def slow(prompt, turns):
+        now[0] += 20.0 if "sleep" in turns[-1] else 0.1
+        return seven(prompt, turns)
+
+    good = [talk("3 + 4 =", " 7", f" so {i}", known=False, node="good") for i in range(12)]
+    sleeping = ["sleep =", " 7"] * 60
+    bad = [talk(*sleeping, f"{i}", known=False, node="bad") for i in range(40)]
+    verifier = EnvironmentVerifier(slow)
+    verdicts = verifier.verify([*bad, *good])
+    assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
+    assert {v.cause for v in verdicts[:40]} == {Cause.TIMEOUT}
+    assert now[0] < verifier.timeout
