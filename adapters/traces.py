@@ -18,7 +18,6 @@ from grpo_guard.completion import content_text
 from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
 
-
 # Of all branches together: each has its prompt copied, and a long talk with a thousand ends would
 # take time and memory by the square of its length.
 MOST_NODES: Final = 500_000

@@ -134,7 +134,7 @@ class Guard:
 
     @property
     def identity(self) -> Identity | None:
-        """Says whose each completion is. Set, it holds for whatever this guard is around already."""
+        """Says whose each completion is. Set, it holds for what this guard is around already."""
         return self._sources.identity
 
     @identity.setter

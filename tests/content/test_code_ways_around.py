@@ -40,7 +40,7 @@ DEF = "def f(u):\n    return {}\nprint(f('__'))"
         "class A:\n    def f(self, n):\n        return getattr(self, n)\nprint(A.f(print, 'x'))",
         "class A:\n    @staticmethod\n    def f(self, n):\n        return getattr(self, n)",
         "class A:\n    def f(self, x, n):\n        self = x\n        return getattr(self, n)",
-        "class A:\n    def f(x, self, n):\n        return getattr(self, n)\nprint(A().f(print, 'x'))",
+        "class A:\n    def f(x, self, n):\n        return getattr(self, n)\nA().f(print, 'x')",
         "self = print\nprint([getattr(self, n) for n in names])",
     ],
 )
