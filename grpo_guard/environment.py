@@ -9,6 +9,7 @@ where the environment is asked again.
 from __future__ import annotations
 
 import heapq
+import inspect
 import logging
 import math
 import time
@@ -50,7 +51,7 @@ class EnvironmentVerifier(CompletionVerifier):
             often your tools are asked, and all of a batch wait for them.
 
     Raises:
-        TypeError: ``environment`` cannot be called.
+        TypeError: ``environment`` cannot be called, or is async.
     """
 
     name = "environment"
@@ -59,6 +60,11 @@ class EnvironmentVerifier(CompletionVerifier):
     def __init__(self, environment: Environment, *, most: int = 64) -> None:
         if not callable(environment):
             raise TypeError(f"environment: expected a function, got {shown(environment)}")
+        if inspect.iscoroutinefunction(environment):
+            raise TypeError(
+                "environment: expected a function that is not async; run it in a loop of its own, "
+                "as with asyncio.run"
+            )
         self.environment, self.most = environment, most
 
     @property
@@ -117,6 +123,8 @@ class EnvironmentVerifier(CompletionVerifier):
                 message = f"the environment took too long to be asked about turn {len(turns)}"
                 return abstain(self.name, Cause.TIMEOUT, message)
             expected = self.environment(completion.prompt, turns)
+            if not isinstance(expected, str | None):
+                raise TypeError(f"expected text or None of it, got {shown(expected)}")
             # Where nothing may stand not even what is invisible may: the mark itself is forged.
             if expected is None or expected.strip() == text[start:end].strip() != "":
                 continue

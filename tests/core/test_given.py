@@ -219,3 +219,16 @@ def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypat
     assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
     assert {v.cause for v in verdicts[:40]} == {Cause.TIMEOUT}
     assert now[0] < verifier.timeout
+
+
+def test_an_environment_gives_text():
+    async def later(prompt, turns):
+        return " 7"
+
+    with pytest.raises(TypeError, match="not async"):
+        EnvironmentVerifier(later)
+    (verdict,) = EnvironmentVerifier(lambda *_: 7).verify([talk("a", "7", "b", known=False)])
+    assert (verdict.abstained, verdict.reason) == (
+        True,
+        "TypeError: expected text or None of it, got 7",
+    )
