@@ -10,6 +10,7 @@ VERL   := .venv-verl
 # Runs the tests of Atropos too: their pins agree.
 VERIFIERS := .venv-verifiers
 GENRL  := .venv-genrl
+OLDEST := .venv-oldest
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
 TORCH_PIN     := 2.13.0
@@ -22,7 +23,7 @@ HIVEMIND_PIN  := 1.1.12
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across test-oldest check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -117,6 +118,11 @@ test-genrl: $(GENRL)/.ready
 test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready
 	$(BIN)/python -m pytest tests/across
 
+#: make test-oldest  the library alone with the oldest releases that pyproject.toml allows
+test-oldest: $(OLDEST)/.ready
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" \
+	    tests/core tests/cli tests/nodes tests/judge tests/server
+
 #: make package  wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
@@ -136,7 +142,7 @@ docs: $(READY)
 
 #: make clean    remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
