@@ -76,6 +76,13 @@ class RewardFunction:
         ask = self.failures.aask if self.is_async else self.failures.ask
         return ask(self.name, self.call, *args, **kwargs)
 
+    def attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """`ask` a function, not async, about what peers can make fail: their failures are raised,
+        and count against nobody."""
+        if self.failures is None:
+            return self.call(*args, **kwargs)
+        return self.failures.attempt(self.name, self.call, *args, **kwargs)
+
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the trainer's keywords that the function accepts."""
         accepted = self.keywords

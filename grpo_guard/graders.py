@@ -13,7 +13,7 @@ import contextvars
 import logging
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
@@ -67,7 +67,7 @@ class GraderFailures:
         self.timeout, self.max_rate, self.window = timeout, max_rate, window
         self._failed: deque[bool] = deque(maxlen=window)
         self._lock = threading.Lock()
-        self._hung = 0
+        self._hung: Counter[str] = Counter()
 
     def ask(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the function returns, or `FAILED`.
@@ -84,6 +84,23 @@ class GraderFailures:
         self._count(name, None)
         return answer
 
+    def attempt(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`ask` about what peers can make fail: an answer counts, and a failure does not.
+
+        Else a peer could use up the window, and with it the run. What hangs here has a bound of its
+        own, for the same reason.
+
+        Raises:
+            Exception: of the function, unchanged.
+            TimeoutError: it takes too long.
+        """
+        if self.timeout is None:
+            answer = call(*args, **kwargs)
+        else:
+            answer = self._timed(call, args, kwargs, whose="peers")
+        self._count(name, None)
+        return answer
+
     async def aask(
         self, name: str, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
     ) -> Any:
@@ -96,11 +113,17 @@ class GraderFailures:
         self._count(name, None)
         return answer
 
-    def _timed(self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _timed(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        whose: str = "own",
+    ) -> Any:
         with self._lock:
-            if self._hung >= MAX_HUNG_GRADERS:
-                raise TimeoutError(f"{self._hung} earlier calls still hang")
-            self._hung += 1
+            if self._hung[whose] >= MAX_HUNG_GRADERS:
+                raise TimeoutError(f"{self._hung[whose]} earlier calls still hang")
+            self._hung[whose] += 1
         answer: Future[Any] = Future()
 
         def work() -> None:
@@ -112,7 +135,7 @@ class GraderFailures:
                 answer.set_exception(RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
             finally:
                 with self._lock:
-                    self._hung -= 1
+                    self._hung[whose] -= 1
 
         run = contextvars.copy_context().run
         threading.Thread(target=run, args=(work,), daemon=True).start()

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
-from grpo_guard.adapters.genrl.rewards import Found, guarded_store, raw_rewards, settled
+from grpo_guard.adapters.genrl.rewards import Found, Raw, guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
 from grpo_guard.adapters.received import Row, parts_of, read, reference_from
@@ -34,6 +34,7 @@ from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_p
 from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
+from grpo_guard.policy import AbstainError
 from grpo_guard.verdict import accept
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class GuardedGame:
     Args:
         guard: Decides. Of its policy "drop" and "skip" are carried out as the mean of what stays in
             the group: no advantage, and a baseline without it. The others' advantages come out
-            sqrt((n-1)/(m-1)) times as large where m of n stay.
+            sqrt((n-1)/(m-1)) times as large where m of n stay. With ``failures`` a reward function
+            that fails ends no game; its failures on this node's own trees alone are counted, and
+            where they are too many nothing earns.
         state: The `GameState` that the game manager gets.
         trainer: Its tokenizer, group size and longest completion count; figures go to its log.
         admission: Which foreign trees are taken in.
@@ -105,7 +108,7 @@ class GuardedGame:
         Raises:
             FrameworkError: one of them is no function, or async.
         """
-        return guarded_store(store, self.reward)
+        return guarded_store(store, self.guard, self.reward)
 
     def exchange(self, communication: Any) -> Any:
         """The communication backend, which sends what `rollouts` recorded, signed if there is a
@@ -147,7 +150,7 @@ class GuardedGame:
 
         Raises:
             Exception: of the reward function on this node's own trees, unchanged.
-            TypeError, ValueError: it gave these no rewards.
+            TypeError: it gave these no rewards. Neither under a guard with ``failures``.
         """
         found: list[Found] | None = None
         trees = trees_of(state, stage, state.trees.keys())
@@ -156,10 +159,11 @@ class GuardedGame:
             found = self._known(trees, state, stage)
         except Exception as error:
             self._failed(error)
-        raw = raw_rewards(function, state, trees, self._own, self.warn)
         kept: list[list[float]] | None = None
+        raw = self._raw(function, state, trees)
         try:
-            kept = None if found is None else settled(self.guard, trees, found, raw)
+            if found is not None and raw is not None:
+                kept = settled(self.guard, trees, found, raw)
         except Exception as error:
             self._failed(error)
         rewards: dict[Any, Any] = {
@@ -169,6 +173,17 @@ class GuardedGame:
             row = [0.0] * len(tree.texts) if kept is None else kept[i]
             rewards[tree.agent][tree.batch].append(row)
         return rewards
+
+    def _raw(self, function: RewardFunction, state: Any, trees: Sequence[Tree]) -> list[Raw] | None:
+        """The function's rewards; None where it failed too often, which ends no game here."""
+        try:
+            return raw_rewards(function, state, trees, self._own, self.warn)
+        except AbstainError as error:
+            if function.failures is None:  # the function's own
+                raise
+            self.warn(f"{function.name} failed too often: nothing earns", error)
+            self._log({"guard/failed": 1.0})
+            return None
 
     def _begin(self, state: Any) -> None:
         """Forget the round before; what has trees before anything came is this node's own."""

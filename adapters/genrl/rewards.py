@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from grpo_guard.adapters.genrl.trees import Tree
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict, reject
@@ -26,21 +26,23 @@ class Found:
     factors: list[float] | None
 
 
-def guarded_store(store: Any, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]) -> Any:
+def guarded_store(
+    store: Any, guard: Guard, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]
+) -> Any:
     """A copy of GenRL's store, of all rounds or of one, with every function under ``reward``."""
     store = copy.copy(store)
     if hasattr(store, "reward_fn_stores"):
         # GenRL repeats one store for all rounds.
         rounds = {id(of_round): of_round for of_round in store.reward_fn_stores}
-        guarded = {key: guarded_store(of_round, reward) for key, of_round in rounds.items()}
+        guarded = {key: guarded_store(of_round, guard, reward) for key, of_round in rounds.items()}
         store.reward_fn_stores = [guarded[id(of_round)] for of_round in store.reward_fn_stores]
         return store
-    store.reward_fns = [_guarded(f, stage, reward) for stage, f in enumerate(store.reward_fns)]
+    functions = [RewardFunction.inspect(call, guard) for call in store.reward_fns]
+    store.reward_fns = [_guarded(f, stage, reward) for stage, f in enumerate(functions)]
     return store
 
 
-def _guarded(call: Any, stage: int, reward: Callable[..., dict[Any, Any]]) -> Any:
-    function = RewardFunction.inspect(call)
+def _guarded(function: RewardFunction, stage: int, reward: Callable[..., dict[Any, Any]]) -> Any:
     if function.is_async:
         raise FrameworkError(f"{function.name}: GenRL does not await a reward function")
 
@@ -59,23 +61,36 @@ def raw_rewards(
 ) -> list[Raw]:
     """The function's rewards, [G] of each tree; None where it has no number for a foreign one.
 
-    It reads world states that peers made up. Where it raises it is asked again about this node's
-    own trees, so that nobody can end another's game.
+    It reads world states that peers made up. Where it fails it is asked again about this node's
+    own trees, so that nobody can end another's game, and under a guard with ``failures`` that
+    answer alone counts: None for all where it is a failure.
 
     Raises:
         Exception: of the function on this node's own trees, unchanged.
-        TypeError, ValueError: it gave these no rewards.
+        TypeError: it gave these no rewards.
+        AbstainError: in place of both under a guard with ``failures``: too many calls failed.
     """
-    foreign = [tree for tree in trees if tree.agent not in own]
-    try:
-        result = function.call(state)
-    except Exception as error:
-        if not foreign:
-            raise
-        warn(f"{function.name} raised on foreign trees, which earn nothing", error)
+
+    def rows(of: Any) -> list[Raw]:
+        return _rows(function, function.call(of), trees, own)
+
+    # With its shape: a result that cannot be read is a failure like any other.
+    asked = replace(function, call=rows)
+    if any(tree.agent not in own for tree in trees):
+        try:
+            return cast("list[Raw]", asked.attempt(state))
+        except Exception as error:
+            warn(f"{function.name} failed on foreign trees, which earn nothing", error)
         alone = copy.copy(state)
         alone.trees = {agent: of for agent, of in state.trees.items() if agent in own}
-        result = function.call(alone)
+        state = alone
+    said = asked.ask(state)
+    return [[None] * len(tree.texts) for tree in trees] if said is FAILED else said
+
+
+def _rows(
+    function: RewardFunction, result: Any, trees: Sequence[Tree], own: Collection[Any]
+) -> list[Raw]:
     rows: list[Raw] = []
     for tree in trees:
         try:
@@ -96,18 +111,23 @@ def settled(
 ) -> list[list[float]]:
     """What each tree's completions earn, [G] each, all finite.
 
-    What the function had no finite number for earns what a rejected completion does: one NaN would
-    be all weights', and authors may know how to make a grader say it.
+    What the function had no finite number for is out of its group under a guard with ``failures``,
+    and else earns what a rejected completion does: one NaN would be all weights', and authors may
+    know how to make a grader say it.
     """
     verdicts, rewards, groups = [], [], []
     factors: list[float] = []
     for i, (of_tree, row) in enumerate(zip(found, raw, strict=True)):
-        finite = [value is not None and math.isfinite(value) for value in row]
-        verdicts += [
-            verdict if known else reject("reward", message="no finite reward")
-            for verdict, known in zip(of_tree.verdicts, finite, strict=True)
-        ]
-        rewards += [value if known else 0.0 for value, known in zip(row, finite, strict=True)]
+        finite = finite_or_none(row)
+        if guard.failures is None:
+            verdicts += [
+                reject("reward", message="no finite reward") if value is None else verdict
+                for verdict, value in zip(of_tree.verdicts, finite, strict=True)
+            ]
+            rewards += [value or 0.0 for value in finite]
+        else:
+            verdicts += of_tree.verdicts
+            rewards += finite
         factors += of_tree.factors or [1.0] * len(row)
         # GenRL's groups are trees, also where two agents answer one prompt.
         groups += [i] * len(row)

@@ -24,6 +24,7 @@ from test_slime_contract import Sample, Status, arguments  # noqa: E402
 
 from grpo_guard import Completion, presets  # noqa: E402
 from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
+from grpo_guard.adapters.genrl.game import GuardedGame  # noqa: E402
 from grpo_guard.adapters.openrlhf.groups import GroupReview, settle_group  # noqa: E402
 from grpo_guard.adapters.openrlhf.rollout import Rollout  # noqa: E402
 from grpo_guard.adapters.received import received, review  # noqa: E402
@@ -156,6 +157,18 @@ def atropos(guard):
     ]
 
 
+def genrl(guard):
+    """Its store; games are in tests/genrl. It is not told what was cut off: that has no reward."""
+    node = SimpleNamespace(world_state=None, actions=list(TEXTS), metadata=None)
+    state = SimpleNamespace(round=0, stage=1, trees={"me": {"b": [[node]]}})
+    store = SimpleNamespace(reward_fns=[lambda state: {"me": {"b": [[1.0, 0.0, None, None]]}}])
+    trainer = SimpleNamespace(global_step=0, log=lambda *logged: None)
+    (reward,) = GuardedGame(guard, state, trainer).rewards(store).reward_fns
+    ((earned,),) = reward(state)["me"].values()
+    mean = sum(earned) / 4
+    return [value - mean if value != mean else None for value in earned]
+
+
 ROWS = [("one", 1.0), ("two", 0.0), ("three", float("nan")), ("tool", 0.0)]
 LEAVE_OUT = {
     "own_loop": own_loop,
@@ -164,6 +177,7 @@ LEAVE_OUT = {
     "openrlhf": openrlhf,
     "slime": slime,
     "atropos": atropos,
+    "genrl": genrl,
     "tinker": lambda guard: tinker(ROWS, guard, cut=(CUT,)),
     "nemo_rl": lambda guard: nemo_rl(ROWS, guard, cut=(CUT,)),
     # It is not told what was cut off; an episode that raises stands for it.
@@ -195,7 +209,14 @@ def test_no_adapter_is_forgotten():
     from grpo_guard.framework import FRAMEWORKS
 
     assert FRAMEWORKS.keys() <= LEAVE_OUT.keys() | refusing
-    assert {"areal", "atropos", "nemo_rl", "prime_rl", "tinker"} <= LEAVE_OUT.keys() | ELSEWHERE
+    assert {
+        "areal",
+        "atropos",
+        "genrl",
+        "nemo_rl",
+        "prime_rl",
+        "tinker",
+    } <= LEAVE_OUT.keys() | ELSEWHERE
 
 
 def test_an_exception_of_a_batch_is_a_failure_of_the_whole_batch():

@@ -95,6 +95,19 @@ def test_a_few_failures_do_not():
         failures.ask("f", boom if i % 2 else lambda: 1.0)
 
 
+def test_what_peers_make_fail_is_raised_and_not_counted(monkeypatch):
+    monkeypatch.setattr("grpo_guard.graders.MAX_HUNG_GRADERS", 1)
+    failures, release = GraderFailures(timeout=0.05, window=2, max_rate=0.0), threading.Event()
+    for call, error in [(boom, RuntimeError), *[(lambda: release.wait(30), TimeoutError)] * 3]:
+        with pytest.raises(error):
+            failures.attempt("f", call)
+    assert failures.ask("f", lambda: 1.0) == 1.0  # no window, and no place of a hung call, is gone
+    assert failures.attempt("f", lambda: 2.0) == 2.0
+    with pytest.raises(AbstainError, match="1 of the last 2"):
+        failures.ask("f", boom)
+    release.set()
+
+
 def test_a_worker_begins_its_own_count():
     failures = GraderFailures(timeout=3.0, window=2, max_rate=0.5)
     failures.ask("f", boom)

@@ -1,0 +1,153 @@
+"""`presets.failures_only` in GenRL's own game: what fails has no advantage, and ends no game."""
+
+import math
+import threading
+
+import pytest
+from one_round import G, Words, play, tree
+
+from grpo_guard import AbstainError, Guard, Policy, presets
+from grpo_guard.evals.studies.genrl.node import correct
+from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import GraderFailures
+
+OWN = [1.0, 1.0, 0.0, 0.0]
+BOB = {"bob": tree()}
+
+
+def boom():
+    raise RuntimeError("no sandbox")
+
+
+@pytest.fixture
+def hang():
+    """Does not answer before the test is over."""
+    release = threading.Event()
+    yield lambda: release.wait(60)
+    release.set()
+
+
+def failing(fail, when):
+    """The task's rewards, but ``fail()`` where ``when(names, call)`` of the agents asked about."""
+    calls = []
+
+    def reward(game_state):
+        calls.append(set(game_state.trees))
+        result = fail() if when(calls[-1], len(calls)) else None
+        return correct(game_state) if result is None else result
+
+    reward.calls = calls
+    return reward
+
+
+def always(names, call):
+    return True
+
+
+def with_bob(names, call):
+    return "bob" in names
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, 1e308])
+@pytest.mark.parametrize("rule", ["drop", "no_gain", "zero"])
+def test_what_has_no_reward_is_the_mean_of_the_others(value, rule):
+    def reward(game_state):
+        return {
+            agent: {batch: [[value, *row[1:]] for row in rows] for batch, rows in of.items()}
+            for agent, of in correct(game_state).items()
+        }
+
+    guard = Guard(Words(), policy=Policy(rule), failures=GraderFailures())
+    played = play(BOB, rewards=reward, guard=guard)
+    assert played.rewards("me") == played.rewards("bob") == [1 / 3, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("result", [None, 0, {}, {"me": {}}, "no"])
+def test_a_result_of_another_shape_is_a_failure(result):
+    played = play({}, rewards=lambda game_state: result, guard=presets.failures_only(), rounds=2)
+    assert played.rounds == 2
+    assert played.rewards("me") == [0.0] * G
+
+
+def test_a_function_that_raises_on_own_work_costs_its_round_alone():
+    reward = failing(boom, lambda names, call: call == 1)
+    played = play({}, rewards=reward, guard=presets.failures_only(), rounds=2)
+    assert played.rounds == 2
+    first, second = ([r for row in of.values() for _, r in row] for of in played.trainer.trained)
+    assert (first, second) == ([0.0] * G, OWN)
+    without = play({}, rewards=failing(boom, always), guard=Guard(Words()))
+    assert without.rounds == 0  # as without a guard
+
+
+def test_a_function_that_hangs_is_waited_for_no_longer_than_its_timeout(hang):
+    reward = failing(hang, lambda names, call: call == 1)
+    played = play({}, rewards=reward, guard=presets.failures_only(timeout=0.2), rounds=2)
+    assert played.rounds == 2
+    first, second = ([r for row in of.values() for _, r in row] for of in played.trainer.trained)
+    assert (first, second) == ([0.0] * G, OWN)
+
+
+def test_where_peers_make_it_fail_own_work_earns_and_nothing_is_counted(caplog):
+    """A failure is an exception here; hanging is below."""
+    reward = failing(boom, with_bob)
+    guard = Guard(Words(), failures=GraderFailures(window=2, max_rate=0.0))
+    played = play(BOB, rewards=reward, guard=guard, rounds=5)
+    assert played.rounds == 5
+    assert played.rewards("me") == OWN
+    assert played.rewards("bob") == [0.0] * G
+    assert reward.calls == [{"bob", "me"}, {"me"}] * 5
+    assert caplog.text.count("failed on foreign trees") == 1
+    assert "failed too often" not in caplog.text
+
+
+def test_what_peers_leave_hanging_does_not_keep_own_work_from_being_graded(hang, monkeypatch):
+    monkeypatch.setattr("grpo_guard.graders.MAX_HUNG_GRADERS", 2)
+    reward = failing(hang, with_bob)
+    failures = GraderFailures(timeout=0.2, window=2, max_rate=0.0)
+    played = play(BOB, rewards=reward, guard=Guard(Words(), failures=failures), rounds=5)
+    assert played.rounds == 5
+    assert played.rewards("me") == OWN
+    assert reward.calls.count({"bob", "me"}) == 2
+
+
+@pytest.mark.parametrize("peers", [{}, BOB])
+def test_too_many_failures_on_own_work_end_no_game_but_all_earning(peers, caplog):
+    guard = Guard(Words(), failures=GraderFailures(window=4, max_rate=0.5))
+    reward = failing(boom, lambda names, call: call <= 12)
+    played = play(peers, rewards=reward, guard=guard, rounds=14)
+    assert played.rounds == 14
+    assert caplog.text.count("failed too often: nothing earns") == 1
+    assert "no sandbox" in caplog.text
+    earned = [[r for row in of.values() for _, r in row] for of in played.trainer.trained]
+    assert earned[0] == [0.0] * len(earned[0])
+    assert played.rewards("me") == OWN
+
+
+def test_the_log_says_in_which_rounds_too_much_failed():
+    guard = Guard(Words(), failures=GraderFailures(window=2, max_rate=0.5))
+    failed = play({}, rewards=failing(boom, always), guard=guard, rounds=3)
+    assert failed.trainer.logged["guard/failed"] == 1.0
+    fine = play({}, guard=presets.failures_only(timeout=30))
+    assert fine.trainer.logged["guard/failed"] == 0.0
+    assert fine.rewards("me") == OWN
+
+
+def test_a_success_with_peers_counts_for_own_work():
+    """Else failures of long ago would fill the window."""
+    guard = Guard(Words(), failures=GraderFailures(window=4, max_rate=0.5))
+    reward = failing(boom, lambda names, call: call % 5 in (1, 2))  # one round in four
+    played = play(BOB, rewards=reward, guard=guard, rounds=12)
+    assert played.trainer.logged["guard/failed"] == 0.0
+    assert played.rewards("me") == OWN
+
+
+def test_an_abstain_error_of_the_functions_own_is_its_own():
+    def refuse():
+        raise AbstainError("the function's")
+
+    assert play({}, rewards=failing(refuse, always)).rounds == 0
+
+
+def test_what_a_game_cannot_do_is_refused():
+    with pytest.raises(FrameworkError, match="end of the game"):
+        play({}, guard=presets.failures_only(policy=Policy("drop", "raise")))
