@@ -103,9 +103,9 @@ def test_marks_of_a_peer_hide_nothing():
     hidden = [marked(tokenizer, one) for one in honest()]
     assert all(v.rejected for v in verifier.verify(hidden))
     guard = Guard(verifier, environment=calculator.answer)
-    for verdict in guard.verdicts([*hidden, *honest(" 9999")]):
+    for verdict in guard.judge([*hidden, *honest(" 9999")])[1]:
         assert [f.kind for f in verdict.findings] == ["forged_tool_result"]
-    assert all(v.accepted for v in guard.verdicts(honest()))
+    assert all(v.accepted for v in guard.judge(honest())[1])
 
 
 def test_spans_of_tokens_and_of_characters_must_be_the_same_words():
@@ -141,7 +141,7 @@ def replaying():
 
 def test_a_seed_is_replayed_through_all_turns():
     guard = Guard(replaying(), environment=calculator.answer)
-    verdicts = guard.verdicts(honest())
+    verdicts = guard.judge(honest())[1]
     assert [v.accepted for v in verdicts] == [True] * len(verdicts)
     assert not any(v.findings for v in verdicts)  # no token differs
 
@@ -151,7 +151,7 @@ def test_who_chooses_what_a_tool_said_draws_as_often_as_he_likes():
     for verdict in replaying().verify(forged):
         assert [f.kind for f in verdict.findings] == ["unknown_given"]
     guard = Guard(replaying(), environment=calculator.answer)
-    assert sum(v.rejected for v in guard.verdicts(forged)) >= len(forged) - 2  # some results are 7
+    assert sum(v.rejected for v in guard.judge(forged)[1]) >= len(forged) - 2  # some results are 7
 
 
 def test_a_second_turn_drawn_with_another_seed_is_found():
