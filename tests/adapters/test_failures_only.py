@@ -25,7 +25,7 @@ from test_slime_contract import Sample, Status, arguments  # noqa: E402
 from grpo_guard import Completion, presets  # noqa: E402
 from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
 from grpo_guard.adapters.genrl.game import GuardedGame  # noqa: E402
-from grpo_guard.adapters.openrlhf.groups import GroupReview, settle_group  # noqa: E402
+from grpo_guard.adapters.openrlhf.groups import settle_group  # noqa: E402
 from grpo_guard.adapters.openrlhf.rollout import Rollout  # noqa: E402
 from grpo_guard.adapters.received import received, review  # noqa: E402
 from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out  # noqa: E402
@@ -112,12 +112,8 @@ def openrlhf(guard):
         )
         for i, (text, reward) in enumerate(zip(TEXTS, REWARDS, strict=True))
     ]  # fmt: skip
-    rows = [
-        row
-        for i, rollout in enumerate(rollouts)
-        for row in rollout.rows([((1, 3), "3+4?", TEXTS[i])], "g", i)
-    ]
-    found = GroupReview.of_turns(review(guard, rows), [1] * 4)
+    rows = [r.row(("3+4?", TEXTS[i], None), "g", i) for i, r in enumerate(rollouts)]
+    found = review(guard, rows)
     answers = settle_group(guard, rollouts, found, mask_spans=False)
     mean = sum(answer["reward"] for answer, _ in answers) / 4
     return [None if out else answer["reward"] - mean for answer, out in answers]
