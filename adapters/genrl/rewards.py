@@ -115,7 +115,9 @@ def settled(
     and else earns what a rejected completion does: one NaN would be all weights', and authors may
     know how to make a grader say it.
     """
-    verdicts, rewards, groups = [], [], []
+    verdicts: list[Verdict] = []
+    rewards: Raw = []
+    groups: list[int] = []
     factors: list[float] = []
     for i, (of_tree, row) in enumerate(zip(found, raw, strict=True)):
         finite = finite_or_none(row)
@@ -132,7 +134,7 @@ def settled(
         # GenRL's groups are trees, also where two agents answer one prompt.
         groups += [i] * len(row)
     scaled = any(of_tree.factors is not None for of_tree in found)
-    review = Review(verdicts, {}, factors if scaled else None, groups=list(groups))
+    review = Review(verdicts, {}, factors if scaled else None, groups=groups)
     kept = iter(guard.settle(rewards, review))
     rows = [[next(kept) for _ in row] for row in raw]
     return [_filled(row) for row in rows]
