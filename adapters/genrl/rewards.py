@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -117,7 +117,7 @@ def settled(
     """
     verdicts: list[Verdict] = []
     rewards: Raw = []
-    groups: list[int] = []
+    groups: list[Hashable] = []
     factors: list[float] = []
     for i, (of_tree, row) in enumerate(zip(found, raw, strict=True)):
         finite = finite_or_none(row)
