@@ -28,7 +28,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.settlement import Ruling, ruling_of
-from grpo_guard.verdict import Cause, Verdict, accept, reject
+from grpo_guard.verdict import BARRING_CAUSES, Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
@@ -446,16 +446,19 @@ def test_a_node_that_sends_poison_under_its_own_key_is_excluded_by_it(tmp_path: 
     assert all(state is State.CLEAR for name, state in states.items() if name != "n3")
 
 
-def test_the_ledger_counts_no_refusal_even_where_a_name_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", sorted(BARRING_CAUSES))
+def test_the_ledger_counts_nothing_that_another_can_bring_about(
+    tmp_path: Path, cause: Cause
+) -> None:
+    """Refused, late, or with a reference that somebody else forged: no evidence against a name."""
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
-    refused = identity().admit([work()]).given[0]
-    assert refused is not None
     for round in range(12):
         batch = [work(str(i), node=n, round=round) for n in "abcd" for i in range(8)]
-        said = [refused if c.node == "a" else accept("choosy") for c in batch]
-        ledger.record(batch, said)
-    assert ledger.state("a") is State.CLEAR
-    standing = ledger.standing("a")
+        said = {"a": reject("v"), "b": reject("v", cause)}
+        ledger.record(batch, [said.get(str(c.node), accept("v")) for c in batch])
+    assert ledger.state("a") is State.HARD  # the negative control
+    assert ledger.state("b") is State.CLEAR
+    standing = ledger.standing("b")
     assert standing is None or standing.rejected == 0
 
 
