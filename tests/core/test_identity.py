@@ -245,6 +245,32 @@ def test_a_key_cannot_fill_the_memory() -> None:
     assert len(replays.state_dict()["key"]["filled"]) == 2
 
 
+def test_how_much_a_key_may_send_in_a_round_can_be_said() -> None:
+    gate = identity(most=2)
+    batch = [by_alice(slot=i) for i in range(3)] + [by_alice(round=6)]
+    assert kinds(gate.admit(batch)) == [None, None, "too_many", None]
+
+
+def test_pinned_keys_share_their_room_and_none_takes_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whoever makes 64 keys chooses how large each checkpoint is."""
+    monkeypatch.setattr("grpo_guard.identity.gate.ROOM_OF_PINNED", 8)
+    gate = Identity(KeyRing({"alice": ALICE.public}, pin=True, most_pinned=2), run=RUN)
+    flood = [
+        signed(work(node="eve", round=r, slot=i), EVE, run=RUN) for r in (5, 6) for i in range(4)
+    ]
+    honest = [signed(work(node="bob", slot=i), BOB, run=RUN) for i in range(4)]
+    agreed = [by_alice(slot=i) for i in range(12)]
+    found = kinds(gate.admit([*flood, *honest, *agreed]))
+    assert found == [None] * 4 + ["too_many"] * 4 + [None] * 16
+    # A round that is over makes room again, and a file, which ends by itself, needs none.
+    assert only(gate.admit([signed(work(node="eve", round=7), EVE, run=RUN)])) is None
+    reading = Identity(KeyRing(pin=True, most_pinned=2), run=RUN)
+    reading.allow_any_order()
+    assert kinds(reading.admit(flood)) == [None] * 8
+
+
 def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
     class Hostile(dict[str, Any]):
         def __iter__(self) -> Iterator[str]:
@@ -571,6 +597,7 @@ def test_every_cause_is_reached_by_a_test_here() -> None:
         ({"run": "a b"}, "run: expected 1 to 200 printable characters"),
         ({"unsigned": "maybe"}, "unsigned: expected 'refuse' or 'admit', got 'maybe'"),
         ({"late": -1}, "late: expected a number of rounds >= 0, got -1"),
+        ({"most": 0}, "most: expected a number of completions >= 1, got 0"),
         ({"late": True}, "late: expected a number of rounds >= 0, got True"),
     ],
 )
