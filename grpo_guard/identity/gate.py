@@ -60,11 +60,18 @@ ANY_ROUND: Final = 2**63
 class Admitted:
     """Stands in ``metadata`` in the place of an envelope that has been checked.
 
-    An object, since whatever JSON can say a sender could say as well.
+    An object, since whatever JSON can say a sender could say as well. It means nothing in another
+    process: what was unpickled may be a sender's, so it is no envelope any more.
     """
 
-    def __reduce__(self) -> str:
-        return "ADMITTED"
+    def __copy__(self) -> Admitted:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Admitted:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, ("admitted in another process",)
 
     def __repr__(self) -> str:
         return "ADMITTED"
@@ -129,7 +136,7 @@ class Identity:
             and earns, and counts neither for nor against anybody. A bad envelope is refused
             all the same.
         late: Rounds that an envelope may be behind.
-        most: Completions of one key in one round; more are refused. What has come takes some 250
+        most: Completions of one key in one round; more are refused. What has come takes some 200
             bytes of memory and 72 of a checkpoint each, so an agreed key at most
             ``(late + 1) * most`` times that. Pinned keys share `ROOM_OF_PINNED` places equally, all
             rounds together, since anybody can have them: none takes another's.

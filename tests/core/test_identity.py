@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import sys
@@ -297,7 +298,14 @@ def test_what_was_admitted_once_passes_again_as_it_is() -> None:
     gate = identity()
     first = gate.admit([by_alice()])
     assert gate.admit(*first) == first
-    assert gate.admit(pickle.loads(pickle.dumps(first.batch))) == first
+    assert gate.admit(copy.deepcopy(first.batch)) == first
+
+
+def test_what_was_unpickled_does_not_pass_as_admitted() -> None:
+    """A backend may unpickle what peers send."""
+    gate = identity()
+    batch, _ = gate.admit([by_alice()])
+    assert only(gate.admit(pickle.loads(pickle.dumps(batch)))) == "malformed_envelope"
 
 
 def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> None:
@@ -310,8 +318,8 @@ def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> N
 def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None:
     # A guard checks again what an adapter checked, and a refused completion has lost its label.
     gate = identity()
-    for copy in (replace(by_alice(), node="mallory"), by_alice(round=9)):
-        first = gate.admit([copy], round=5)
+    for spoilt in (replace(by_alice(), node="mallory"), by_alice(round=9)):
+        first = gate.admit([spoilt], round=5)
         assert gate.admit(*first) == first
     assert only(gate.admit([by_alice()], round=5)) is None
 
