@@ -301,6 +301,16 @@ def test_what_was_admitted_once_passes_again_as_it_is() -> None:
     assert gate.admit(copy.deepcopy(first.batch)) == first
 
 
+def test_what_the_receiver_adds_after_the_check_stays() -> None:
+    """A reward in ``metadata``, say, for ``LengthVerifier(reward_key=...)``."""
+    choosy, gate = Choosy(), identity()
+    batch, known = gate.admit([replace(by_alice(), metadata={**by_alice().metadata, "reward": 9})])
+    added = [c.with_labels(metadata={**c.metadata, "reward": 1.0}) for c in batch]
+    (verdict,) = Guard(choosy, identity=gate).review(added, known).verdicts
+    assert verdict.accepted
+    assert [c.metadata["reward"] for c in choosy.seen] == [1.0]
+
+
 def test_what_was_unpickled_does_not_pass_as_admitted() -> None:
     """A backend may unpickle what peers send."""
     gate = identity()
