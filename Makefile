@@ -10,6 +10,7 @@ VERL   := .venv-verl
 # Runs the tests of Atropos too: their pins agree.
 VERIFIERS := .venv-verifiers
 GENRL  := .venv-genrl
+OLDEST := .venv-oldest
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
 TORCH_PIN     := 2.13.0
@@ -22,13 +23,13 @@ HIVEMIND_PIN  := 1.1.12
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across test-oldest check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n 's/^#: //p' Makefile
 
-#: make demo     train a small swarm undefended and guarded, print the table, write the report
+#: make demo            train a small swarm undefended and guarded, print the table, write the report
 demo: $(READY)
 	$(BIN)/grpo-guard demo
 
@@ -37,53 +38,53 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo
 PYTEST := OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest -n $(WORKERS) \
     --dist loadfile --ignore=tests/bench --ignore=tests/vllm
 
-#: make test     the tests of every promise that is checked fast (under five minutes on two cores)
+#: make test            the tests of every promise that is checked fast (under five minutes on two cores)
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
-#: make test-all those marked slow too: whole swarms, rates over many draws, interrupted runs
+#: make test-all        those marked slow too: whole swarms, rates over many draws, interrupted runs
 test-all: $(READY)
 	$(PYTEST)
 
-#: make check    lint, types, layers (under a minute)
+#: make check           lint, types, layers (under a minute)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-#: make models   fetch SmolLM2-135M-Instruct into models/
+#: make models          fetch SmolLM2-135M-Instruct into models/
 models: $(READY)
 	$(BIN)/python -m grpo_guard.evals.studies.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 
-#: make measure  the long measurements behind the README's figures; resumes where it stopped
+#: make measure         the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.studies.detection $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
-#: make drift    what the sender's number format costs honest work; resumes where it stopped
+#: make drift           what the sender's number format costs honest work; resumes where it stopped
 drift: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.studies.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
-#: make replay   what seed replay rejects, honest and forged (an hour and a half); resumable
+#: make replay          what seed replay rejects, honest and forged (an hour and a half); resumable
 replay: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.studies.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
-#: make bench    pytest-benchmark under tests/bench
+#: make bench           pytest-benchmark under tests/bench
 bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
 
-#: make bench-docs  what scoring costs on this CPU, into docs/benchmarks (about half an hour)
+#: make bench-docs      what scoring costs on this CPU, into docs/benchmarks (about half an hour)
 bench-docs: $(READY) models $(VLLM)/.ready
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 5 --model models/SmolLM2-135M-Instruct \
 	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
 	$(BIN)/python -m grpo_guard.evals.studies.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 
-#: make vllm     a real vLLM server and engine on the CPU, in an environment of their own
+#: make vllm            a real vLLM server and engine on the CPU, in an environment of their own
 # One thread each: server and tests spin against each other on few cores.
 vllm: $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
 
-#: make test-trl the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
+#: make test-trl        the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
 TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
 test-trl: $(READY) test-trl-oldest
 	$(BIN)/python -m pytest $(TRL_TESTS)
@@ -96,32 +97,37 @@ test-trl-oldest: $(TRL16)/.ready
 test-verifiers: $(VERIFIERS)/.ready
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/verifiers
 
-#: make test-atropos  the Atropos adapter and its proxy with the real atroposlib 0.4.0, likewise
+#: make test-atropos    the Atropos adapter and its proxy with the real atroposlib 0.4.0, likewise
 test-atropos: $(VERIFIERS)/.ready
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/atropos
 
-#: make test-verl the verl adapter with the real verl 0.9.1, in an environment of its own
+#: make test-verl       the verl adapter with the real verl 0.9.1, in an environment of its own
 test-verl: $(VERL)/.ready
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/adapters/test_verl_contract.py
 
-#: make test-openrlhf  the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
+#: make test-openrlhf   the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
 test-openrlhf: $(RLHF)/.ready
 	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
 	    $(wildcard tests/adapters/test_openrlhf*.py)
 
-#: make test-genrl  the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends
+#: make test-genrl      the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends
 test-genrl: $(GENRL)/.ready
 	OMP_NUM_THREADS=1 $(GENRL)/bin/python -m pytest tests/genrl
 
-#: make test-across  the same rows and guard through the advantages of every trainer that runs here
-test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready
+#: make test-across     the same rows and guard through the advantages of every trainer that runs here
+test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
 	$(BIN)/python -m pytest tests/across
 
-#: make package  wheel, and sdist -> wheel installed and run outside the checkout
+#: make test-oldest     the library alone with the oldest releases that pyproject.toml allows
+test-oldest: $(OLDEST)/.ready
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" \
+	    tests/core tests/cli tests/nodes tests/judge tests/server
+
+#: make package         wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
 	$(BIN)/python tests/packaging/build_and_run.py
 
-#: make gpu      on an NVIDIA GPU: kernels against float64, then times into docs/benchmarks/cuda.json
+#: make gpu             on an NVIDIA GPU: kernels against float64, then times into docs/benchmarks/cuda.json
 # Its own Python, which brings torch with CUDA, triton, transformers and pytest.
 PYTHON_GPU ?= python3
 gpu: export PYTHONPATH := .$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -129,14 +135,14 @@ gpu:
 	$(PYTHON_GPU) -m pytest tests/gpu -q
 	$(PYTHON_GPU) -m grpo_guard bench --device cuda -o docs/benchmarks/cuda.json
 
-#: make docs     the documentation as HTML in site/
+#: make docs            the documentation as HTML in site/
 docs: $(READY)
 	$(BIN)/python -m pip install -qq -c tests/constraints.txt mkdocs mkdocs-material mkdocstrings-python
 	$(BIN)/mkdocs build --strict
 
-#: make clean    remove what the other targets made, except models/
+#: make clean           remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, claimed, read, received
-from grpo_guard.adapters.sequences import review_turns
+from grpo_guard.adapters.sequences import MOST_TURNS, review_turns
 from grpo_guard.completion import content_text
 from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
 
+# Of all branches together: each has its prompt copied, and a long talk with a thousand ends would
+# take time and memory by the square of its length.
+MOST_NODES: Final = 500_000
+
 
 def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
-    """One completion per branch, in order; an empty one where the model said nothing.
+    """One completion per branch, in order; an empty one where the model said nothing, and one that
+    is malformed where there are too many branches to look at.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
     reference is the ``answer`` of the task's data. What a trace with a node says that tools said is
@@ -41,8 +46,12 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     done = [False] * len(nodes)
     ends = _ends(parents, sampled)
     ended = "length" if read(bool, getattr(trace, "is_truncated", False)) is True else None
-    for end in ends:
-        path = [*_before(parents, end), end]
+    paths = _paths(parents, ends)
+    if paths is None:
+        problem = f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
+        yield received("", "", **shared, finish_reason=ended, malformed=problem)
+        return
+    for end, path in zip(ends, paths, strict=True):
         first = next(at for at, i in enumerate(path) if sampled[i] and not done[i])
         for i in path:
             done[i] = True
@@ -115,6 +124,20 @@ def _before(parents: Sequence[Any], i: int) -> list[int]:
         path.append(at)
         at = parents[at]
     return path[::-1]
+
+
+def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | None:
+    """Each branch with what stands before it; None where these are too many or too long."""
+    if len(ends) > MOST_TURNS:
+        return None
+    paths, room = [], MOST_NODES
+    for end in ends:
+        path = [*_before(parents, end), end]
+        room -= len(path)
+        if room < 0:
+            return None
+        paths.append(path)
+    return paths
 
 
 def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.nodes.standing_verifier import StandingVerifier
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words",

@@ -106,8 +106,10 @@ class GraderFailures:
         def work() -> None:
             try:
                 answer.set_result(call(*args, **kwargs))
-            except BaseException as error:
+            except Exception as error:
                 answer.set_exception(error)
+            except BaseException as error:  # exit() in a completion that a grader runs ends no run
+                answer.set_exception(RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
             finally:
                 with self._lock:
                     self._hung -= 1

@@ -62,6 +62,14 @@ class Review:
     labels: list[Hashable] | None = None
 
 
+@dataclass(slots=True)
+class _Sources:
+    """Where a guard and its copies learn whose completions are, and what is true."""
+
+    identity: Identity | None
+    references: References | None
+
+
 class Guard:
     """Verifies batches and turns rewards into guarded rewards.
 
@@ -110,7 +118,8 @@ class Guard:
         self.environment = None if environment is None else EnvironmentVerifier(environment)
         self._require_fitting(self.policy)
         self.ledger = ledger
-        self.identity, self.references = identity, references
+        # One for all copies: what is set later holds for reward functions wrapped before, too.
+        self._sources = _Sources(identity, references)
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
@@ -122,6 +131,24 @@ class Guard:
         # The lowest reward of the last groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
+
+    @property
+    def identity(self) -> Identity | None:
+        """Says whose each completion is. Set, it holds for what this guard is around already."""
+        return self._sources.identity
+
+    @identity.setter
+    def identity(self, identity: Identity | None) -> None:
+        self._sources.identity = identity
+
+    @property
+    def references(self) -> References | None:
+        """The task's own answers. Set, they hold for whatever this guard is around already."""
+        return self._sources.references
+
+    @references.setter
+    def references(self, references: References | None) -> None:
+        self._sources.references = references
 
     def under(self, policy: Policy) -> Guard:
         """This guard with another policy; verifier, ledger and all that it counts are shared."""

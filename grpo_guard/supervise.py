@@ -157,8 +157,8 @@ class _Failures:
 
     def may_be_isolated(self, error: Exception, size: int) -> bool:
         """Whether the halves of a part of ``size`` completions are to be tried after ``error``."""
-        self._last = _cause_of(error)
-        return size > 1 and not _engine_wide(error) and not self._too_many
+        self._last = cause_of(error)
+        return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
         """The abstention for each of ``size`` completions, of which no smaller part is tried."""
@@ -174,7 +174,7 @@ class _Failures:
         # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return abstain(name, Cause.OUT_OF_MEMORY, reason)
-        named = _cause_of(error)
+        named = cause_of(error)
         cause = named or Cause.FAULT
         if type(error).__name__ not in self._told:
             self._told.add(type(error).__name__)
@@ -194,7 +194,7 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
     return list(result)
 
 
-def _cause_of(error: Exception) -> Cause | None:
+def cause_of(error: Exception) -> Cause | None:
     """What the exception itself calls the abstention, if it may."""
     cause = getattr(error, "cause", None)
     if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
@@ -203,11 +203,12 @@ def _cause_of(error: Exception) -> Cause | None:
     return None if cause is Cause.NOT_APPLICABLE else cause
 
 
-def _engine_wide(error: Exception) -> bool:
+def engine_wide(error: Exception) -> bool:
+    """Whether it befell a service as a whole, so that no part of a batch fares better."""
     if isinstance(error, _HungError | _CircuitOpenError):
         return True
     said = getattr(error, "engine_wide", None)
-    return said if isinstance(said, bool) else _cause_of(error) in ENGINE_WIDE
+    return said if isinstance(said, bool) else cause_of(error) in ENGINE_WIDE
 
 
 class _Worker:

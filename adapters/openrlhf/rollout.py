@@ -48,9 +48,13 @@ class Rollout:
 
     @property
     def turns(self) -> list[Span]:
-        """The stretches of tokens that the policy wrote."""
+        """The stretches of tokens that the policy wrote, in order of their places.
+
+        The trainer trains on ranges in any order: the first of a peer's may stand behind its
+        poison, which would pass as part of the prompt.
+        """
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
-        return [(start, end) for start, end in given if start < end]
+        return sorted((start, end) for start, end in given if start < end)
 
     @property
     def answer(self) -> Span:
@@ -67,14 +71,14 @@ class Rollout:
         start, end = self.answer
         mask = [0] * (end - start)
         for a, b in self.turns:
-            mask[max(a - start, 0) : b - start] = [1] * (b - max(a, start))
+            mask[a - start : b - start] = [1] * (b - a)
         said, given = transcript(
             end - start,
             spans_given(mask, end - start),
             lambda a, b, special: _text(
                 tokenizer, self.ids[start + a : start + b], special=special
             ),
-            theirs=self.node is not None,
+            theirs=self.response.get("node") is not None,  # also where no name can be read
         )
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
         if asked is None:

@@ -47,7 +47,8 @@ def rows_from(
 
     A column `MASK` says which tokens are tools' results. The text of such a row is that of its
     tokens; without the column it is what the assistant's messages say, and has no tokens to score.
-    The mask of a row with a node is that node's claim, whoever trains by it.
+    The mask of a row with a node, or of a peer whom nobody knows, is its sender's claim, whoever
+    trains by it.
 
     Args:
         kwargs: As TRL calls a reward function.
@@ -78,7 +79,7 @@ def rows_from(
         row_ids, given = None if ids is None else ids[i], None
         text = read(_text, said, row_ids, tokenizer)
         if masks[i] is not None and row_ids is not None and 0 in masks[i]:
-            theirs = nodes[i] is not None
+            theirs = nodes[i] is not None or checked[i] is not None
             several = read(_turns, row_ids, masks[i], tokenizer, theirs)
             text, given = several if isinstance(several, tuple) else (several, None)
         row = received(

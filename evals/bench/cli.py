@@ -36,7 +36,7 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
 ) -> None:
-    """Time the scoring against the bare product, the naive ways and peers, in one run."""
+    """Time log-prob scoring beside a bare matrix product and other implementations."""
     from rich.console import Console
 
     from grpo_guard.evals.bench.run import bench as run

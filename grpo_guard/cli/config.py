@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from grpo_guard.options import Options
 
-app = typer.Typer(help="What a guard file may say.", no_args_is_help=True)
+app = typer.Typer(help="Print what a guard file may say.", no_args_is_help=True)
 
 
 def verifiers() -> None:

@@ -14,7 +14,7 @@ BATCH = 1024
 # Of refusals that are shown line by line; all are counted.
 MOST_SHOWN = 20
 
-app = typer.Typer(no_args_is_help=True, help="Keys that sign completions.")
+app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, check signatures.")
 
 
 @app.command()

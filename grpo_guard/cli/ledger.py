@@ -22,7 +22,7 @@ level  How far e has come, on a logarithmic scale, to what excludes the node.
        1: hard, its completions are rejected. 0.5: soft, it is only watched.
        It fades while no new evidence comes."""
 
-app = typer.Typer(no_args_is_help=True, help="Evidence per node over rounds.")
+app = typer.Typer(no_args_is_help=True, help="Show the evidence about nodes, or clear one.")
 
 
 @app.command()

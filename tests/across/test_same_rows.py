@@ -48,11 +48,13 @@ TRAINERS = {
     "prime_rl": Trainer(".venv-verifiers/bin/python"),
     # Always divides, by the deviation of the group itself and not that of what it is drawn from.
     "atropos": Trainer(".venv-verifiers/bin/python", lambda stay: math.sqrt(SIZE / (stay - 1))),
+    # Always divides; the deviation counts the place of what is left out, as OpenRLHF's.
+    "genrl": Trainer(".venv-genrl/bin/python", lambda stay: math.sqrt((SIZE - 1) / (stay - 1))),
 }
 
 
 # The trainers' own tests have the small parts; Ray's workers import them, and the rewards, by name.
-PARTS = ("adapters", "verl", "openrlhf", "verifiers", "atropos")
+PARTS = ("adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
 FOLDERS = [HERE, *(HERE.parent / name for name in PARTS)]
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -96,7 +98,7 @@ def test_advantages_without_division_by_the_deviation(found, on_reject):
     told = {
         name: said[on_reject]["False"] for name, said in found.items() if "False" in said[on_reject]
     }
-    assert told.keys() == TRAINERS.keys() - {"atropos"}
+    assert told.keys() == TRAINERS.keys() - {"atropos", "genrl"}
     for name, advantages in told.items():
         assert advantages == pytest.approx(expected(on_reject, scaled=False), abs=1e-5), name
 

@@ -224,3 +224,20 @@ def test_what_a_response_says_beside_its_tokens():
     completion = row.completion
     assert completion.prompt == "ask "
     assert completion.prompt_ids is None
+
+
+@given(SPANS)
+def test_all_that_is_trained_on_is_read_in_whatever_order_its_author_puts_it(ranges):
+    sample = rollout(25, [(max(0, a), b) for a, b in ranges], 25, node="peer", prompt=None)
+    (start, end), masked = sample.answer, set[int]()
+    among = sample.texts(Characters())[2]
+    if among is not None:
+        masked = {start + token for token in tokens(among.tokens)}
+    assert tokens([(start, end)]) - masked == tokens(sample.turns)
+
+
+def test_a_node_without_a_name_that_can_be_read_is_not_believed_as_the_trainer_itself():
+    for node in ("peer", ["peer"], float("nan"), {}):
+        told = rollout(9, [(2, 4), (6, 9)], 9, node=node, prompt=None).texts(Characters())[2]
+        assert (told.masked, told.known) == (True, False)
+    assert rollout(9, [(2, 4), (6, 9)], 9, prompt=None).texts(Characters())[2].known

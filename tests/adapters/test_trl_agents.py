@@ -153,6 +153,10 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
     assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens, too
     assert rows[0].completion.told is None
     assert rows[0].completion.context is not None
+    # Unsigned work that an identity admits has no node, and is no word of the trainer's.
+    nameless = peer_rollouts(["?"], [Sent(None, ids, given=[(3, 6)])], trainer)
+    (row,) = rows_from({**nameless, "prompts": ["?"], "completions": [""]}, tokenizer=tok)
+    assert (row.completion.node, row.completion.given.known) == (None, False)
     plain = peer_rollouts(["?"], [Sent("n", [5, 2])], trainer)
     assert "env_mask" not in plain
 

@@ -36,6 +36,12 @@ DEF = "def f(u):\n    return {}\nprint(f('__'))"
         "import string\nprint(string.Formatter().format('{0.real}', 3))",
         "import inspect\nprint(inspect.getattr_static(3, 'real'))",
         "print(vars(int))",
+        "def f(self, n):\n    return getattr(self, n)\nprint(f(print, '__se' + 'lf__'))",
+        "class A:\n    def f(self, n):\n        return getattr(self, n)\nprint(A.f(print, 'x'))",
+        "class A:\n    @staticmethod\n    def f(self, n):\n        return getattr(self, n)",
+        "class A:\n    def f(self, x, n):\n        self = x\n        return getattr(self, n)",
+        "class A:\n    def f(x, self, n):\n        return getattr(self, n)\nA().f(print, 'x')",
+        "self = print\nprint([getattr(self, n) for n in names])",
     ],
 )
 def test_a_lookup_by_any_name_is_seen(source: str) -> None:
@@ -54,6 +60,9 @@ def test_a_lookup_by_any_name_is_seen(source: str) -> None:
         "from operator import itemgetter\nn = 1\nprint(max(xs, key=itemgetter(n, 'name')))",
         "from operator import itemgetter\nprint(list(map(itemgetter, [0, 1])))",
         "from operator import *\nprint(itemgetter(1)((1, 2)))",
+        "class A:\n    def f(self, n):\n        return getattr(self, n)()\nprint(A().f('x'))",
+        "class A:\n    def f(self, ns):\n        return [getattr(self, n) for n in ns]",
+        "class A:\n    @classmethod\n    def f(cls, n):\n        return getattr(cls, n)\nA.f('x')",
     ],
 )
 def test_plain_getters_pass(source: str) -> None:

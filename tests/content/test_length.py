@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from grpo_guard import Guard, Policy, registry
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.given import Given
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.verdict import Cause, Verdict
 
@@ -181,6 +183,20 @@ def test_leaving_the_ids_out_does_not_change_the_unit() -> None:
     assert all(v.accepted for v in LengthVerifier().verify([*with_ids, *without]))
     longer = group_of([BASE], nodes=1, completion_ids=range(400))
     assert LengthVerifier().verify([*with_ids, *longer])[-1].rejected
+
+
+def test_neither_few_ids_nor_many_that_are_marked_as_given_make_a_long_text_short() -> None:
+    texts = [honest(random.Random(i)) for i in range(7)]
+    group = [replace(one, completion_ids=range(len(one.text) // 4)) for one in group_of(texts)]
+    long = f"{BASE} {'And so on, and so on. ' * 200}"
+    ids = range(len(long) // 4)
+    told = Given(((1, len(ids) - 1),), ((0, 1),), known=True)
+    for said in ({"completion_ids": ids}, {"completion_ids": (1, 2, 3)},
+                 {"completion_ids": ids, "given": told}):  # fmt: skip
+        (bad,) = group_of([long], nodes=1)
+        factors = LengthScaling().factors([*group, replace(bad, node="bad", **said)])
+        assert factors[:7] == [1.0] * 7
+        assert factors[7] < 0.1
 
 
 def test_equals_are_compared_with_equals() -> None:

@@ -184,3 +184,51 @@ def test_copies_are_equal():
     one = talk("a", "b", "c")
     assert copy.deepcopy(one) == one
     assert hash(one.given) == hash(Given(chars=((1, 2),), known=True))
+
+
+def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
+    asked = []
+
+    def fragile(prompt, turns):
+        asked.append(turns)
+        if "boom" in turns[-1]:
+            raise ValueError("no sum")
+        return seven(prompt, turns)
+
+    good = [talk("3 + 4 =", " 7", f" so {i}", known=False) for i in range(12)]
+    bad = [talk(f"boom {i}", " 7", "", known=False) for i in range(40)]
+    _, verdicts = Guard(Shown(), environment=fragile).judge([*bad, *good])
+    assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
+    assert {v.cause for v in verdicts[:40]} == {Cause.FAULT}
+    assert len(asked) == 52
+
+
+def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("grpo_guard.environment.time.monotonic", lambda: now[0])
+
+    def slow(prompt, turns):
+        now[0] += 20.0 if "sleep" in turns[-1] else 0.1
+        return seven(prompt, turns)
+
+    good = [talk("3 + 4 =", " 7", f" so {i}", known=False, node="good") for i in range(12)]
+    sleeping = ["sleep =", " 7"] * 60
+    bad = [talk(*sleeping, f"{i}", known=False, node="bad") for i in range(40)]
+    verifier = EnvironmentVerifier(slow)
+    verdicts = verifier.verify([*bad, *good])
+    assert [v.outcome.value for v in verdicts] == ["abstain"] * 40 + ["accept"] * 12
+    assert {v.cause for v in verdicts[:40]} == {Cause.TIMEOUT}
+    assert now[0] < verifier.timeout
+
+
+def test_an_environment_gives_text():
+    async def later(prompt, turns):
+        return " 7"
+
+    with pytest.raises(TypeError, match="not async"):
+        EnvironmentVerifier(later)
+    (verdict,) = EnvironmentVerifier(lambda *_: 7).verify([talk("a", "7", "b", known=False)])
+    assert (verdict.abstained, verdict.reason) == (
+        True,
+        "TypeError: expected text or None of it, got 7",
+    )

@@ -56,6 +56,13 @@ def test_a_timeout_of_the_functions_own_is_told_as_it_is(caplog):
     assert "the sandbox did not answer" in caplog.text
 
 
+def test_an_exit_in_what_a_grader_runs_ends_no_run():
+    def runs():
+        raise SystemExit(1)  # as `exec` of a completion's program may
+
+    assert GraderFailures(timeout=30).ask("f", runs) is FAILED
+
+
 def test_calls_that_hang_for_ever_do_not_pile_up(monkeypatch):
     monkeypatch.setattr("grpo_guard.graders.MAX_HUNG_GRADERS", 2)
     failures = GraderFailures(timeout=0.02, max_rate=1.0)

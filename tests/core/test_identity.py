@@ -28,6 +28,8 @@ from grpo_guard.nodes.intake import intake
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.policy import Policy
+from grpo_guard.references import References
 from grpo_guard.settlement import Ruling, ruling_of
 from grpo_guard.verdict import BARRING_CAUSES, Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -622,3 +624,15 @@ def test_every_cause_is_reached_by_a_test_here() -> None:
 def test_odd_options_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(IdentityError, match=problem):
         Identity(ring(), **{"run": RUN, **options})
+
+
+def test_an_identity_that_is_set_later_holds_for_what_was_wrapped_before() -> None:
+    guard = Guard(Choosy())
+    wrapped = guard.under(Policy("zero", "zero"))
+    asking = guard.asking(lambda prompt, turns: "")
+    guard.identity, guard.references = identity(), References({"What is 70 + 2?": "72"})
+    for one in (guard, wrapped, asking):
+        assert one.identity is guard.identity
+        assert one.references is guard.references
+        (verdict,) = one.judge([work()])[1]
+        assert verdict.cause is Cause.UNAUTHENTICATED

@@ -141,7 +141,8 @@ class Played:
         self.trainer, self.data, self.verifier = trainer, data, verifier
         self.guarded, self.communication = guarded, communication
         self.rounds = game.state.round
-        self.round = trainer.trained[-1] if trainer.trained else {}
+        trained = getattr(trainer, "trained", [])  # a real trainer keeps none of it
+        self.round = trained[-1] if trained else {}
         self.agents = sorted({agent for agent, _ in self.round})
 
     def rewards(self, agent):
@@ -150,12 +151,13 @@ class Played:
 
 def play(
     peers, *, verifier=None, policy=None, rewards=correct, rounds=1, gate=True, data=None,
-    texts=None, communication=None, guard=None, ledger=None, **more
+    texts=None, communication=None, guard=None, ledger=None, trainer=None, **more
 ):  # fmt: skip
     """Play rounds with these peers; without ``gate`` as GenRL does by itself."""
     verifier = verifier or Words()
     guard = guard or Guard(verifier, policy=policy or Policy(), ledger=ledger)
-    state, trainer = GameState(round=0, stage=0), NoModel(*([texts] if texts else []))
+    state = GameState(round=0, stage=0)
+    trainer = trainer or NoModel(*([texts] if texts else []))
     data, store = data or OneProblem(), RewardFnStore(rounds, [RoundRewardFnStore(1, [rewards])])
     communication = communication or Peers(peers)
     guarded = GuardedGame(guard, state, trainer, **more) if gate else None

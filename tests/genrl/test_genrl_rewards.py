@@ -6,7 +6,7 @@ import pytest
 from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 from one_round import G, Words, payload, play, said, tree
 
-from grpo_guard import Guard, Policy
+from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.framework import FrameworkError
@@ -33,6 +33,12 @@ def test_what_is_no_number_never_reaches_the_trainer(value):
     zero = play({"bob": tree()}, rewards=reward, policy=Policy("zero", "zero"))
     assert zero.rewards("bob") == [0.0, 1.0, 0.0, 0.0]
     assert play({}, rewards=rewards_of(lambda _, row: [value] * G)).rewards("me") == [0.0] * G
+
+
+def test_with_failures_only_what_has_no_reward_is_the_mean_of_the_others():
+    reward = rewards_of(lambda agent, row: [math.nan, *row[1:]])
+    played = play({}, rewards=reward, guard=presets.failures_only())
+    assert played.rewards("me") == [1 / 3, 1.0, 0.0, 0.0]
 
 
 def test_a_function_that_raises_on_a_peers_tree_does_not_end_the_game(caplog):

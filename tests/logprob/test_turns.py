@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_guard import (
+    Completion,
     Guard,
     LogProbBoundVerifier,
     PublicCoin,
@@ -19,7 +20,10 @@ from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks import calculator
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.given import Given
+from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.replay.generate import generate_turns_under_coin
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.verdict import Cause
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
@@ -192,3 +196,24 @@ def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
     ours = replace(cut.given, known=True, masked=True)
     (verdict,) = replaying().verify([replace(cut, given=ours, node="ann", round=0, slot=0)])
     assert [f.kind for f in verdict.findings] == ["cut_short"]
+
+
+def test_a_reference_takes_a_tools_long_page_and_its_template_for_context():
+    model, tokenizer = policy()
+    reader = Reader(tokenizer, TransformersScorer(model), max_new_tokens=40)
+    page = f"{tokenizer.pad_token}{' 72' * 60}"
+    text = f"70 + 2 ={page} so the answer is 72"
+    given = Given(chars=((8, 8 + len(page)),), known=True)
+    whole = Completion("How much is 70 + 2?", text, given=given)
+    encoded = reader.encode(whole)
+    assert len(encoded.completion_ids) > 100
+    stats = reader.stats([encoded])[0]
+    scores = np.full(len(stats), -1.0)
+    scores[encoded.places[-6:]] = 1.0
+    reading = reader.read(whole, encoded, stats, scores)
+    assert reading.char_span is not None
+    assert page not in text[slice(*reading.char_span)]
+    assert text.endswith(text[slice(*reading.char_span)])
+    for said in (replace(whole, given=replace(given, known=False)), replace(whole, given=None)):
+        with pytest.raises(EncodeError):  # a claim exempts nothing
+            reader.encode(said)

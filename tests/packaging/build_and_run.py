@@ -19,6 +19,8 @@ MUST_CONTAIN = (
     "grpo_guard/guard.py",
     "grpo_guard/py.typed",
     "grpo_guard/adapters/trl/reward.py",
+    "grpo_guard/adapters/genrl/game.py",
+    "grpo_guard/identity/gate.py",
     "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
@@ -26,6 +28,7 @@ MUST_LACK = "grpo_guard/evals/studies/"
 MOST_BYTES = 12 * 2**20
 PROBE = """
 import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.testing
+import grpo_guard.adapters.genrl.game, grpo_guard.identity.gate  # without their extras
 from grpo_guard.registry import ATTACKS, load
 assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
 print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)

@@ -309,3 +309,19 @@ def test_traces_after_a_trip_over_the_wire_are_judged_alike():
     assert [v.rejected for v in verdicts] == [True]
     wire = vf.WireTrace.model_validate(trace.to_record())
     assert completions_from(wire) == completions_from(trace)
+
+
+@pytest.mark.parametrize(("before", "ends"), [(1, 600), (2000, 300)])
+def test_a_trace_of_very_many_branches_is_rejected_and_takes_no_time(before, ends):
+    trace = trace_of("Hail")
+    for _ in range(before):
+        more = {"message": {"role": "user", "content": "go on"}, "token_ids": [7], "mask": [False]}
+        trace.nodes.append(vf.MessageNode(parent=len(trace.nodes) - 1, **more))
+    at = len(trace.nodes) - 1
+    for i in range(ends):
+        said = {"message": {"role": "assistant", "content": f"turn {i}"}, "sampled": True}
+        drawn = {"token_ids": [9, 1], "mask": [False, True], "logprobs": [-0.5]}
+        trace.nodes.append(vf.MessageNode(parent=at, **said, **drawn))
+    (row,) = rows_from(trace)
+    assert row.given.rejected
+    assert row.given.cause is Cause.MALFORMED

@@ -12,11 +12,13 @@ from collections import Counter
 from typing import Final
 
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 BY_NAME: Final = words("getattr setattr delattr hasattr")
+# getattr(self, name) is how a class dispatches; what it can reach is its own.
+_OWN: Final = words("self cls")
 # getattr, and a call of what it gives, as functions that are made first: operator's.
 GETTERS: Final = words("attrgetter methodcaller")
 
@@ -61,8 +63,8 @@ def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
     notes = _getters(view, looks) + _formats(view)
     if BY_NAME.isdisjoint(program.read_names):
         return notes
-    direct: set[int] = set()
-    for call, _ in program.calls:
+    direct, own = set[int](), _Own(program)
+    for call, scope in program.calls:
         function = call.func
         if not isinstance(function, ast.Name) or function.id not in BY_NAME:
             continue
@@ -81,15 +83,43 @@ def check_lookups(view: View, reaching: frozenset[str]) -> list[Note]:
             plain = problem == _COMPUTED or isinstance(call.args[-1], ast.Constant)
             if function.id == "hasattr" and plain:
                 continue
-            # getattr(self, name) is how a class dispatches; what it can reach is its own.
-            own = isinstance(target, ast.Name) and target.id in ("self", "cls")
-            if not (own and problem == _COMPUTED):
+            if problem != _COMPUTED or not own.has(target, scope):
                 notes.append(view.note("computed_attribute", call, message))
     for node, scope in program.loads:
         if node.id in BY_NAME and id(node) not in direct and scope.owner(node.id) is None:
             message = f"passes {node.id} on as a value"
             notes.append(view.note("computed_attribute", node, message))
     return notes
+
+
+class _Own:
+    """Which names stand for what a method is called on, and not for anything under that name."""
+
+    def __init__(self, program: Program) -> None:
+        self.set_anew = {id(at) for node, at in program.stores if node.id in _OWN}
+        classes = {node.name for node in program.classes}
+        # Called on its class, a method takes anything for itself.
+        self.on_class = {
+            node.attr
+            for node, _ in program.attributes
+            if isinstance(node.value, ast.Name) and node.value.id in classes
+        }
+
+    def has(self, target: ast.expr, scope: Scope) -> bool:
+        """Whether a name, read in this scope, is such."""
+        if not isinstance(target, ast.Name) or target.id not in _OWN:
+            return False
+        method = scope.owner(target.id)
+        if method is None or method.parent is None or method.parent.kind != "class":
+            return False
+        if not isinstance(method.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        arguments = method.node.args
+        first = [one.arg for one in [*arguments.posonlyargs, *arguments.args][:1]]
+        marks = {node.id for node in method.node.decorator_list if isinstance(node, ast.Name)}
+        if first != [target.id] or "staticmethod" in marks or id(method) in self.set_anew:
+            return False
+        return "classmethod" in marks or method.name not in self.on_class
 
 
 def _getters(view: View, looks: _Looks) -> list[Note]:

@@ -6,10 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeAlias
 
 from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.content.answers import is_right
+
+# Four of prose; fewer of numbers and of other scripts.
+CHARACTERS_PER_TOKEN = 8
 
 RewardOf = Callable[[Completion], float | None]
 """What the task's reward is, where the caller knows it; None where not."""
@@ -106,10 +110,21 @@ def _members(
 ) -> list[Member]:
     # One unit per group, or leaving the ids out would make a completion four times as long.
     tokens = all(batch[i].completion_ids is not None for i in places)
+    tokens = tokens and _are_of_texts([batch[i] for i in places])
     return [
         Member(i, length_of(batch[i], tokens), batch[i].node, _worth(batch[i], reward_of))
         for i in places
     ]
+
+
+def _are_of_texts(group: Sequence[Completion]) -> bool:
+    """Whether nobody's tokens are far too few for its text.
+
+    Ids are their sender's word, and so is which of them were given: with three of them, or with all
+    but three marked, a text of any length would be short.
+    """
+    each = [len(one.text) / max(1, len(one.completion_ids or ())) for one in group]
+    return max(each, default=0) <= max(CHARACTERS_PER_TOKEN, 2 * median(each))
 
 
 def length_of(completion: Completion, tokens: bool) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_guard.completion import Completion
+from grpo_guard.given import stretches
 from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
@@ -80,17 +81,18 @@ class Reader:
         self._control_ids = frozenset(tokenizer.all_special_ids) - self.encoder.eos_ids
 
     def encode(self, completion: Completion) -> Encoded:
-        """The text as the reference's tokens.
+        """The text as the reference's tokens; what is known to be a tool's or user's is context.
 
         Raises:
             EncodeError: it cannot be scored, with the cause that its verdict gets.
         """
-        alone = replace(completion, completion_ids=None, prompt_ids=None, given=None)
+        alone = replace(completion, completion_ids=None, prompt_ids=None, given=completion.told)
         encoded = self.encoder.encode(alone)
         # Spelled in the text, they end the document or open a turn in which a user asks for the
         # poison: it would be what the reference expects.
-        for i, token in enumerate(encoded.completion_ids):
-            if token in self._control_ids:
+        # Around what tools say the chat template puts its own.
+        for i in encoded.places.tolist():
+            if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
                 raise EncodeError(
                     Cause.MALFORMED,
@@ -133,7 +135,7 @@ class Reader:
             scores: Of its tokens, `ReferenceProfile.token_scores`.
             excuse: Leave out what the prompt says too.
         """
-        offsets = self._offsets(completion.text, len(scores))
+        offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
             quoted = Quotable(completion.prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
@@ -152,15 +154,22 @@ class Reader:
             )
         return Reading(scores, run, span, float(stats.logprob[run.start : run.end].sum()))
 
-    def _offsets(self, text: str, count: int) -> list[tuple[int, int]]:
+    def _offsets(self, completion: Completion, count: int) -> list[tuple[int, int]]:
         """Where each scored token stands in the text; empty where the tokenizer cannot say."""
         if not getattr(self.tokenizer, "is_fast", False):
             return []
-        found = self.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )["offset_mapping"]
+        text, offsets = completion.text, list[tuple[int, int]]()
+        told = completion.told.chars if completion.told else ()
+        for begin, end in stretches(told, len(text)):  # as `Encoder` takes it apart
+            found = self.tokenizer(
+                text[begin:end],
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,
+            )["offset_mapping"]
+            offsets += [(begin + int(a), begin + int(b)) for a, b in found]
         # Fewer are scored where the text spells an EOS.
-        return [(int(start), int(end)) for start, end in found[:count]]
+        return offsets[:count]
 
 
 def _covered(
