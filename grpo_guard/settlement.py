@@ -50,8 +50,8 @@ class Ruling(IntEnum):
     ACCEPTED = 0
     REJECTED = 1
     BARRED = 2
-    """Rejected for who sent it or for a false reference, or put right by an adapter: it must not
-    even lose."""
+    """Rejected for who sent it, for a false reference or for a round that is over, or put right by
+    an adapter: it must not even lose."""
     ABSTAINED = 3
 
 

@@ -42,7 +42,11 @@ class Cause(StrEnum):
     OVERLONG = "overlong"
     # Nobody known signed it, see `grpo_guard.identity`: rejects, and counts against nobody.
     UNAUTHENTICATED = "unauthenticated"
-    FALSE_REFERENCE = "false_reference"  # what its sender calls the right answer is none
+    # What it came with calls another answer right: rejects, and counts against nobody, since its
+    # author may have the answer from somebody else.
+    FALSE_REFERENCE = "false_reference"
+    # Its round is over: rejects, and counts against nobody, since whoever passes it on can wait.
+    LATE = "late"
     # Not the author's doing: abstains.
     TIMEOUT = "timeout"
     RATE_LIMITED = "rate_limited"
@@ -69,11 +73,12 @@ AUTHOR_CAUSES = frozenset(
         Cause.OVERLONG,
         Cause.UNAUTHENTICATED,
         Cause.FALSE_REFERENCE,
+        Cause.LATE,
     }
 )
-BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE})
-"""Of what must not even lose: it would teach its impostor's lesson backwards, or right work to be
-wrong."""
+BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE, Cause.LATE})
+"""Of what another than its author can bring about. So it counts neither for nor against a node, and
+must not even lose: it would teach its impostor's lesson backwards, or right work to be wrong."""
 _OUTCOMES = {
     cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
     for cause in Cause

@@ -79,7 +79,7 @@ class Tree:
                 self.prompt,
                 text,
                 completion_ids=read(_of, claims.get("completion_ids"), slot),
-                metadata={"envelope": e} if (e := read(_of, claims.get("envelopes"), slot)) else {},
+                metadata={} if envelope is None else {"envelope": envelope},
                 node=name,
                 group=f"{self.agent}/{self.batch}/{self.place}",
                 round=round,
@@ -87,6 +87,7 @@ class Tree:
                 reference=self.environment("answer"),
             )
             for slot, text in enumerate(self.texts)
+            for envelope in [read(_enveloped, claims.get("envelopes"), slot)]
         ]
 
 
@@ -101,6 +102,13 @@ def _claims(payload: Any) -> dict[str, Any]:
 
 def _of(values: Any, slot: int) -> Any:
     return values[slot] if isinstance(values, list) and slot < len(values) else None
+
+
+def _enveloped(values: Any, slot: int) -> Any:
+    """What came as an envelope, or a text that is none: a backend that unpickles can hand over any
+    object of this process, such as the one that stands for what has been admitted."""
+    envelope = _of(values, slot)
+    return envelope if envelope is None or type(envelope) is dict else type(envelope).__name__
 
 
 def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:

@@ -17,10 +17,16 @@ from grpo_guard.identity.gate import ADMITTED
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
 AUTHENTICATED: Final = "guard_authenticated"
-"""The column in which `peer_rollouts` says whose signature was checked: the row's ``node``."""
+"""The column in which `peer_rollouts` says, with `Checked`, that the row's ``node`` signed it."""
 
 MASK: Final = "guard_mask"
 """The column with the mask that a row is trained by: 1 where its author wrote the token."""
+
+
+class Checked:
+    """Stands in the column `AUTHENTICATED`: no data set, and nothing that a peer sends as JSON, can
+    say so. It may be pickled, since TRL hands rows to other ranks."""
+
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 
@@ -88,7 +94,7 @@ def rows_from(
             slot=slots[i] if slots else None,
             reference=references[i],
             task=tasks[i],
-            metadata={ENVELOPE: ADMITTED} if checked[i] is True else {},
+            metadata={ENVELOPE: ADMITTED} if type(checked[i]) is Checked else {},
             finish_reason="length" if read(_cut_off, row_ids, longest, ends) is True else None,
         )
         group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))

@@ -28,6 +28,7 @@ from grpo_guard.adapters.trl.batch import (
     AUTHENTICATED,
     MALFORMED,
     MASK,
+    Checked,
     ends_of,
     prompt_key,
     tokenizer_of,
@@ -144,7 +145,7 @@ def peer_rollouts(
         # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
         "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
         MALFORMED: problems,
-        AUTHENTICATED: [one.admitted for one in sent],
+        AUTHENTICATED: [Checked() if one.admitted else None for one in sent],
     }
 
 

@@ -66,6 +66,12 @@ def serve(
             f"set {TOKEN}",
             err=True,
         )
+    if token is None and guard.identity is not None:
+        typer.echo(
+            "warning: identity: whoever may ask can hand in what a node signed before the trainer "
+            f"does, whose own request is then refused as replayed; set {TOKEN}",
+            err=True,
+        )
     app = create_app(guard, rewards=rewards, limits=limits, token=token)
     if not listen(app, host, port):
         raise typer.Exit(1)

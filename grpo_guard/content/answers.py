@@ -47,6 +47,7 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.,])([-+]?)\$?([0-9][0-9.,]{0,60}|\.[0-9]{1,40})(?:[eE]([-+]?[0-9]{1,3})(?!\w))?"
 )
 _LONGEST_NUMBER: Final = 100
+_OTHER_POINT: Final = str.maketrans(".,", ",.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ def same_answer(reference: str, other: str) -> bool | None:
     r"""Whether another reference says the same answer; None where that cannot be told.
 
     "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are one answer. False only
-    where both are plain numbers: units, fractions and words can be put in too many ways.
+    where both are plain numbers that differ in each way to read them: "1.000" is a thousand to half
+    of the world. Units, fractions and words can be put in too many ways.
     """
     ours, theirs = (_behind_mark(text).strip(" $.*`{}") for text in (reference, other))
     wanted = _wanted(reference)
@@ -186,7 +188,17 @@ def same_answer(reference: str, other: str) -> bool | None:
     if wanted == _wanted(other) or wanted in _values(theirs):
         return True
     numbers = number_of(ours), number_of(theirs)
-    return None if None in numbers else numbers[0] == numbers[1]
+    if None in numbers:
+        return None
+    if numbers[0] == numbers[1]:
+        return True
+    return None if _readings(ours) & _readings(theirs) else False
+
+
+def _readings(text: str) -> set[Rational]:
+    """What a short text is as a number, with a decimal point and with a decimal comma."""
+    found = (number_of(text), number_of(text.translate(_OTHER_POINT)))
+    return {value for value in found if value is not None}
 
 
 def _values(text: str) -> set[Rational]:

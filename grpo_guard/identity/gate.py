@@ -29,7 +29,7 @@ from grpo_guard.identity.envelope import (
     prompt_bytes,
 )
 from grpo_guard.identity.keys import PREFIX, IdentityError, require_crypto, require_label
-from grpo_guard.identity.replays import Replays, digest
+from grpo_guard.identity.replays import MOST_IN_ROUND, ROOM_OF_PINNED, Replays, digest
 from grpo_guard.identity.ring import KeyRing
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.store import NodeStore
@@ -60,11 +60,18 @@ ANY_ROUND: Final = 2**63
 class Admitted:
     """Stands in ``metadata`` in the place of an envelope that has been checked.
 
-    An object, since whatever JSON can say a sender could say as well.
+    An object, since whatever JSON can say a sender could say as well. It means nothing in another
+    process: what was unpickled may be a sender's, so it is no envelope any more.
     """
 
-    def __reduce__(self) -> str:
-        return "ADMITTED"
+    def __copy__(self) -> Admitted:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Admitted:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, ("admitted in another process",)
 
     def __repr__(self) -> str:
         return "ADMITTED"
@@ -129,6 +136,10 @@ class Identity:
             and earns, and counts neither for nor against anybody. A bad envelope is refused
             all the same.
         late: Rounds that an envelope may be behind.
+        most: Completions of one key in one round; more are refused. What has come takes some 200
+            bytes of memory and 72 of a checkpoint each, so an agreed key at most
+            ``(late + 1) * most`` times that. Pinned keys share `ROOM_OF_PINNED` places equally, all
+            rounds together, since anybody can have them: none takes another's.
         store: Where pinned keys are kept; None = until the process ends.
 
     Attributes:
@@ -147,6 +158,7 @@ class Identity:
         run: str,
         unsigned: Literal["refuse", "admit"] = "refuse",
         late: int = 1,
+        most: int = MOST_IN_ROUND,
         store: NodeStore | None = None,
     ) -> None:
         require_crypto()
@@ -154,8 +166,10 @@ class Identity:
             raise IdentityError(f"unsigned: expected 'refuse' or 'admit', got {shown(unsigned)}")
         if isinstance(late, bool) or not isinstance(late, int) or late < 0:
             raise IdentityError(f"late: expected a number of rounds >= 0, got {shown(late)}")
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise IdentityError(f"most: expected a number of completions >= 1, got {shown(most)}")
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
-        self._replays = Replays(late)
+        self._replays = Replays(late, most)
         self._lock = threading.Lock()
         # Agreed keys need no file, and no batch then waits for one.
         self._pins = _Pins(store, ring) if store is not None and ring.pin else None
@@ -307,8 +321,17 @@ class Identity:
         key, round = envelope.public_key, envelope.round
         if self.ring.name_of(key) is None:
             self.ring.pin_key(envelope.node, key)
-        kind = self._replays.refusal(key, round, signed.place, signed.said, self.given_up())
+        kind = self._replays.refusal(
+            key, round, signed.place, signed.said, self.given_up(), in_all=self._share_of(key)
+        )
         return None if kind is None else _refusal(kind)
+
+    def _share_of(self, key: str) -> int | None:
+        """Places of a pinned key in all of its rounds; None: a file ends by itself, and what an
+        agreed key may fill is bounded by the rounds that are not late."""
+        if self._replays.late == ANY_ROUND or not self.ring.is_pinned(key):
+            return None
+        return max(1, ROOM_OF_PINNED // max(self.ring.most_pinned, len(self.ring.pinned)))
 
     def _other_label(self, completion: Completion, envelope: Envelope) -> str | None:
         """What the exchange says otherwise than the envelope; None where nothing is."""

@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 
 MOST_IN_ROUND: Final = 4096
 """Completions of one key in one round: what further ones it signs is refused."""
+ROOM_OF_PINNED: Final = 2**16
+"""Completions of all keys pinned at first use, of which each has the same share."""
 _DIGEST_BYTES: Final = 16
 
 
 class _Filler(NamedTuple):
-    """What fills a place."""
+    """What fills a place: the digest of a message."""
 
     said: bytes
     given_up: threading.Event | None = None
@@ -49,6 +51,8 @@ class Replays:
         place: bytes,
         said: bytes,
         given_up: threading.Event | None = None,
+        *,
+        in_all: int | None = None,
     ) -> str | None:
         """Fill a place; why not, where it cannot be: ``late``, ``replayed``, ``contradicted`` or
         ``too_many``.
@@ -59,7 +63,9 @@ class Replays:
             place: Digest of prompt and slot.
             said: The message.
             given_up: Once it is set the place is free again: nobody heard what was said of it.
+            in_all: Places of this key in all of its rounds; None = no limit beside ``most``.
         """
+        said = digest(said)
         newest = self._newest.get(key, round)
         if round < newest - self.late:
             return "late"
@@ -72,8 +78,10 @@ class Replays:
         known = filled.get(place)
         if known is not None and known.holds:
             return "replayed" if known.said == said else "contradicted"
-        if known is None and len(filled) >= self.most:
-            return "too_many"
+        if known is None:
+            held = 0 if in_all is None else sum(map(len, self._filled[key].values()))
+            if len(filled) >= self.most or (in_all is not None and held >= in_all):
+                return "too_many"
         filled[place] = _Filler(said, given_up)
         return None
 
@@ -107,5 +115,5 @@ class Replays:
 
 
 def digest(data: bytes) -> bytes:
-    """Of a place."""
+    """Of a place, or of a message."""
     return blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -98,6 +98,10 @@ class KeyRing:
         """Whether one more key may be pinned."""
         return self.pin and len(self._pinned) < self.most_pinned
 
+    def is_pinned(self, key: str) -> bool:
+        """Whether a key was pinned, and not agreed on."""
+        return self._by_key.get(key) in self._pinned
+
     def key_of(self, name: str) -> str | None:
         """The key of a name; of a key that is known, itself."""
         return name if name in self._by_key else self._by_name.get(name)

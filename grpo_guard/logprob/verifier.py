@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import torch  # noqa: F401  # whoever asks for one of these verifiers is told at once what is missing
+
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from grpo_guard.completion import Completion
-from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
+from grpo_guard.verdict import BARRING_CAUSES, Cause, Finding, Outcome, Verdict
 
 Name = TypeVar("Name")
 STANDING_KIND = "node_standing"
@@ -114,8 +114,8 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     Where the standing was the last word, those after it in a cascade were not asked, and only the
     cheap ones before it spoke; such a completion counts for nothing.
     """
-    # The name on it is whoever its sender wanted to harm.
-    if verdict.verifier in _OF_RECORD or verdict.cause is Cause.UNAUTHENTICATED:
+    # What another than the author can bring about, to harm the name on it, is no evidence.
+    if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
     if not _has_standing(verdict):
         return verdict.outcome

@@ -10,7 +10,7 @@ import tiny_trl
 
 from grpo_guard import Completion, Guard, presets
 from grpo_guard.adapters.received import parts_of
-from grpo_guard.adapters.trl.batch import rows_from
+from grpo_guard.adapters.trl.batch import AUTHENTICATED, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.identity.envelope import signed
 from grpo_guard.identity.gate import Identity
@@ -64,6 +64,16 @@ def test_rows_that_were_not_checked_are_refused_by_a_guard_that_asks_for_it() ->
     guard = Guard(presets.failures_only().verifier, identity=identity)
     (verdict,) = guard.review(*parts_of(rows)).verdicts
     assert verdict.findings[0].kind == "unsigned"
+
+
+def test_a_column_of_a_data_set_does_not_say_that_rows_were_checked() -> None:
+    identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
+    made = peer_rollouts(["3+4?"], [Sent(ALICE.public, [5, 2], 0)], trainer())
+    guard = Guard(presets.failures_only().verifier, identity=identity)
+    for claim in (True, "True", 1):
+        columns = {"prompts": ["3+4?"], "completions": ["7"], **made, AUTHENTICATED: [claim]}
+        (verdict,) = guard.review(*parts_of(rows_from(columns))).verdicts
+        assert verdict.findings[0].kind == "unsigned"
 
 
 def test_work_that_came_late_keeps_the_round_that_its_node_signed() -> None:

@@ -267,11 +267,12 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import grpo_guard
-from grpo_guard import presets
+from grpo_guard import SamplingSpec, presets
 from grpo_guard.config import ConfigError, build_verifier
+sampling = SamplingSpec("transformers", 1.0, 50, 1.0)
 for use in (
     lambda: grpo_guard.LogProbBoundVerifier,
-    lambda: presets.same_weights(None, None, None),
+    lambda: presets.same_weights("folder", None, sampling),
     lambda: build_verifier({"type": "seed_replay"}, 1e-3),
 ):
     try:

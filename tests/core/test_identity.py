@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import sys
@@ -30,7 +31,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.policy import Policy
 from grpo_guard.references import References
 from grpo_guard.settlement import Ruling, ruling_of
-from grpo_guard.verdict import Cause, Verdict, accept, reject
+from grpo_guard.verdict import BARRING_CAUSES, Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
@@ -247,6 +248,32 @@ def test_a_key_cannot_fill_the_memory() -> None:
     assert len(replays.state_dict()["key"]["filled"]) == 2
 
 
+def test_how_much_a_key_may_send_in_a_round_can_be_said() -> None:
+    gate = identity(most=2)
+    batch = [by_alice(slot=i) for i in range(3)] + [by_alice(round=6)]
+    assert kinds(gate.admit(batch)) == [None, None, "too_many", None]
+
+
+def test_pinned_keys_share_their_room_and_none_takes_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whoever makes 64 keys chooses how large each checkpoint is."""
+    monkeypatch.setattr("grpo_guard.identity.gate.ROOM_OF_PINNED", 8)
+    gate = Identity(KeyRing({"alice": ALICE.public}, pin=True, most_pinned=2), run=RUN)
+    flood = [
+        signed(work(node="eve", round=r, slot=i), EVE, run=RUN) for r in (5, 6) for i in range(4)
+    ]
+    honest = [signed(work(node="bob", slot=i), BOB, run=RUN) for i in range(4)]
+    agreed = [by_alice(slot=i) for i in range(12)]
+    found = kinds(gate.admit([*flood, *honest, *agreed]))
+    assert found == [None] * 4 + ["too_many"] * 4 + [None] * 16
+    # A round that is over makes room again, and a file, which ends by itself, needs none.
+    assert only(gate.admit([signed(work(node="eve", round=7), EVE, run=RUN)])) is None
+    reading = Identity(KeyRing(pin=True, most_pinned=2), run=RUN)
+    reading.allow_any_order()
+    assert kinds(reading.admit(flood)) == [None] * 8
+
+
 def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
     class Hostile(dict[str, Any]):
         def __iter__(self) -> Iterator[str]:
@@ -273,7 +300,24 @@ def test_what_was_admitted_once_passes_again_as_it_is() -> None:
     gate = identity()
     first = gate.admit([by_alice()])
     assert gate.admit(*first) == first
-    assert gate.admit(pickle.loads(pickle.dumps(first.batch))) == first
+    assert gate.admit(copy.deepcopy(first.batch)) == first
+
+
+def test_what_the_receiver_adds_after_the_check_stays() -> None:
+    """A reward in ``metadata``, say, for ``LengthVerifier(reward_key=...)``."""
+    choosy, gate = Choosy(), identity()
+    batch, known = gate.admit([replace(by_alice(), metadata={**by_alice().metadata, "reward": 9})])
+    added = [c.with_labels(metadata={**c.metadata, "reward": 1.0}) for c in batch]
+    (verdict,) = Guard(choosy, identity=gate).review(added, known).verdicts
+    assert verdict.accepted
+    assert [c.metadata["reward"] for c in choosy.seen] == [1.0]
+
+
+def test_what_was_unpickled_does_not_pass_as_admitted() -> None:
+    """A backend may unpickle what peers send."""
+    gate = identity()
+    batch, _ = gate.admit([by_alice()])
+    assert only(gate.admit(pickle.loads(pickle.dumps(batch)))) == "malformed_envelope"
 
 
 def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> None:
@@ -286,8 +330,8 @@ def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> N
 def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None:
     # A guard checks again what an adapter checked, and a refused completion has lost its label.
     gate = identity()
-    for copy in (replace(by_alice(), node="mallory"), by_alice(round=9)):
-        first = gate.admit([copy], round=5)
+    for spoilt in (replace(by_alice(), node="mallory"), by_alice(round=9)):
+        first = gate.admit([spoilt], round=5)
         assert gate.admit(*first) == first
     assert only(gate.admit([by_alice()], round=5)) is None
 
@@ -448,16 +492,19 @@ def test_a_node_that_sends_poison_under_its_own_key_is_excluded_by_it(tmp_path: 
     assert all(state is State.CLEAR for name, state in states.items() if name != "n3")
 
 
-def test_the_ledger_counts_no_refusal_even_where_a_name_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", sorted(BARRING_CAUSES))
+def test_the_ledger_counts_nothing_that_another_can_bring_about(
+    tmp_path: Path, cause: Cause
+) -> None:
+    """Refused, late, or with a reference that somebody else forged: no evidence against a name."""
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
-    refused = identity().admit([work()]).given[0]
-    assert refused is not None
     for round in range(12):
         batch = [work(str(i), node=n, round=round) for n in "abcd" for i in range(8)]
-        said = [refused if c.node == "a" else accept("choosy") for c in batch]
-        ledger.record(batch, said)
-    assert ledger.state("a") is State.CLEAR
-    standing = ledger.standing("a")
+        said = {"a": reject("v"), "b": reject("v", cause)}
+        ledger.record(batch, [said.get(str(c.node), accept("v")) for c in batch])
+    assert ledger.state("a") is State.HARD  # the negative control
+    assert ledger.state("b") is State.CLEAR
+    standing = ledger.standing("b")
     assert standing is None or standing.rejected == 0
 
 
@@ -570,6 +617,7 @@ def test_every_cause_is_reached_by_a_test_here() -> None:
         ({"run": "a b"}, "run: expected 1 to 200 printable characters"),
         ({"unsigned": "maybe"}, "unsigned: expected 'refuse' or 'admit', got 'maybe'"),
         ({"late": -1}, "late: expected a number of rounds >= 0, got -1"),
+        ({"most": 0}, "most: expected a number of completions >= 1, got 0"),
         ({"late": True}, "late: expected a number of rounds >= 0, got True"),
     ],
 )

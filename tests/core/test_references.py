@@ -117,10 +117,18 @@ def test_without_references_nothing_changes() -> None:
     assert seeing.references == ["73"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("1000", "1.000"), ("1.000", "1000"), ("1,234", "1.234"), ("2.5", "2,5")]
+)
+def test_a_decimal_comma_is_no_forgery(ours: str, theirs: str) -> None:
+    assert same_answer(ours, theirs) is not False
+
+
 def test_the_same_answer_is_told_from_others() -> None:
     assert same_answer("1000", "1e3") is True
     assert same_answer("0.5", r"\frac{1}{2}") is True
     assert same_answer("7", "8") is False
+    assert same_answer("1000", "1.500") is False
     assert same_answer("#### 7", r"\boxed{8}") is False
     assert same_answer("Paris", "paris") is True
     assert same_answer("Paris", "Rome") is None

@@ -13,6 +13,7 @@ AUTHOR = {
     Cause.OVERLONG,
     Cause.UNAUTHENTICATED,
     Cause.FALSE_REFERENCE,
+    Cause.LATE,
 }
 
 

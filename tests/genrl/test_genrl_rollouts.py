@@ -14,7 +14,7 @@ from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.adapters.genrl.rollouts import Rollout, sampling_of
 from grpo_guard.evals.studies.genrl.node import batch_id, trainer_of
 from grpo_guard.framework import FrameworkError
-from grpo_guard.identity.gate import Identity
+from grpo_guard.identity.gate import ADMITTED, Identity
 from grpo_guard.identity.keys import SigningKey
 from grpo_guard.identity.ring import KeyRing
 from grpo_guard.references import References
@@ -164,6 +164,16 @@ def test_what_was_not_signed_so_stays_outside(change):
     played = play(peers, guard=guard_of(RING), key=KEYS["me"])
     assert len(played.agents) == 2
     assert "me" in played.agents
+
+
+@pytest.mark.parametrize("unsigned", ["refuse", "admit"])
+def test_no_object_passes_for_an_envelope(unsigned):
+    """A backend that unpickles can hand over the one that stands for what was admitted."""
+    sent = signed_tree(KEYS["eve"])
+    (of_batch,) = sent.values()
+    of_batch[0].metadata["grpo_guard"]["envelopes"] = [ADMITTED] * G
+    guard = Guard(Words(), identity=Identity(KeyRing(RING), run="run", unsigned=unsigned))
+    assert play({"eve": sent}, guard=guard, key=KEYS["me"]).agents == ["me"]
 
 
 @pytest.mark.parametrize("spoil", ["text", "order", "envelope"])

@@ -45,6 +45,7 @@ def test_exact_bounds_solve_their_equations(total, share):
         assert low < hits / total < high
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(st.integers(1, 500), st.floats(0, 1))
 def test_wilson_is_the_one_of_the_evals(total, share):
     hits = round(share * total)

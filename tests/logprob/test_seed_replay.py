@@ -9,11 +9,13 @@ import pytest
 from bundled_policy import policy
 from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
-from grpo_guard import Cause, Outcome, PublicCoin, SamplingSpec
+from grpo_guard import AllOf, Cause, Guard, LengthVerifier, Outcome, PublicCoin, SamplingSpec
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit
 from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.scorers.base import Scorer
+from grpo_guard.nodes.intake import intake
+from grpo_guard.settlement import Ruling, ruling_of
 
 
 def test_honest_completions_are_accepted_in_order():
@@ -167,6 +169,25 @@ def test_an_old_completion_is_refused_with_its_round():
     (verdict,) = verifier_of(round=ROUND + 1).verify(drawn()[:1])
     assert kinds([verdict]) == ["wrong_round"]
     assert f"round {ROUND + 1} is" in verdict.reason
+
+
+def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():
+    """An identity lets work of the round before through, and a coin none: neither harms a name."""
+    pytest.importorskip("cryptography")
+    from grpo_guard.identity.envelope import signed
+    from grpo_guard.identity.gate import Identity
+    from grpo_guard.identity.keys import SigningKey
+    from grpo_guard.identity.ring import KeyRing
+
+    key = SigningKey.new()
+    sent = signed(drawn()[0], key, run="r")
+    gate = Identity(KeyRing({NODE: key.public}), run="r")
+    verifier = verifier_of(round=ROUND + 1, nodes=[key.public])
+    judged, (verdict,) = Guard(AllOf(verifier, LengthVerifier()), identity=gate).judge([sent])
+    assert judged[0].node == key.public
+    assert verdict.cause is Cause.LATE
+    assert ruling_of(verdict) is Ruling.BARRED  # and its author earns nothing by it
+    assert intake(judged, [verdict]).entries[0].outcome is None
 
 
 def test_another_run_is_refused_by_its_name():

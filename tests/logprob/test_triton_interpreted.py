@@ -32,7 +32,11 @@ def results(tmp_path_factory):
     path = tmp_path_factory.mktemp("triton") / "results.json"
     process = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("triton_cases.py")), str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
         capture_output=True,
         text=True,
         timeout=500,

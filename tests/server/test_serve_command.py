@@ -160,6 +160,15 @@ def test_open_to_others_without_a_token_it_warns(files, monkeypatch):
     assert run(files, "--host", "0.0.0.0").stderr == ""
 
 
+def test_with_an_identity_and_without_a_token_it_warns_everywhere(files, monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
+    text = "{verifier: {type: screens}, identity: {pin: true, run: r}}"
+    (files / "named.yaml").write_text(text)
+    assert "refused as replayed" in run(files, config="named.yaml").stderr
+    monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
+    assert run(files, config="named.yaml").stderr == ""
+
+
 def test_without_the_extra_it_says_what_to_install(files, monkeypatch):
     import importlib.util
 

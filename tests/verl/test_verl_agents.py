@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+
+pytest.importorskip("verl", reason="needs verl: make test-verl")
+
 import torch
 from tensordict import TensorDict
 from verl import DataProto

@@ -146,7 +146,8 @@ class SlotBook(Memory):
         """What a completion claims to fill.
 
         Raises:
-            EncodeError: MALFORMED where its author named nothing, or what is not its to fill.
+            EncodeError: MALFORMED where its author named nothing, or what is not its to fill; LATE
+                where its round is over, for which whoever passed it on may be to blame.
         """
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
@@ -162,9 +163,9 @@ class SlotBook(Memory):
         if self.round is None or self.slots is None:
             self._warn_once()
         if self.round is not None and round != self.round:
-            raise _refused(
-                "wrong_round", f"a completion of round {round}, where round {self.round} is on"
-            )
+            cause = Cause.LATE if round < self.round else Cause.MALFORMED
+            message = f"a completion of round {round}, where round {self.round} is on"
+            raise EncodeError(cause, message, "wrong_round")
         return Place(round, node, slot, self._prompt(completion))
 
     def fill(self, place: Place) -> bool:
