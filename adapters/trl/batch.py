@@ -71,6 +71,8 @@ def rows_from(
     rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
     malformed, masks = _column(kwargs, n, MALFORMED), _column(kwargs, n, MASK)
     checked = _column(kwargs, n, AUTHENTICATED)
+    # Of `peer_rollouts` alone; a row of its without a node is no word of the trainer's, either.
+    from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
@@ -79,7 +81,7 @@ def rows_from(
         row_ids, given = None if ids is None else ids[i], None
         text = read(_text, said, row_ids, tokenizer)
         if masks[i] is not None and row_ids is not None and 0 in masks[i]:
-            theirs = nodes[i] is not None or checked[i] is not None
+            theirs = from_peers or nodes[i] is not None
             several = read(_turns, row_ids, masks[i], tokenizer, theirs)
             text, given = several if isinstance(several, tuple) else (several, None)
         row = received(
