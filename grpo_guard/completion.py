@@ -6,7 +6,7 @@ import hashlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
 from grpo_guard.given import Given
@@ -96,18 +96,11 @@ class Completion:
                 raise CompletionError(name, "a value that can be read", given) from None
             object.__setattr__(self, name, value)
         if self.given is not None:
-            self._place_given(self.given)
-
-    def _place_given(self, given: Given) -> None:
-        """Without ids, spans of tokens say nothing; of all others the places must exist."""
-        ids = self.completion_ids
-        if ids is None and given.tokens:
-            given = replace(given, tokens=())
-        try:
-            given.require_within(None if ids is None else len(ids), len(self.text))
-        except ValueError as error:
-            raise CompletionError("given", str(error), given) from None
-        object.__setattr__(self, "given", given if given.chars else None)
+            tokens = None if self.completion_ids is None else len(self.completion_ids)
+            try:
+                object.__setattr__(self, "given", self.given.placed(tokens, len(self.text)))
+            except ValueError as error:
+                raise CompletionError("given", str(error), self.given) from None
 
     @property
     def context(self) -> Given | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -57,24 +57,26 @@ class Given:
             raise ValueError("an object with tokens and chars alone")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
-    def require_within(self, tokens: int | None, chars: int) -> None:
-        """Refuse spans beyond a completion.
+    def placed(self, tokens: int | None, chars: int) -> Given | None:
+        """It in a completion; None where nothing of it is left.
 
         Args:
-            tokens: How many it has; None without ids.
+            tokens: How many it has; None without ids, where spans of tokens say nothing.
             chars: How many its text has.
 
         Raises:
-            ValueError: they are.
+            ValueError: spans lie beyond it, or are not as many of tokens as of characters.
         """
-        if tokens is not None and len(self.tokens) != len(self.chars):
+        given = self if tokens is not None or not self.tokens else replace(self, tokens=())
+        if tokens is not None and len(given.tokens) != len(given.chars):
             raise ValueError("as many spans of tokens as of characters")
         for name, spans, end in (
-            ("tokens", self.tokens, tokens or 0),
-            ("chars", self.chars, chars),
+            ("tokens", given.tokens, tokens or 0),
+            ("chars", given.chars, chars),
         ):
             if spans and spans[-1][1] > end:
                 raise ValueError(f"{name} that end by {end}")
+        return given if given.chars else None
 
 
 def between(spans: Iterable[Span], length: int) -> list[Span]:

@@ -9,9 +9,7 @@ in another, across words that are not there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.given import Span, between
@@ -80,7 +78,7 @@ def turns(completion: Completion) -> list[Said]:
     around = between(told.chars if told else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
     own = _own(completion, "")
-    return [Said(_with(own, text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
+    return [Said(own.with_labels(text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
 
 
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
@@ -93,22 +91,13 @@ def _own(completion: Completion, text: str) -> Completion:
     told, ids = completion.told, completion.completion_ids
     if told is None:
         return completion
-    own = _with(completion, text=text, given=None)
+    own = completion.with_labels(text=text, given=None)
     if ids is not None:
         drawn = between(told.tokens, len(ids))
         kept = tuple(token for start, end in drawn for token in ids[start:end])
-        own = _with(own, completion_ids=kept)
+        own = own.with_labels(completion_ids=kept)
         log_probs = completion.sampler_logprobs
         if log_probs is not None and len(log_probs) == len(ids):
             left = tuple(x for start, end in drawn for x in log_probs[start:end])
-            own = _with(own, sampler_logprobs=left)
+            own = own.with_labels(sampler_logprobs=left)
     return own
-
-
-def _with(completion: Completion, **fields: Any) -> Completion:
-    """A copy with parts of its own fields, which need no checks: a prompt may take long to copy,
-    and its sender chooses how many turns there are."""
-    made = copy(completion)
-    for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    return made

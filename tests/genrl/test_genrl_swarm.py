@@ -62,7 +62,7 @@ def test_over_hivemind_as_well():
     assert min(_honest_trees(played)) >= 18
 
 
-# One completion of eight may be rejected: at an alpha of 0.001 each, about one honest tree in 125 has
+# One completion of eight may be rejected: at an alpha of 0.001 each, one honest tree in 125 has
 # one, and where it stays outside of one node alone, the weights of the nodes part.
 @pytest.mark.parametrize("guard", [different_weights, same_weights])
 def test_the_other_presets_keep_most_of_the_poison_out(guard):
