@@ -177,6 +177,15 @@ $(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-olde
 	    pytest pytest-timeout hypothesis
 	touch $@
 
+$(OLDEST)/.ready: pyproject.toml tests/constraints-oldest.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(OLDEST)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(OLDEST)/bin/python -m pip install -qq -c tests/constraints-oldest.txt \
+	    -e '.[torch,judge,server,identity]' scipy httpx2 hypothesis import-linter \
+	    pytest pytest-timeout pytest-xdist
+	touch $@
+
 # atroposlib asks for data sets and graders that no test needs: see the requirements. Its trainer's
 # data code wants torch.
 $(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt tests/atropos/requirements.txt
