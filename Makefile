@@ -182,7 +182,7 @@ $(OLDEST)/.ready: pyproject.toml tests/constraints-oldest.txt
 	$(OLDEST)/bin/python -m pip install -qq --upgrade pip
 	nvidia-smi >/dev/null 2>&1 || $(OLDEST)/bin/python -m pip install -qq torch==$(TORCH_PIN)
 	$(OLDEST)/bin/python -m pip install -qq -c tests/constraints-oldest.txt \
-	    -e '.[torch,judge,server,identity]' scipy httpx2 hypothesis import-linter \
+	    -e '.[torch,judge,server,identity]' scipy httpx2 hypothesis grimp \
 	    pytest pytest-timeout pytest-xdist
 	touch $@
 

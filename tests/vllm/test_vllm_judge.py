@@ -145,7 +145,7 @@ def test_models_that_are_not_there():
 
 async def _bare(url, key, requests, concurrency):
     """What a client without any of our care gets from the same server."""
-    client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=300)
+    client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=3, timeout=300)
     slots = asyncio.Semaphore(concurrency)
 
     async def one(messages):
