@@ -1,4 +1,4 @@
-"""An mkdocs hook: tables from the code, of guard files and metrics, and names that wrap in cells."""
+"""An mkdocs hook: tables of guard files and metrics from the code, and names that wrap."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ _JOINT = re.compile(r"(?<=[_./=:])(?=\w)")
 
 def on_page_content(html: str, **_: Any) -> str:
     """Let a long name in a table wrap at its joints: on a phone it wrapped inside its words."""
-    return _CELL.sub(lambda cell: _NAME.sub(lambda name: _JOINT.sub("<wbr>", name[0]), cell[0]), html)
+    return _CELL.sub(
+        lambda cell: _NAME.sub(lambda name: _JOINT.sub("<wbr>", name[0]), cell[0]), html
+    )
 
 
 def guard_file() -> str:
