@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 _CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.DOTALL)
 _NAME = re.compile(r"(?<=<code>)[^<]+")
-_JOINT = re.compile(r"(?<=[_./=:])(?=\w)")
+_JOINT = re.compile(r"(?<=[_./=:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 
 
 def on_page_content(html: str, **_: Any) -> str:
