@@ -1,7 +1,8 @@
-"""An mkdocs hook: tables of what a guard file may say and of what is logged, from the code."""
+"""An mkdocs hook: tables of guard files and metrics from the code, and names that wrap."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from inspect import isclass
 from typing import Any, get_args
@@ -36,6 +37,18 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         if (place := f"<!-- {marker} -->") in markdown:
             markdown = markdown.replace(place, table())
     return markdown
+
+
+_CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.DOTALL)
+_NAME = re.compile(r"(?<=<code>)[^<]+")
+_JOINT = re.compile(r"(?<=[_./=:])(?=\w)|(?<=[a-z])(?=[A-Z])")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a long name in a table wrap at its joints: on a phone it wrapped inside its words."""
+    return _CELL.sub(
+        lambda cell: _NAME.sub(lambda name: _JOINT.sub("<wbr>", name[0]), cell[0]), html
+    )
 
 
 def guard_file() -> str:

@@ -71,3 +71,9 @@ def test_the_navigation_has_every_page_once_and_three_levels():
     assert len(nav) <= 8
     pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
     assert sorted(found) == sorted(pages)
+
+
+def test_names_in_cells_wrap_at_their_joints(hook):
+    cell = "<td><code>logprob_bound</code> of a_b</td>"
+    assert hook.on_page_content(cell) == "<td><code>logprob_<wbr>bound</code> of a_b</td>"
+    assert hook.on_page_content("<p><code>a_b</code></p>") == "<p><code>a_b</code></p>"
