@@ -163,8 +163,9 @@ def test_rows_carry_their_id_and_node_and_are_summed_up_by_node(files):
     (files / "guard.yaml").write_text(SCREENS)
     result = run(files, json.dumps({"id": "a1", **GOOD}), json.dumps({"id": 2, **ORDERS}))
     assert [(v["id"], v["node"]) for v in rows_of(files)] == [("a1", "ann"), (2, "eve")]
-    nodes = [line.split() for line in result.output.splitlines()[1:]]
-    assert nodes[1:] == [["eve", "0", "1", "0"], ["ann", "1", "0", "0"]]
+    *_, head, first, second = [line.split() for line in result.output.splitlines()]
+    assert head == ["node", "accept", "reject", "abstain"]
+    assert [first, second] == [["eve", "0", "1", "0"], ["ann", "1", "0", "0"]]
     shown = json.loads(verify(files, "--format", "json").output)
     assert shown["nodes"]["eve"] == {"accept": 0, "reject": 1, "abstain": 0}
     assert shown["outcomes"] == {"accept": 1, "reject": 1, "abstain": 0}
