@@ -370,7 +370,7 @@ def require(command: str, *modules: str) -> None:
 
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        fail(f"{command}: needs {' and '.join(missing)}; install grpo-guard[evals]", code=1)
+        fail(f"{command}: needs {' and '.join(missing)}: pip install 'grpo-guard[evals]'", code=1)
 
 
 def fail(message: str, *, code: int = 2) -> NoReturn:

@@ -133,13 +133,13 @@ class Completion:
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
+        known = [f.name for f in fields(cls)]
+        for name in data:  # first, since whoever wrote "completion" needs to hear of that name
+            if name not in known:
+                raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
         for name in ("prompt", "text"):
             if name not in data:
                 raise CompletionError(name, "to be present", "nothing")
-        known = [f.name for f in fields(cls)]
-        for name in data:
-            if name not in known:
-                raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
         return cls(**data)
 
 

@@ -367,8 +367,9 @@ def _unquoting(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     said = getattr(error, "problem" if mark is not None else "strerror", None)
     said = re.sub(r"""(["']).{5,}\1""", "'...'", said or type(error).__name__, flags=re.DOTALL)
-    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-    return f"{said:.200}{place}"
+    if mark is None:
+        return f"{said:.200}"
+    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({said:.200})"
 
 
 def _choose(known: list[str], name: str, where: str) -> str:

@@ -105,9 +105,12 @@ def _imported(name: str) -> Any:
         return getattr(import_module(module), attribute)
     except Exception as error:  # whatever happens at import
         got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
+        # Only where the module itself is missing: what it imports may lie anywhere.
+        lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        remedy = "; run the command in the folder that holds it, or install it" if lost else ""
         raise UnknownNameError(
             f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
-            f"{type(error).__name__}: {why:.200}"
+            f"{type(error).__name__}: {why:.200}{remedy}"
         ) from None
 
 

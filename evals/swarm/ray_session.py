@@ -36,7 +36,7 @@ def require_ray() -> None:
     """
     if find_spec("ray") is None:
         raise RayMissingError(
-            "ray: expected to be installed for --engine ray; install grpo-guard[ray]"
+            "ray: expected to be installed for --engine ray; pip install 'grpo-guard[ray]'"
         )
 
 

@@ -69,7 +69,7 @@ def _from_hub() -> Iterator[tuple[int, Any]]:
     except ImportError:
         raise InputError(
             "gsm8k: expected --data FILE or the package datasets, got neither; "
-            "install grpo-guard[evals]"
+            "pip install 'grpo-guard[evals]'"
         ) from None
     name, config, split = DATASET
     try:

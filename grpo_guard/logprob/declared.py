@@ -80,7 +80,8 @@ def require_same(
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
             differing = sampler_differences(inner.sampling, options) if options else []
-            problems = [f"{inner.name}: {problem}" for problem in differing]
+            remedy = "correct SamplingSpec or the trainer's options, or honest work is rejected"
+            problems = [f"{inner.name}: {problem}; {remedy}" for problem in differing]
             own = getattr(inner.scorer, "model", None)
             if model is not None and own is not None and not _same_weights(own, model):
                 problems.append(

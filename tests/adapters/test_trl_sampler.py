@@ -40,7 +40,10 @@ def test_another_temperature_is_a_warning_that_names_both(tmp_path, caplog, mixi
     with caplog.at_level(logging.WARNING):
         trained(tmp_path, verifier, mixin=mixin, temperature=0.7).train()
     found = [w for w in warnings(caplog) if "the trainer samples with" in w]
-    assert found == ["logprob_bound: temperature: declared 1.0, the trainer samples with 0.7"]
+    assert found == [
+        "logprob_bound: temperature: declared 1.0, the trainer samples with 0.7; correct "
+        "SamplingSpec or the trainer's options, or honest work is rejected"
+    ]
 
 
 @pytest.mark.parametrize("mixin", [False, True])

@@ -120,7 +120,10 @@ def test_a_class_of_ones_own_by_its_place(own, tmp_path):
     ("leaf", "said"),
     [
         ({"type": "own_rules:Shuting"}, "verifier.type: .*package.module:Class.*AttributeError"),
-        ({"type": "no_such_module:X"}, "verifier.type: .*No module named 'no_such_module'"),
+        (
+            {"type": "no_such_module:X"},
+            "verifier.type: .*No module named 'no_such_module'; run the command in the folder",
+        ),
         ({"type": "own_rules:Shouting", "most": "x"}, "verifier.most: expected integer, got 'x'"),
         ({"type": "own_rules:Shouting", "most": -1}, "most: expected a count, got -1"),
         ({"type": "own_rules:Nothing"}, "expected a CompletionVerifier, got a Nothing"),

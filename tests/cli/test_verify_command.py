@@ -134,7 +134,7 @@ def test_missing_and_binary_files_are_bad_input(files):
         (CONFIG.replace("top_p: 1.0", "top_p: 7"), "SamplingSpec.top_p: expected a number"),
         (CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"), "expected a model folder or an id"),
         ("- a list", "expected a mapping, got list"),
-        ("{unbalanced", "expected readable YAML"),
+        ("{unbalanced", "expected readable YAML, got an error in line 1, column"),
     ],
 )
 def test_a_wrong_configuration_is_named(files, config, complaint):

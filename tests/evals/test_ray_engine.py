@@ -133,7 +133,7 @@ def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_session, "find_spec", lambda name: None)
-    with pytest.raises(RayMissingError, match=r"install grpo-guard\[ray\]"):
+    with pytest.raises(RayMissingError, match=r"pip install 'grpo-guard\[ray\]'"):
         RaySession()
 
 

@@ -120,7 +120,7 @@ def _convert(gguf: Path, out: Path) -> None:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise FetchError(f"{error}; install grpo-guard[evals]") from error
+        raise FetchError(f"{error}; pip install 'grpo-guard[evals]'") from error
     where, name = str(gguf.parent), gguf.name
     loaded = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
     config = AutoConfig.from_pretrained(where, gguf_file=name)
