@@ -74,16 +74,10 @@ def rows_from(
     # Of `peer_rollouts` alone; a row of its without a node is no word of the trainer's, either.
     from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
-    groups: dict[str, int] = {}
-    sizes: Counter[int] = Counter()
     batch: list[Row] = []
     for i, said in enumerate(kwargs["completions"]):
-        row_ids, given = None if ids is None else ids[i], None
-        text = read(_text, said, row_ids, tokenizer)
-        if masks[i] is not None and row_ids is not None and 0 in masks[i]:
-            theirs = from_peers or nodes[i] is not None
-            several = read(_turns, row_ids, masks[i], tokenizer, theirs)
-            text, given = several if isinstance(several, tuple) else (several, None)
+        row_ids, theirs = None if ids is None else ids[i], from_peers or nodes[i] is not None
+        text, given = _text_and_given(said, row_ids, masks[i], tokenizer, theirs)
         row = received(
             prompts[i],  # type: ignore[index]  # checked above
             text,
@@ -99,11 +93,29 @@ def rows_from(
             metadata={ENVELOPE: ADMITTED} if type(checked[i]) is Checked else {},
             finish_reason="length" if read(_cut_off, row_ids, longest, ends) is True else None,
         )
+        batch.append(row)
+    return _grouped(batch, counted=not slots)
+
+
+def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
+    """The rows with their groups, those of one prompt; ``counted``: and with a slot in it."""
+    groups: dict[str, int] = {}
+    sizes: Counter[int] = Counter()
+    placed: list[Row] = []
+    for row in batch:
         group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
-        slot = row.completion.slot if slots else sizes[group]
-        batch.append(replace(row, completion=replace(row.completion, group=group, slot=slot)))
+        slot = sizes[group] if counted else row.completion.slot
+        placed.append(replace(row, completion=row.completion.with_labels(group=group, slot=slot)))
         sizes[group] += 1
-    return batch
+    return placed
+
+
+def _text_and_given(said: Any, ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
+    """What a row says, and what of it tools said; of several turns all that its tokens are."""
+    if mask is None or ids is None or 0 not in mask:
+        return read(_text, said, ids, tokenizer), None
+    several = read(_turns, ids, mask, tokenizer, theirs)
+    return several if isinstance(several, tuple) else (several, None)
 
 
 def tokenizer_of(trainer: Any) -> Any:
