@@ -68,8 +68,8 @@ def poison_corpora(split: Split) -> list[Corpus]:
         found.append(Corpus("paper MATH", _rounds(rows), _malicious))
     attacks = list(text_attacks())
     for task in (WordProblems(), PythonMaths()):
-        rng = random.Random(f"rules {task.name}")
         for attack in attacks:
+            rng = _stream(attack, task.name)
             problems = _problems(attack, task, rng)
             sent = _swarm(problems, attack, task, rng)
             if any(map(_malicious, sent)):
@@ -78,7 +78,8 @@ def poison_corpora(split: Split) -> list[Corpus]:
     for name in MODERN:
         rounds = _modern(name, split)
         for attack in attacks:
-            played = [_poisoned_round(batch, attack) for batch in rounds]
+            rng = _stream(attack, name)
+            played = [_poisoned_round(batch, attack, rng) for batch in rounds]
             poisoned = [batch for batch in played if any(map(_malicious, batch))]
             if poisoned:
                 found.append(Corpus(f"{attack.name} on modern {name}", poisoned, _malicious))
@@ -99,6 +100,11 @@ def text_attacks() -> Iterator[Attack]:
             alike.setdefault(writes, []).append(found)
     for same in alike.values():
         yield min(same, key=lambda one: len(type(one).__mro__))  # the others are made of it
+
+
+def _stream(attack: Attack, where: str) -> random.Random:
+    """Random numbers for one attack in one place: another attack redraws nobody's rows."""
+    return random.Random(f"rules {attack.name} {where}")
 
 
 def _problems(attack: Attack, task: Task, rng: random.Random) -> list[Problem]:
@@ -187,9 +193,11 @@ def _swarm(
     return rows
 
 
-def _poisoned_round(batch: Sequence[Completion], attack: Attack) -> list[Completion]:
+def _poisoned_round(
+    batch: Sequence[Completion], attack: Attack, rng: random.Random
+) -> list[Completion]:
     """A round in which the right rows of one model are poisoned."""
-    rng, rows = random.Random("rules"), []
+    rows = []
     for row in batch:
         text = None
         if row.node == _POISONED and _right(row):
