@@ -91,8 +91,9 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _NOTE.sub(_blanks, folded) if notes else folded
     checker = _Checker(text)
-    # Notes first: they say what a rounded number in the text was rounded from.
-    inner = _NOTE.sub(_chained, folded) if notes else folded
+    # Notes first: they say what a rounded number in the text was rounded from. And with what is
+    # stated behind them: ``<<2+3=5>>6`` is read as ``2+3=5= 6``, place by place.
+    inner = folded.replace("<<", "  ").replace(">>", "= ") if notes else folded
     places = [(note.start(), note.end(1 if _is_copied(note) else 0), inner) for note in notes]
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
@@ -112,11 +113,6 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
 def _blanks(note: re.Match[str]) -> str:
     width = note.end(1) + len(">>") - note.start()
     return note.group()[width:].rjust(len(note.group()))
-
-
-def _chained(note: re.Match[str]) -> str:
-    """``<<2+3=5>>6`` as ``2+3=5= 6``, place by place."""
-    return note.group().replace("<<", "  ").replace(">>", "= ")
 
 
 def _is_copied(note: re.Match[str]) -> bool:

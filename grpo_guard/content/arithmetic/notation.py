@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.characters import ARROW, vulgar
@@ -164,41 +164,46 @@ _SUPERSCRIPTS: Final = {"⁰¹²³⁴⁵⁶⁷⁸⁹"[d]: str(d) for d in range(
 def scan(text: str, start: int, end: int) -> list[Token]:
     """Return the tokens of ``text[start:end]``, which must have been folded; linear time."""
     tokens: list[Token] = []
+    add = tokens.append
     begin, stop = -1, 0  # of the words that are being joined to one token
     skip = 0
     for match in _TOKEN.finditer(text, start, end):
         group = match.lastgroup
         if group is None:
             continue
-        place, stopped = match.span(match.lastindex or 0)
+        place, stopped = match.span(group)
         piece = text[place:stopped]
         if group == "f" or group == "w":
-            # Prose without a word that a key begins with is read in one piece.
-            plain = place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split())
-            words = (piece.rstrip(" "),) if plain else piece.split()
-            for word in words:
+            if place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split()):
+                # Prose without a word that a key begins with is read in one piece.
+                if begin < 0 or place != stop + 1 or text[stop] != " ":
+                    if begin >= 0:
+                        add(_token((WORDS, text[begin:stop], begin, stop)))
+                    begin = place
+                stop = stopped - (piece[-1] == " ")
+                continue
+            for word in piece.split():
                 at, place = place, place + len(word) + 1
                 if at < skip:
                     continue  # inside a key of several words
-                starts = not plain and word.lower() in _KEY_STARTS
-                key = _key(text, at, end) if starts else None
+                key = _key(text, at, end) if word.lower() in _KEY_STARTS else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
                     continue
                 if begin >= 0:
-                    tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
+                    add(_token((WORDS, text[begin:stop], begin, stop)))
                 begin, stop = at, at + len(word)
                 if key is not None:
                     begin, skip = -1, key.end
-                    tokens.append(key)
+                    add(key)
             continue
         if place < skip:
             continue
         if begin >= 0:
-            tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
+            add(_token((WORDS, text[begin:stop], begin, stop)))
             begin = -1
         if group == "n":
-            tokens.append(_token((NUMBER, piece, place, stopped)))
+            add(_token((NUMBER, piece, place, stopped)))
             continue
         read = _SYMBOLS.get(piece) if group == "i" or group == "s" else None
         if read is None:
@@ -206,11 +211,11 @@ def scan(text: str, start: int, end: int) -> list[Token]:
             if read is None:
                 continue
         kind, meaning = read
-        tokens.append(_token((kind, meaning, place, stopped)))
+        add(_token((kind, meaning, place, stopped)))
         if meaning == "^" and piece in _SUPERSCRIPTS:
-            tokens.append(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
+            add(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
     if begin >= 0:
-        tokens.append(_token((WORDS, text[begin:stop], begin, stop)))
+        add(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens
 
 
@@ -285,6 +290,11 @@ def number(text: str) -> tuple[Rational, int] | None:
     if text.isdigit():
         # 0900 is a time; a bare 000 belongs to what stands before it
         return (int(text), 0) if text[0] != "0" or len(text) == 1 else None
+    return _with_signs(text)
+
+
+@lru_cache(maxsize=2048)
+def _with_signs(text: str) -> tuple[Rational, int] | None:
     text = text.replace("{,}", ",").replace("\\,", ",")
     if not text or not _PROPER.fullmatch(text):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Final
 
 from grpo_guard.content.arithmetic.notation import CLOSE, NUMBER, OPEN, OUTSIDE, Token, number
@@ -10,6 +11,7 @@ from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
 from grpo_guard.content.arithmetic.parse import ENDS, MAX_DEPTH, Parse
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread, whole_number
 
+_kind: Final = itemgetter(0)
 _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -25,7 +27,7 @@ class Reader:
         self.tokens = tokens
         self.count = len(tokens)
         # Indices from -6 to count + 5 have one, so that nobody has to ask whether a token is there.
-        self.kinds = "".join([kind for kind, _, _, _ in tokens]) + OUTSIDE * 6
+        self.kinds = "".join(map(_kind, tokens)) + OUTSIDE * 6
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
     def side(self, at: int) -> Side:

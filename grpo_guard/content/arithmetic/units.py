@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from grpo_guard.content.arithmetic.notation import vocabulary
@@ -43,14 +45,19 @@ ATTACHED: Final = vocabulary(
 _SHORT: Final = ATTACHED | vocabulary("a an of in on at by as us we he it is to up no the ft")
 
 
-def unit_words(text: str) -> list[str] | None:
+def unit_words(text: str) -> Sequence[str] | None:
     """The words of a unit; None if they say something else, or change the value."""
-    words = text[:400].replace("-", " ").split()
+    return _unit_words(text[:400])
+
+
+@lru_cache(maxsize=2048)
+def _unit_words(text: str) -> tuple[str, ...] | None:
+    words = text.replace("-", " ").split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
     # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
     short = [word for word in words[1:] if len(word) < 3 and word not in _SHORT]
-    return None if short else words
+    return None if short else tuple(words)
 
 
 def is_remark(text: str) -> bool:
@@ -92,10 +99,15 @@ _MEASURES: Final = {
 _LETTERS: Final = re.compile(r"[a-z]++")
 
 
-def sizes_of(unit: str) -> list[tuple[int, Rational]]:
+def sizes_of(unit: str) -> Sequence[tuple[int, Rational]]:
     """Dimension and size of every measure that these words name."""
-    words = _LETTERS.findall(unit[:80].lower())
-    return [size for word in words if word in _MEASURES for size in _MEASURES[word]]
+    return _sizes_of(unit[:80])
+
+
+@lru_cache(maxsize=2048)
+def _sizes_of(unit: str) -> tuple[tuple[int, Rational], ...]:
+    words = _LETTERS.findall(unit.lower())
+    return tuple(size for word in words if word in _MEASURES for size in _MEASURES[word])
 
 
 def ratios(units: list[str]) -> set[Fraction]:

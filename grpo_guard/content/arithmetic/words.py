@@ -8,7 +8,7 @@ states no sum), hence kept apart from the equations.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from grpo_guard.content.arithmetic.characters import fold, lowered
@@ -110,8 +110,10 @@ _JOINED: Final = re.compile(
 _LETTERS: Final = re.compile("[a-z]++")
 _CALCULATING: Final = vocabulary(
     "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
-    "half third quarter twice double triple squared cubed and"
+    "half third quarter twice double triple squared cubed"
 ).union(_VALUES)
+# What "3 and 4" needs beside it to be a sum.
+_TOGETHER: Final = vocabulary("make makes give gives equal equals total totals get")
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
 _SAID: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 
@@ -125,14 +127,16 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     """
     folded = fold(text)
     small = lowered(folded)
-    lines = folded.split("\n")
-    said = [at for at, low in enumerate(small.split("\n")) if _is_said(low)]
+    said = list(_said(small))
     if not said:
         return []
+    lines = folded.split("\n")
     blank = [" " * len(line) for line in lines]
     for at in said:
         blank[at] = _in_signs(lines[at])
     changed = "\n".join(blank)
+    if changed.isspace():
+        return []
     known = {equation.span for equation in found}
     return [
         equation._replace(span=_whole_word(folded, equation.span))
@@ -141,11 +145,18 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     ]
 
 
-def _is_said(line: str) -> bool:
-    """Whether a line of small letters may state a calculation in words."""
-    if _CALCULATING.isdisjoint(_LETTERS.findall(line)):
-        return False
-    return _JOINED.search(line) is not None and _SAID.search(line) is not None
+def _said(small: str) -> Iterator[int]:
+    """Which lines of a text in small letters may state a calculation in words."""
+    for at, line in enumerate(small.split("\n")):
+        if _calculates(line) and _JOINED.search(line) and _SAID.search(line):
+            yield at
+
+
+def _calculates(small: str) -> bool:
+    words = _LETTERS.findall(small)
+    if _CALCULATING.isdisjoint(words):
+        return "and" in words and not _TOGETHER.isdisjoint(words)
+    return True
 
 
 def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
