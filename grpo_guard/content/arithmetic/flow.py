@@ -8,7 +8,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import MAX_DIGITS, number
-from grpo_guard.content.arithmetic.numbers import Rational, magnitude
+from grpo_guard.content.arithmetic.numbers import Rational
 
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+|\.[0-9]++")
 _RETRACTION: Final = re.compile(
@@ -26,9 +26,8 @@ _SENTENCE_END: Final = re.compile(r"\n|[.;!?]\s")
 _LONGEST_SENTENCE: Final = 1000
 _MOST_SOUGHT: Final = 50
 _UNEQUAL: Final = re.compile(r"([0-9][0-9.,]{0,20}) {0,2}(?:\\neq?(?![a-z])|≠|!=)")
-_FAILED: Final = re.compile(
-    r"\\neq?(?![a-z])|≠|!=|(?i:contradict|(?:does|do|did)(?:n't| not) work)"
-)
+_FAILED: Final = re.compile(r"\\neq?(?![a-z])|≠|!=|(?i:contradict)")
+_DISCARDED: Final = re.compile(r"(?i)\b(?:this|that|it|which) (?:does|did)(?:n't| not) work")
 _FAILED_WITHIN: Final = 60
 _RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
@@ -49,7 +48,6 @@ class Flow:
         self.text = fold(text)
         self.wrong = [equation for equation in found if not equation.right]
         self.restated = self._restatements(found)
-        self.chain_ends = _chain_ends(found)
         self.last: dict[Rational, int] = {}
         for written, start in {m.group(): m.start() for m in _NUMBER.finditer(self.text)}.items():
             read = number(written) if len(written) <= MAX_DIGITS else None
@@ -93,21 +91,22 @@ class Flow:
         sentence = _SENTENCE_END.search(self.text, end, end + _LONGEST_SENTENCE)
         beyond = len(self.text) if sentence is None else sentence.end()
         true_later = any(self.last.get(value, -1) >= beyond for value in equation.true)
-        stated_later = any(
-            self.last.get(said.stated, -1) >= beyond or (at < _MOST_SOUGHT and self._recurs(said, end))
-            for said in (equation, self.chain_ends[at])
-        )
+        stated_later = self.last.get(equation.stated, -1) >= beyond
+        if not stated_later and at < _MOST_SOUGHT:
+            # "113/18", "16 * sqrt(5)": no single number, so its text is looked for.
+            written = self.text[slice(*equation.span)]
+            stated_later = not written.isdigit() and self.text.rfind(written) >= end
         return true_later, stated_later
-
-    def _recurs(self, said: Equation, end: int) -> bool:
-        """``113/18``, ``16 * sqrt(5)``: no single number, so the text of a result is looked for."""
-        written = self.text[slice(*said.span)]
-        return not written.isdigit() and self.text.rfind(written) >= max(end, said.span[1])
 
     def is_failed_test(self, at: int) -> bool:
         """Whether the text only tries a value and finds that it does not fit: ``= -44 ≠ 0``."""
         end = self.ends[at]
         return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
+
+    def is_discarded(self, at: int) -> bool:
+        """``= 502.75. This doesn't work``: as above, in words that would fit any equation."""
+        end = self.ends[at]
+        return _DISCARDED.search(self.text, end, end + _FAILED_WITHIN) is not None
 
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.
@@ -148,22 +147,3 @@ class Flow:
         rest = _NUMBER.findall(window, said.end(), said.end() + _CORRECTED_WITHIN)
         read = [number(piece) for piece in rest if len(piece) <= MAX_DIGITS]
         return any(value is not None and value[0] == self.wrong[at].exact for value in read)
-
-
-def _chain_ends(found: list[Equation]) -> list[Equation]:
-    """For each wrong equation the last one of its chain that goes on from what it states.
-
-    In ``4 * 9 + 1 = 38 + 1 = 39`` somebody who slips goes on with 39. A chain that comes back to
-    the true value, or near it, ends with the equation itself.
-    """
-    last: list[Equation] = []
-    ends = []
-    for at in range(len(found) - 1, -1, -1):
-        equation, ahead = found[at], found[min(at + 1, len(found) - 1)]
-        goes_on = equation.extent[0] < ahead.extent[0] <= equation.span[0] < ahead.span[0]
-        last.append(last[-1] if goes_on else equation)
-        if not equation.right:
-            stated = last[-1].stated
-            astray = magnitude(stated - equation.stated) < magnitude(stated - equation.exact)
-            ends.append(last[-1] if astray else equation)
-    return ends[::-1]
