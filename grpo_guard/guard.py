@@ -177,8 +177,7 @@ class Guard:
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        admitted = self._admitted(batch, given)
-        batch, verdicts = self._recorded(admitted, supervised(self.verifier, admitted.open))
+        batch, verdicts = self.judge(batch, given)
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
@@ -196,8 +195,26 @@ class Guard:
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
         """
-        admitted = self._admitted(batch, given)
-        return self._recorded(admitted, supervised(self.verifier, admitted.open))
+        return self.judge_admitted(self.admit(batch, given))
+
+    def admit(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Known:
+        """The first half of `judge`: whose completions these are, before any verifier is asked.
+
+        Batches are admitted in their order, and several of them may be before the first is judged.
+        """
+        return admit(
+            batch, given, identity=self.identity, references=self.references,
+            environment=self.environment,
+        )  # fmt: skip
+
+    def judge_admitted(self, known: Known) -> tuple[list[Completion], list[Verdict]]:
+        """The second half of `judge`, in the order of the batches."""
+        batch, verdicts = known.batch, known.verdicts(supervised(self.verifier, known.open))
+        if self.ledger is not None and batch:
+            self.ledger.record(batch, verdicts)
+        return batch, verdicts
 
     def asking(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
@@ -210,22 +227,6 @@ class Guard:
         other.environment, other._under = EnvironmentVerifier(environment), {}
         other._require_fitting(self.policy)
         return other
-
-    def _admitted(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None
-    ) -> Known:
-        return admit(
-            batch, given, identity=self.identity, references=self.references,
-            environment=self.environment,
-        )  # fmt: skip
-
-    def _recorded(
-        self, admitted: Known, said: Sequence[Verdict]
-    ) -> tuple[list[Completion], list[Verdict]]:
-        batch, verdicts = admitted.batch, admitted.verdicts(said)
-        if self.ledger is not None and batch:
-            self.ledger.record(batch, verdicts)
-        return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""

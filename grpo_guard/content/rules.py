@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
@@ -15,7 +16,7 @@ from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import Runnable, supervised
 from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -56,6 +57,8 @@ class RuleVerifier(CompletionVerifier):
         by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
             is known to have said is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
+        reading: What calls `look`. Where ``looks_alone``, another may stand in its place that asks
+            a copy of this rule elsewhere.
     """
 
     KINDS: ClassVar[frozenset[str]] = frozenset()
@@ -84,7 +87,13 @@ class RuleVerifier(CompletionVerifier):
         self.batch_alpha = batch_alpha
         self._book = book_name(self.name) if store is None else store.claim(self.name)
         self._counts: Counts | None = None
-        self._look = _Look(self)
+        self.reading: Runnable = _Look(self)
+
+    @property
+    def compares(self) -> str | None:
+        if not self.looks_alone:
+            return f"{self.name} compares the completions of a batch"
+        return f"{self.name} counts findings of nodes" if self.counting else None
 
     @abstractmethod
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -97,7 +106,7 @@ class RuleVerifier(CompletionVerifier):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, decided by the severity of what was found."""
-        verdicts = [decided(v, self.severities) for v in supervised(self._look, batch)]
+        verdicts = [decided(v, self.severities) for v in supervised(self.reading, batch)]
         if not self.counting or all(completion.node is None for completion in batch):
             return verdicts
         counted = [
@@ -107,6 +116,13 @@ class RuleVerifier(CompletionVerifier):
             for verdict in verdicts
         ]
         return self._opened().judged(batch, verdicts, counted)
+
+    def reader(self) -> Self:
+        """A copy that can be sent to another process, to read and to count nothing."""
+        copied = copy.copy(self)
+        copied.store, copied._counts = None, None
+        copied.reading = _Look(copied)
+        return copied
 
     def counts(self) -> EvidenceLedger | None:
         """The ledger of what counts, opened if it is not yet; None where nothing counts."""

@@ -167,6 +167,10 @@ class LogProbVerifier(CompletionVerifier):
     def steps_aside(self) -> bool:
         return not self.encoder.require_ids and self._unable(self.text_profile) is not None
 
+    @property
+    def compares(self) -> str | None:
+        return None
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()
         encoded, verdicts = encode_batch(self.name, self.encode, batch)

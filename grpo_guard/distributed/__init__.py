@@ -1,0 +1,5 @@
+"""Verification on more than one process or machine, by Ray."""
+
+from grpo_guard.distributed.verifier import RayVerifier
+
+__all__ = ["RayVerifier"]
