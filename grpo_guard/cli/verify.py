@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +15,18 @@ from grpo_guard.cli.inputs import bad_input, writing
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row, Rows
     from grpo_guard.cli.summary import Summary
+    from grpo_guard.completion import Completion
     from grpo_guard.guard import Guard
     from grpo_guard.verdict import Verdict
 
 BATCH = 64
+
+
+class Engine(enum.StrEnum):
+    """Of the rules' reading."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Format(enum.StrEnum):
@@ -42,11 +51,21 @@ def verify(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
     ] = False,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
+    ] = Engine.local,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Of --engine ray; all that there is room for."),
+    ] = None,
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
     ] = Format.table,
 ) -> None:
     """Verify completions from a file, and tell the guard's ledger if it has one.
+
+    With --engine ray, the texts are read in Ray's actors: those of a cluster (RAY_ADDRESS), or of a
+    Ray on this machine. Verdicts are the same.
 
     Verdicts are in OUT as they come. After Ctrl-C the same command with --resume goes on; prompts
     of which only some completions were done are verified, and told to the ledger, once more.
@@ -58,6 +77,7 @@ def verify(
     from grpo_guard.cli.summary import Summary
     from grpo_guard.config import GuardConfig
     from grpo_guard.files import require_other
+    from grpo_guard.jsonl import InputError
 
     with ExitStack() as stack:
         with bad_input():
@@ -65,9 +85,13 @@ def verify(
             file = stack.enter_context(opened(source))
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
+            if workers is not None and engine is Engine.local:
+                raise InputError("--workers: expected --engine ray beside it, got none")
             guard = GuardConfig.from_yaml(config).build()
             if guard.identity is not None:
                 guard.identity.allow_any_order()
+            if engine is Engine.ray:
+                stack.callback(_on_ray(guard, workers))
         counted = Summary(len(rows), done)
         try:
             with writing(out):
@@ -81,6 +105,23 @@ def verify(
         raise typer.Exit(3)
 
 
+def _on_ray(guard: Guard, workers: int | None) -> Callable[[], object]:
+    """Have the guard's rules read in actors; returns what ends them.
+
+    Raises:
+        ConfigError: Ray or room for it is missing, or nothing in the guard runs there.
+    """
+    from grpo_guard.distributed.verifier import RayVerifier
+    from grpo_guard.options import ConfigError
+
+    try:
+        there = RayVerifier.around(guard.verifier, workers=workers)
+    except (ModuleNotFoundError, ConnectionError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+    guard.verifier = there
+    return there.close
+
+
 def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
     from rich.console import Console
@@ -88,7 +129,15 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
 
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.rows import whole_groups
+    from grpo_guard.distributed.ahead import judged
     from grpo_guard.files import growing
+
+    def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:
+        for places in whole_groups(rows.groups, BATCH):
+            if max(places) >= done:
+                batch = [(place, rows[place]) for place in places]
+                found = [row.completion for _, row in batch]
+                yield batch, [completion for completion in found if completion is not None]
 
     console = Console(stderr=True)
     with (
@@ -97,34 +146,30 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
         Progress(console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("verifying", total=len(rows), completed=done)
-        for places in whole_groups(rows.groups, BATCH):
-            if max(places) < done:
-                continue
-            batch = [rows[place] for place in places]
-            for place, (row, verdict) in zip(places, _judged(guard, batch), strict=True):
+        for batch, completions, verdicts in judged(guard, batches()):
+            for place, row, verdict in _with_malformed(batch, completions, verdicts):
                 if place >= done:
                     counted.add(row, verdict)
                     written.put(place, _line(place, row, verdict))
                     bar.advance(task)
 
 
-def _judged(guard: Guard, batch: list[Row]) -> list[tuple[Row, Verdict]]:
+def _with_malformed(
+    batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
+) -> Iterator[tuple[int, Row, Verdict]]:
     """The rows as they were judged, under the nodes that they are really from, and one verdict for
     each; a line that holds no completion is its sender's doing."""
     from dataclasses import replace
 
     from grpo_guard.verdict import Cause, reject
 
-    completions = [row.completion for row in batch if row.completion is not None]
-    said = zip(*guard.judge(completions), strict=True)
-    judged = []
-    for row in batch:
+    said = zip(completions, verdicts, strict=True)
+    for place, row in batch:
         if row.completion is None:
-            judged.append((row, reject("input", Cause.MALFORMED, row.problem)))
+            yield place, row, reject("input", Cause.MALFORMED, row.problem)
         else:
             completion, verdict = next(said)
-            judged.append((replace(row, completion=completion), verdict))
-    return judged
+            yield place, replace(row, completion=completion), verdict
 
 
 def _line(place: int, row: Row, verdict: Verdict) -> str:
