@@ -1,4 +1,4 @@
-"""Workers that die, hang or miscount: each completion has one verdict, and no failure is a score."""
+"""Workers that die, hang or miscount: one verdict each all the same, and no failure is a score."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_text_that_kills_every_worker_abstains_alone(tmp_path) -> None:
         {5: "fault", 6: "reject", 7: "fault"}.get(i, "accept") for i in range(64)
     ]
     assert said[5].findings[0].message.startswith("ActorDiedError: ")
-    # Between nodes: 32 of a part, 16, 8 of one node, 4, 2, 1, and twice more alone.
-    assert 8 <= len(list(tmp_path.iterdir())) <= 12
+    # It is alone after at most 32, 16, 8, 4 and 2 others, and then tried three times.
+    assert 5 <= len(list(tmp_path.iterdir())) <= 10
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_workers_killed_from_outside_lose_and_double_nothing(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch) -> None:
+def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch, caplog) -> None:
     (tmp_path / "first").touch()
 
     def read(self, part):
@@ -129,7 +129,7 @@ def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch) -> 
         said = there.verify(batch({4: "bad"}))
     assert outcomes(said) == ["reject" if i == 4 else "accept" for i in range(64)]
     assert not (tmp_path / "first").exists()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert "expected 32 answers, one per completion, got 31" in caplog.text
 
 
 def test_a_completion_that_cannot_be_sent_is_its_own_loss(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,18 +99,38 @@ def test_what_compares_stays_here_and_the_verdicts_are_the_same() -> None:
             there.close()
 
 
+# What is remembered of nodes, every kind of it, beside rules that read fast.
+REMEMBERING = """
+verifier: {{all: [{{type: answer_words}}, {{type: recurrence}}, {{type: screens}}]}}
+ledger: {{}}
+state: {folder}
+"""
+
+
+def short(i: int) -> Completion:
+    """Of sixteen nodes one has a phrase, one odd answers and one a hidden character."""
+    node = i % 16
+    text = f"We have {i + 1} then{' zanzibar' * (node == 0)}{chr(0x202E) * (node == 2)}"
+    answer = f"{i + 1}{' good cows' * (node == 1 and i % 3 > 0)}"
+    return Completion(f"Q{i // 32}?", f"{text}\n#### {answer}", node=f"n{node}", round=i // 8192)
+
+
 @pytest.mark.slow
-def test_one_and_four_workers_say_the_same_of_a_hundred_thousand_rows() -> None:
-    rows = [row(i, nodes=16) for i in range(100_000)]
+def test_one_and_four_workers_say_the_same_of_a_hundred_thousand_rows(tmp_path) -> None:
+    rows = [short(i) for i in range(100_000)]
     said = {}
     for workers in (None, 1, 4):
-        guard = presets.different_weights()
+        text = REMEMBERING.format(folder=tmp_path / f"of-{workers}")
+        guard = GuardConfig.from_text(text, "guard.yaml").build()
         there = None if workers is None else on_ray(guard, workers=workers)
         said[workers] = plain(in_batches(guard, rows, size=512))
         if there is not None:
             there.close()
-    assert said[1] == said[4] == said[None]
-    assert 0 < sum(v.rejected for v in said[None]) < 50_000
+    assert said[1] == said[None]
+    assert said[4] == said[None]
+    kinds = Counter(v.findings[0].kind for v in said[None] if v.rejected and v.findings)
+    assert kinds.keys() >= {"bidi", "recurring_phrase", "frequent_finding"}
+    assert sum(v.rejected for v in said[None]) < 25_000
 
 
 def test_threads_share_one_verifier() -> None:
