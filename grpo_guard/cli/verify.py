@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -75,9 +82,7 @@ def verify(
     """
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.cli.summary import Summary
-    from grpo_guard.config import GuardConfig
-    from grpo_guard.files import require_other
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.files import growing, require_other
 
     with ExitStack() as stack:
         with bad_input():
@@ -85,17 +90,12 @@ def verify(
             file = stack.enter_context(opened(source))
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
-            if workers is not None and engine is Engine.local:
-                raise InputError("--workers: expected --engine ray beside it, got none")
-            guard = GuardConfig.from_yaml(config).build()
-            if guard.identity is not None:
-                guard.identity.allow_any_order()
-            if engine is Engine.ray:
-                stack.callback(_on_ray(guard, workers))
+            written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
+            guard = stack.enter_context(_guard(config, engine, workers))
         counted = Summary(len(rows), done)
         try:
             with writing(out):
-                _verify_all(rows, guard, out, done, counted)
+                _verify_all(rows, guard, written, done, counted)
         except KeyboardInterrupt:
             typer.echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
@@ -105,24 +105,45 @@ def verify(
         raise typer.Exit(3)
 
 
-def _on_ray(guard: Guard, workers: int | None) -> Callable[[], object]:
-    """Have the guard's rules read in actors; returns what ends them.
+@contextmanager
+def _guard(config: Path, engine: Engine, workers: int | None) -> Iterator[Guard]:
+    """The guard of a file; with Ray its rules read in actors, which end behind it.
 
     Raises:
-        ConfigError: Ray or room for it is missing, or nothing in the guard runs there.
+        InputError: workers without Ray.
+        ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard runs
+            there.
     """
-    from grpo_guard.distributed.verifier import RayVerifier
-    from grpo_guard.options import ConfigError
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.jsonl import InputError
 
-    try:
-        there = RayVerifier.around(guard.verifier, workers=workers)
-    except (ModuleNotFoundError, ConnectionError, ValueError) as error:
-        raise ConfigError(str(error)) from None
-    guard.verifier = there
-    return there.close
+    if workers is not None and engine is Engine.local:
+        raise InputError("--workers: expected --engine ray beside it, got none")
+    # Where a worker dies, Ray says so on standard output, among the verdicts.
+    with redirect_stdout(sys.stderr):
+        guard = GuardConfig.from_yaml(config).build()
+        if guard.identity is not None:
+            guard.identity.allow_any_order()
+        if engine is Engine.local:
+            yield guard
+            return
+        from grpo_guard.distributed.verifier import RayVerifier
+        from grpo_guard.options import ConfigError
+
+        try:
+            there = RayVerifier.around(guard.verifier, workers=workers)
+        except (ModuleNotFoundError, ConnectionError, ValueError) as error:
+            raise ConfigError(str(error)) from None
+        guard.verifier = there
+        try:
+            yield guard
+        finally:
+            there.close()
 
 
-def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary) -> None:
+def _verify_all(
+    rows: Rows, guard: Guard, into: AbstractContextManager[TextIO], done: int, counted: Summary
+) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
     from rich.console import Console
     from rich.progress import Progress
@@ -130,7 +151,6 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.rows import whole_groups
     from grpo_guard.distributed.ahead import judged
-    from grpo_guard.files import growing
 
     def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:
         for places in whole_groups(rows.groups, BATCH):
@@ -141,7 +161,7 @@ def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary
 
     console = Console(stderr=True)
     with (
-        growing(out, resume=done > 0) as file,
+        into as file,
         InOrder(file, first=done) as written,
         Progress(console=console, disable=not console.is_terminal, transient=True) as bar,
     ):

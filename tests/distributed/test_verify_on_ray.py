@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,16 @@ from grpo_guard.cli.main import app
 from grpo_guard.distributed import cluster as clusters
 
 pytestmark = pytest.mark.usefixtures("cluster")
+DYING = """
+import os
+from grpo_guard import ScreensVerifier
+
+class Dying(ScreensVerifier):
+    def look(self, batch):
+        if any(completion.text == "die" for completion in batch):
+            os.kill(os.getpid(), 9)
+        return super().look(batch)
+"""
 PRESET = "preset: different_weights\n"
 
 
@@ -62,6 +74,22 @@ def test_the_file_is_the_same_also_where_it_was_resumed(files) -> None:
     assert result.exit_code == 0, result.output
     assert lines(files / "there.jsonl") == lines(files / "here.jsonl")
     assert (files / "there.jsonl").read_text().startswith("".join(whole[:250]))
+
+
+@pytest.mark.slow
+def test_nothing_but_verdicts_is_on_standard_output_also_where_a_worker_dies(tmp_path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    (tmp_path / "guard.yaml").write_text("verifier: {type: 'dying:Dying'}")
+    rows = [{"prompt": "q", "text": text} for text in ("fine", "die", "fine")]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+    command = [sys.executable, "-m", "grpo_guard", "verify", "-c", "guard.yaml", "in.jsonl"]
+    done = subprocess.run(
+        [*command, "-o", "-", "--engine", "ray", "--workers", "1"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["outcome"] for one in said] == ["accept", "abstain", "accept"]
 
 
 def test_what_cannot_be_is_bad_input(files, monkeypatch) -> None:
