@@ -19,7 +19,8 @@ def weight(completion: Completion) -> int:
     """Tokens of a completion with its prompt, or characters over `CHARACTERS_A_TOKEN` where those
     are more: ids are the sender's, and one id beside a megabyte of text would unbalance a batch."""
     ids = len(completion.completion_ids or ()) + len(completion.prompt_ids or ())
-    return 1 + max(ids, len(completion.text) // CHARACTERS_A_TOKEN)
+    characters = len(completion.text) + len(completion.prompt_text)
+    return 1 + max(ids, characters // CHARACTERS_A_TOKEN)
 
 
 def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:

@@ -78,6 +78,15 @@ class Ticket:
         if not self._left:
             self._done.set()
 
+    @property
+    def over(self) -> bool:
+        """Whether all have an answer."""
+        return self._done.is_set()
+
+    def end(self, lost: Lost) -> None:
+        """Give up whatever has no answer yet."""
+        self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
+
     def smaller(self, part: Part) -> list[Part]:
         """What is left to be tried of a part that was lost; nothing where it has to be given up."""
         if len(authors := {self.authors[place] for place in part.places}) == 1:
@@ -169,6 +178,7 @@ class Pool:
         self._make, self._alone, self._timeout = make, alone, timeout
         self._events: queue.SimpleQueue[_Answer | Part | None] = queue.SimpleQueue()
         self._waiting: deque[Part] = deque()
+        self._open: list[Ticket] = []
         self._seats = [_Seat(i) for i in range(self.workers)]
         self._described: Described | None = None
         self._told = False
@@ -194,11 +204,12 @@ class Pool:
         ticket = Ticket(batch)
         cut = balanced([weight(completion) for completion in ticket.batch], self.workers)
         with self._ending:
-            for part in (Part(ticket, places) for places in cut):
-                if self._ended:
-                    self._give_up(part, _ENDED)
-                else:
-                    self._events.put(part)
+            if self._ended:
+                ticket.end(_ENDED)
+            else:
+                self._open = [one for one in self._open if not one.over] + [ticket]
+                for places in cut:
+                    self._events.put(Part(ticket, places))
         return ticket
 
     def close(self) -> None:
@@ -363,19 +374,13 @@ class Pool:
     def _end(self) -> None:
         with self._ending:
             self._ended = True
+            for ticket in self._open:
+                ticket.end(_ENDED)
         for seat in self._seats:
             if seat.actor is not None and self._ray.is_initialized():
                 self._ray.kill(seat.actor)
-            if seat.part is not None:
-                self._give_up(seat.part, _ENDED)
             seat.actor = seat.promise = seat.part = None
             seat.closed = seat.closed or _ENDED.message
-        while not self._events.empty():
-            event = self._events.get()
-            if isinstance(event, Part):
-                self._waiting.append(event)
-        while self._waiting:
-            self._give_up(self._waiting.popleft(), _ENDED)
         self._first.set()
 
     def _cause(self, error: BaseException) -> Cause:

@@ -37,7 +37,7 @@ def test_no_part_holds_too_many(count, workers) -> None:
 
 
 def test_a_long_text_weighs_what_it_is_whatever_ids_are_sent_with_it() -> None:
-    assert weight(Completion("q", "x" * 4_000, completion_ids=[1])) == 1_001
+    assert weight(Completion("q" * 400, "x" * 4_000, completion_ids=[1])) == 1_101
     assert weight(Completion("q", "x", completion_ids=[1] * 50, prompt_ids=[1] * 20)) == 71
 
 

@@ -28,6 +28,9 @@ from grpo_guard.distributed import RayVerifier
 from grpo_guard.distributed import cluster as clusters
 from grpo_guard.distributed.ahead import judged
 from grpo_guard.distributed.cluster import ClusterError, RayMissingError
+from grpo_guard.environment import believed
+from grpo_guard.given import Given
+from grpo_guard.testing import check_verifier
 from grpo_guard.verdict import Verdict, accept, reject
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -84,10 +87,16 @@ def test_what_judges_alone_runs_there_as_a_whole() -> None:
 
 def test_what_compares_stays_here_and_the_verdicts_are_the_same() -> None:
     rows = [row(i) for i in range(1_024)]
+    # What a tool is known to have said is no author's, there as here.
+    said = Completion(
+        "What is 2 + 2?", "2 + 2 = 5. So 4.", node="n3", given=Given(chars=((0, 10),))
+    )
+    rows[700:700] = [said, believed(said)]
     want = plain(in_batches(presets.different_weights(), rows))
     assert {f.kind for v in want for f in v.findings} >= {
         "wrong_equation", "recurring_phrase", "frequent_finding",
     }  # fmt: skip
+    assert [v.outcome for v in want[700:702]] == ["reject", "accept"]
     for workers in (1, 2):
         guard = presets.different_weights()
         there = on_ray(guard, workers=workers)
@@ -198,6 +207,16 @@ def test_a_guard_file_says_it_too(tmp_path) -> None:
         GuardConfig.from_text("verifier: {ray: {type: recurrence}, workers: 1}", "g").build()
     with pytest.raises(ConfigError, match=r"verifier: expected one of .*workers.*got 'worker'"):
         GuardConfig.from_text("verifier: {ray: {type: screens}, worker: 1}", "g").build()
+
+
+@pytest.mark.slow
+def test_it_owes_its_callers_what_every_verifier_does() -> None:
+    examples = [(Completion("q", "It is 4."), "accept"), (Completion("q", "\u202e4"), "reject")]
+    there = RayVerifier(ScreensVerifier, workers=2)
+    try:
+        check_verifier(lambda: there, examples)
+    finally:
+        there.close()
 
 
 def test_a_missing_ray_is_named(monkeypatch) -> None:
