@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from grpo_guard.completion import Completion
@@ -47,7 +47,7 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def halves(places: Sequence[int], authors: Sequence[str | None]) -> list[list[int]]:
+def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
     """A part in two, between authors as long as it has several.
 
     So that what one of them sent is soon apart from all others': whoever kills workers is found

@@ -6,15 +6,14 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
-from grpo_guard.distributed.balance import balanced, halves, weight
-from grpo_guard.distributed.cluster import ClusterError
-from grpo_guard.distributed.worker import Described, Make, Reading, Worker
+from grpo_guard.distributed.cluster import ClusterError, shared
+from grpo_guard.distributed.ticket import Lost, Part, Ticket
 from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
@@ -22,91 +21,9 @@ logger = logging.getLogger("grpo_guard")
 START_SECONDS: Final = 600.0
 """Until which a worker must stand: it may load a model."""
 _ROOM_SECONDS: Final = 10.0
-MOST_TRIES: Final = 3
-"""Of one completion by itself, each on a worker that was started since: what kills all of them is
-no accident of a machine."""
 MOST_STARTS: Final = 3
 """Of a worker in a row that fail, until its place stays empty."""
-MOST_LOST: Final = 16
-"""Workers that the completions of one author in one batch may cost, or one for every 16 of them
-that went through."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """No worker could say anything of a completion: for this cause, in these words."""
-
-    cause: Cause
-    message: str
-
-
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended")
-
-
-class Ticket:
-    """One batch on its way.
-
-    Args:
-        batch: Its completions.
-    """
-
-    def __init__(self, batch: Sequence[Completion]) -> None:
-        self.batch = tuple(batch)
-        self.authors = [completion.node for completion in self.batch]
-        self._done = threading.Event()
-        self._answers: list[Reading | Lost | None] = [None] * len(self.batch)
-        self._left = len(self.batch)
-        self._through: Counter[str | None] = Counter()
-        self._lost: Counter[str | None] = Counter()
-        if not self._left:
-            self._done.set()
-
-    def answer(self, place: int) -> Reading | Lost:
-        """Of the completion at a place; waits for the whole batch."""
-        self._done.wait()
-        answer = self._answers[place]
-        assert answer is not None
-        return answer
-
-    def put(self, places: Sequence[int], answers: Sequence[Reading | Lost]) -> None:
-        """The answers to a part, each of which has none yet."""
-        for place, answer in zip(places, answers, strict=True):
-            assert self._answers[place] is None
-            self._answers[place] = answer
-            self._through[self.authors[place]] += not isinstance(answer, Lost)
-        self._left -= len(places)
-        if not self._left:
-            self._done.set()
-
-    @property
-    def over(self) -> bool:
-        """Whether all have an answer."""
-        return self._done.is_set()
-
-    def end(self, lost: Lost) -> None:
-        """Give up whatever has no answer yet."""
-        self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
-
-    def smaller(self, part: Part) -> list[Part]:
-        """What is left to be tried of a part that was lost; nothing where it has to be given up."""
-        if len(authors := {self.authors[place] for place in part.places}) == 1:
-            (author,) = authors
-            self._lost[author] += 1
-            if self._lost[author] > max(MOST_LOST, self._through[author] // 16):
-                return []
-        if len(part.places) > 1:
-            return [Part(self, half) for half in halves(part.places, self.authors)]
-        return [Part(self, part.places, part.tries + 1)] if part.tries < MOST_TRIES else []
-
-
-@dataclass(slots=True)
-class Part:
-    """Some completions of a batch, by their places, and the number of this try."""
-
-    ticket: Ticket
-    places: list[int]
-    tries: int = 1
-    avoid: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -142,11 +59,12 @@ class Pool:
     answer of an actor that was given up is dropped, so nothing is answered twice.
 
     Args:
-        make: Makes a worker's verifier, in its actor.
+        kind: Class of a worker: ``start()`` makes it and describes it, ``read(part, ...)`` gives an
+            answer for each of a part.
+        args: Of the class.
         workers: How many; None: as many as there is room for by ``resources``.
         resources: Of one worker, by Ray's names, fractions too: ``{"CPU": 1, "GPU": 0.5}``.
         timeout: Seconds that a part may take.
-        alone: As for `Worker`.
         fixed: Whether the cluster cannot grow, so that what has no room is refused at once.
 
     Raises:
@@ -155,12 +73,12 @@ class Pool:
 
     def __init__(
         self,
-        make: Make,
+        kind: type,
+        args: tuple[Any, ...],
         *,
         workers: int | None,
         resources: Mapping[str, float],
         timeout: float,
-        alone: bool | None,
         fixed: bool,
     ) -> None:
         import ray
@@ -174,13 +92,13 @@ class Pool:
         self._kind = ray.remote(
             num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0.0),
             resources=custom, max_restarts=0, scheduling_strategy="SPREAD",
-        )(Worker)  # fmt: skip
-        self._make, self._alone, self._timeout = make, alone, timeout
+        )(kind)  # fmt: skip
+        self._args, self._timeout = args, timeout
         self._events: queue.SimpleQueue[_Answer | Part | None] = queue.SimpleQueue()
         self._waiting: deque[Part] = deque()
         self._open: list[Ticket] = []
         self._seats = [_Seat(i) for i in range(self.workers)]
-        self._described: Described | None = None
+        self._described: Any = None
         self._told = False
         self._first = threading.Event()
         self._ending = threading.Lock()
@@ -188,8 +106,8 @@ class Pool:
         self._thread = threading.Thread(target=self._work, daemon=True, name="grpo-guard-ray")
         self._thread.start()
 
-    def described(self) -> Described:
-        """What the workers' verifier is; waits for the first of them.
+    def described(self) -> Any:
+        """What the workers said that they are; waits for the first of them.
 
         Raises:
             ClusterError: none starts.
@@ -199,18 +117,20 @@ class Pool:
             raise ClusterError(self._nobody())
         return self._described
 
-    def submit(self, batch: Sequence[Completion]) -> Ticket:
-        """Send a batch out; `Ticket.answer` has what comes back."""
-        ticket = Ticket(batch)
-        cut = balanced([weight(completion) for completion in ticket.batch], self.workers)
+    def submit(self, ticket: Ticket, parts: Sequence[list[int]]) -> None:
+        """Send a batch out; `Ticket.answer` has what comes back.
+
+        Args:
+            ticket: The batch.
+            parts: Its places, each in one part.
+        """
         with self._ending:
             if self._ended:
                 ticket.end(_ENDED)
             else:
                 self._open = [one for one in self._open if not one.over] + [ticket]
-                for places in cut:
+                for places in parts:
                     self._events.put(Part(ticket, places))
-        return ticket
 
     def close(self) -> None:
         """End all actors; what waits for an answer is `Lost`."""
@@ -301,7 +221,7 @@ class Pool:
             while seat.stands and seat.promise is None and (part := self._next_for(seat)):
                 shown = [part.ticket.batch[place] for place in part.places]
                 try:
-                    self._ask(seat, "read", self._timeout, shown)
+                    self._ask(seat, "read", self._timeout, shown, *part.ticket.said)
                 except Exception as error:  # it cannot be pickled: no worker's fault
                     self._again(part, Lost(Cause.FAULT, _said(error)))
                 else:
@@ -318,7 +238,7 @@ class Pool:
 
     def _start(self, seat: _Seat) -> None:
         try:
-            seat.actor = self._kind.remote(self._make, self._alone)
+            seat.actor = self._kind.remote(*self._args)
             self._ask(seat, "start", START_SECONDS)
         except Exception as error:
             self._failed(seat, error, Cause.FAULT)
@@ -400,5 +320,47 @@ def _said(error: BaseException) -> str:
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
     lines = str(error).strip().splitlines() or [""]
-    said = "".join(c if c.isprintable() else " " for c in lines[0][:300])
+    # Of an actor that could not even be made, Ray says why at the end of a traceback.
+    line = lines[-1 if "creation task" in lines[0] else 0]
+    said = "".join(c if c.isprintable() else " " for c in line[:300])
     return f"{type(error).__name__}: {said}"
+
+
+def joined(
+    kind: type,
+    args: tuple[Any, ...],
+    *,
+    workers: int | None,
+    resources: Mapping[str, float] | None,
+    timeout: float,
+    address: str | None,
+    owner: object,
+) -> tuple[Pool, Callable[[], object]]:
+    """Workers on a Ray that is joined for them, and what ends both; so does the end of ``owner``.
+
+    Raises:
+        RayMissingError, ClusterError: as `connect`, or there is no room.
+        ValueError: a number is out of range.
+    """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ValueError(f"workers: expected an integer >= 1 or None, got {workers!r}")
+    for name, share in (resources or {}).items():
+        if type(share) not in (int, float) or share < 0:
+            raise ValueError(f"resources.{name}: expected a number >= 0, got {share!r}")
+    if type(timeout) not in (int, float) or not timeout > 0:
+        raise ValueError(f"timeout: expected seconds above 0, got {timeout!r}")
+    shared.join(address)
+    try:
+        pool = Pool(
+            kind, args, workers=workers, resources=resources or {}, timeout=timeout,
+            fixed=shared.begun,
+        )  # fmt: skip
+    except BaseException:
+        shared.leave()
+        raise
+    return pool, weakref.finalize(owner, _close, pool)
+
+
+def _close(pool: Pool) -> None:
+    pool.close()
+    shared.leave()

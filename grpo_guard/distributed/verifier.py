@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.distributed.cluster import shared
-from grpo_guard.distributed.pool import Lost, Pool, Ticket
+from grpo_guard.distributed.balance import balanced, weight
+from grpo_guard.distributed.pool import joined
 from grpo_guard.distributed.reading import Readings
-from grpo_guard.distributed.worker import Make, Reading, readers
+from grpo_guard.distributed.ticket import Lost, Ticket
+from grpo_guard.distributed.worker import Described, Make, Reading, Worker, readers
 from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict, abstain
@@ -68,27 +68,14 @@ class RayVerifier(Composed):
         alone: bool | None = None,
         address: str | None = None,
     ) -> None:
-        if workers is not None and (type(workers) is not int or workers < 1):
-            raise ValueError(f"workers: expected an integer >= 1 or None, got {workers!r}")
-        for name, share in (resources or {}).items():
-            if type(share) not in (int, float) or share < 0:
-                raise ValueError(f"resources.{name}: expected a number >= 0, got {share!r}")
-        if type(timeout) not in (int, float) or not timeout > 0:
-            raise ValueError(f"timeout: expected seconds above 0, got {timeout!r}")
-        # A core as others count them: without it, a Ray of our own on one core holds one worker.
-        shared.join(address)
+        self._pool, self.close = joined(
+            Worker, (make, alone), workers=workers, resources=resources, timeout=timeout,
+            address=address, owner=self,
+        )  # fmt: skip
+        """`close` ends the actors, and with the last of them Ray, where it was begun here."""
         try:
-            self._pool = Pool(
-                make, workers=workers, resources=resources or {}, timeout=timeout, alone=alone,
-                fixed=shared.begun,
-            )  # fmt: skip
-        except BaseException:
-            shared.leave()
-            raise
-        self.close = weakref.finalize(self, _close, self._pool)
-        """Ends the actors, and with the last of them Ray, where it was begun here."""
-        try:
-            self._described = said = self._pool.described()
+            self._described: Described = self._pool.described()
+            said = self._described
             if said.compares is None:
                 super().__init__()
             else:
@@ -152,7 +139,7 @@ class RayVerifier(Composed):
         Args:
             batch: The very objects that `verify` is going to be called with. `forget` them behind.
         """
-        ticket = self._pool.submit(batch)
+        ticket = self._sent(batch)
         with self._lock:
             self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
 
@@ -174,10 +161,15 @@ class RayVerifier(Composed):
         with self._lock:
             ahead = [self._ahead.get(id(completion)) for completion in batch]
         new = [i for i, at in enumerate(ahead) if at is None]
-        ticket = self._pool.submit([batch[i] for i in new])
+        ticket = self._sent([batch[i] for i in new])
         for n, i in enumerate(new):
             ahead[i] = ticket, n
         return [self._said(at[0].answer(at[1])) for at in ahead if at is not None]
+
+    def _sent(self, batch: Sequence[Completion]) -> Ticket:
+        ticket = Ticket(batch, [completion.node for completion in batch])
+        self._pool.submit(ticket, balanced([weight(c) for c in batch], self.workers))
+        return ticket
 
     def _said(self, answer: Reading | Lost) -> Reading:
         if not isinstance(answer, Lost):
@@ -195,8 +187,3 @@ class RayVerifier(Composed):
                 f"compares nothing, got {said.name}: {why}; leave it in this process, beside "
                 "the RayVerifier, or say alone=True where you know better"
             )
-
-
-def _close(pool: Pool) -> None:
-    pool.close()
-    shared.leave()

@@ -13,7 +13,7 @@ from grpo_guard.distributed.balance import (
     halves,
     weight,
 )
-from grpo_guard.distributed.pool import MOST_LOST, MOST_TRIES, Part, Ticket
+from grpo_guard.distributed.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
 
 WEIGHTS = st.lists(st.integers(1, MOST_TOKENS // 2), max_size=60)
 
@@ -68,14 +68,14 @@ def tries_of(ticket: Ticket, deadly: set[int]) -> tuple[int, set[int]]:
 
 
 def test_one_deadly_completion_is_given_up_alone() -> None:
-    ticket = Ticket([Completion("q", str(i), node=f"n{i % 4}") for i in range(512)])
+    ticket = Ticket(range(512), [f"n{i % 4}" for i in range(512)])
     lost, given_up = tries_of(ticket, {77})
     assert given_up == {77}
     assert lost <= 2 + 7 + MOST_TRIES
 
 
 def test_a_node_whose_completions_all_kill_costs_a_bounded_number_and_nobody_else() -> None:
-    ticket = Ticket([Completion("q", str(i), node=f"n{i % 4}") for i in range(512)])
+    ticket = Ticket(range(512), [f"n{i % 4}" for i in range(512)])
     bad = {i for i in range(512) if i % 4 == 1}
     lost, given_up = tries_of(ticket, bad)
     assert given_up == bad
