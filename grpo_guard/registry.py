@@ -33,6 +33,7 @@ _EXTRAS = {
     "openai": "judge",
     "vllm": "vllm",
     "cryptography": "identity",
+    "ray": "ray",
 }
 
 
