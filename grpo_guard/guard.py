@@ -177,7 +177,20 @@ class Guard:
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        batch, verdicts = self.judge(batch, given)
+        admitted = self.admit(batch, given)
+        return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+
+    def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
+        """The second half of `review`: what becomes of the verifier's words on a batch.
+
+        Args:
+            admitted: The batch, from `admit`.
+            said: Of `Known.open`, one verdict each.
+
+        Raises:
+            AbstainError: as `review`.
+        """
+        batch, verdicts = self.recorded(admitted, said)
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
@@ -195,26 +208,8 @@ class Guard:
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
         """
-        return self.judge_admitted(self.admit(batch, given))
-
-    def admit(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
-    ) -> Known:
-        """The first half of `judge`: whose completions these are, before any verifier is asked.
-
-        Batches are admitted in their order, and several of them may be before the first is judged.
-        """
-        return admit(
-            batch, given, identity=self.identity, references=self.references,
-            environment=self.environment,
-        )  # fmt: skip
-
-    def judge_admitted(self, known: Known) -> tuple[list[Completion], list[Verdict]]:
-        """The second half of `judge`, in the order of the batches."""
-        batch, verdicts = known.batch, known.verdicts(supervised(self.verifier, known.open))
-        if self.ledger is not None and batch:
-            self.ledger.record(batch, verdicts)
-        return batch, verdicts
+        admitted = self.admit(batch, given)
+        return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
     def asking(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
@@ -227,6 +222,27 @@ class Guard:
         other.environment, other._under = EnvironmentVerifier(environment), {}
         other._require_fitting(self.policy)
         return other
+
+    def admit(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Known:
+        """The first half of `review` and `judge`: all that is settled before the verifier is asked.
+
+        For servers, which ask it about several batches at once. Errors as `review`.
+        """
+        return admit(
+            batch, given, identity=self.identity, references=self.references,
+            environment=self.environment,
+        )  # fmt: skip
+
+    def recorded(
+        self, admitted: Known, said: Sequence[Verdict]
+    ) -> tuple[list[Completion], list[Verdict]]:
+        """The second half of `judge`; arguments as for `reviewed`."""
+        batch, verdicts = admitted.batch, admitted.verdicts(said)
+        if self.ledger is not None and batch:
+            self.ledger.record(batch, verdicts)
+        return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""

@@ -121,16 +121,16 @@ class Composed(CompletionVerifier):
         self.members = members
 
     @property
+    def compares(self) -> str | None:
+        return next((why for member in self.members if (why := member.compares)), None)
+
+    @property
     def author_can_abstain(self) -> str | None:
         return next((way for member in self.members if (way := member.author_can_abstain)), None)
 
     @property
     def steps_aside(self) -> bool:
         return all(member.steps_aside for member in self.members)
-
-    @property
-    def compares(self) -> str | None:
-        return next((why for member in self.members if (why := member.compares)), None)
 
     def check(self) -> None:
         for member in self.members:

@@ -7,7 +7,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
@@ -16,10 +16,13 @@ from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
-from grpo_guard.supervise import Runnable, supervised
+from grpo_guard.supervise import supervised
 from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.supervise import Runnable
 
 _opening = threading.Lock()
 
@@ -57,8 +60,6 @@ class RuleVerifier(CompletionVerifier):
         by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
             is known to have said is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
-        reading: What calls `look`. Where ``looks_alone``, another may stand in its place that asks
-            a copy of this rule elsewhere.
     """
 
     KINDS: ClassVar[frozenset[str]] = frozenset()
@@ -87,7 +88,7 @@ class RuleVerifier(CompletionVerifier):
         self.batch_alpha = batch_alpha
         self._book = book_name(self.name) if store is None else store.claim(self.name)
         self._counts: Counts | None = None
-        self.reading: Runnable = _Look(self)
+        self._look: Runnable = _Look(self)
 
     @property
     def compares(self) -> str | None:
@@ -106,7 +107,7 @@ class RuleVerifier(CompletionVerifier):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, decided by the severity of what was found."""
-        verdicts = [decided(v, self.severities) for v in supervised(self.reading, batch)]
+        verdicts = [decided(v, self.severities) for v in supervised(self._look, batch)]
         if not self.counting or all(completion.node is None for completion in batch):
             return verdicts
         counted = [
@@ -117,11 +118,21 @@ class RuleVerifier(CompletionVerifier):
         ]
         return self._opened().judged(batch, verdicts, counted)
 
+    @property
+    def reading(self) -> Runnable:
+        """What calls `look`. Where ``looks_alone``, another may be put in its place that asks a
+        copy of this rule elsewhere."""
+        return self._look
+
+    @reading.setter
+    def reading(self, reading: Runnable) -> None:
+        self._look = reading
+
     def reader(self) -> Self:
         """A copy that can be sent to another process, to read and to count nothing."""
         copied = copy.copy(self)
         copied.store, copied._counts = None, None
-        copied.reading = _Look(copied)
+        copied._look = _Look(copied)
         return copied
 
     def counts(self) -> EvidenceLedger | None:

@@ -17,6 +17,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.distributed.verifier import RayVerifier
 from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.guard import Guard
+from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def judged(
 
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
         label, known = on_their_way.popleft()
-        batch, verdicts = guard.judge_admitted(known)
+        batch, verdicts = guard.recorded(known, supervised(guard.verifier, known.open))
         for one in there:
             one.forget(known.open)
         return label, batch, verdicts

@@ -87,6 +87,7 @@ class RayVerifier(Composed):
         own = self.members[0] if self.members else said
         self.name, self.needs = own.name, own.needs
         self.smallest_p = smallest_p(own)
+        self.judges_alone = said.compares is None
         self._readings = Readings([rule for one in self.members for rule in readers(one)])
         self._ahead: dict[int, tuple[Ticket, int]] = {}
         self._lock = threading.Lock()

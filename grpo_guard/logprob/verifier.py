@@ -160,16 +160,16 @@ class LogProbVerifier(CompletionVerifier):
         return cls(model, tokenizer, sampling=sampling, **options)
 
     @property
+    def compares(self) -> str | None:
+        return None
+
+    @property
     def author_can_abstain(self) -> str | None:
         return memory_without_limit(self.name, self.sampling.max_new_tokens)
 
     @property
     def steps_aside(self) -> bool:
         return not self.encoder.require_ids and self._unable(self.text_profile) is not None
-
-    @property
-    def compares(self) -> str | None:
-        return None
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         started = time.monotonic()

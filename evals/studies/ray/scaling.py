@@ -3,9 +3,9 @@
 ``python -m grpo_guard.evals.studies.ray.scaling --data FOLDER -o docs/results/ray-scaling.json``
 
 `presets.different_weights` over completions of about 300 tokens (`content_speed`), in batches of
-64 as ``grpo-guard verify`` makes them: in this process, with one worker and with several. Wall
-time; workers are started before, and each round has a new guard. Ratios are within a round, since
-the rounds take turns; the verdicts of all forms are compared.
+256 (``grpo-guard verify`` makes them of 64): in this process, with one worker and with several.
+Wall time; workers are started before, and each round has a new guard. Ratios are within a round,
+since the rounds take turns; the verdicts of all forms are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from grpo_guard.evals.studies.harness import option, say, study
 from grpo_guard.verdict import Verdict
 
 CHARACTERS: Final = 480
-BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,13 @@ class Pass:
     said: list[Verdict]
 
 
-def passed(rows: Sequence[Completion], workers: int | None) -> Pass:
+def passed(rows: Sequence[Completion], workers: int | None, size: int) -> Pass:
     """All rows through a new guard.
 
     Args:
         rows: What it judges.
         workers: None = this process alone.
+        size: Of a batch.
     """
     guard, begun = presets.different_weights(), time.monotonic()
     there = None
@@ -54,7 +54,7 @@ def passed(rows: Sequence[Completion], workers: int | None) -> Pass:
         there.verify(rows[: 16 * workers])  # whatever a worker does once, it has done
     started, cpu = time.monotonic(), time.process_time()
     try:
-        batches = ((i, rows[i : i + BATCH]) for i in range(0, len(rows), BATCH))
+        batches = ((i, rows[i : i + size]) for i in range(0, len(rows), size))
         said = [v for _, _, verdicts in judged(guard, batches) for v in verdicts]
         taken = time.monotonic() - started, time.process_time() - cpu
         return Pass(started - begun, *taken, untimed(said))
@@ -68,7 +68,7 @@ def untimed(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [replace(v, seconds=0.0, members=tuple(untimed(v.members))) for v in verdicts]
 
 
-def measure(data: Path, n: int, rounds: int, workers: int) -> dict[str, Any]:
+def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[str, Any]:
     """Completions a second of each form, and the ratios between them."""
     rows = completions(data, n, characters=CHARACTERS)
     forms: dict[str, int | None] = {"in process": None, "1 worker": 1}
@@ -77,13 +77,14 @@ def measure(data: Path, n: int, rounds: int, workers: int) -> dict[str, Any]:
     same = True
     for turn in range(rounds):
         for name, count in forms.items():
-            found[name].append(passed(rows, count))
+            found[name].append(passed(rows, count, batch))
             same = same and found[name][-1].said == found["in process"][0].said
         say("rounds", turn + 1, rounds)
     one, several = found["1 worker"], found[f"{workers} workers"]
     on_ray = {name: each for name, each in found.items() if forms[name]}
     return {
         "completions": n,
+        "batch": batch,
         "rounds": rounds,
         "verdicts": "the same" if same else "different",
         "per_second": {k: _spread([n / one.wall for one in each]) for k, each in found.items()},
@@ -111,5 +112,6 @@ if __name__ == "__main__":
         option("--data", type=Path, required=True, help="folder with GSM8K"),
         option("--n", type=int, default=4_096, help="completions"),
         option("--rounds", type=int, default=5, help="of all forms"),
+        option("--batch", type=int, default=256, help="completions that are judged together"),
         option("--workers", type=int, default=2, help="of the last form"),
     )
