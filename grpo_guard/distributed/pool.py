@@ -21,6 +21,7 @@ logger = logging.getLogger("grpo_guard")
 START_SECONDS: Final = 600.0
 """Until which a worker must stand: it may load a model."""
 _ROOM_SECONDS: Final = 10.0
+_PATIENCE: Final = 60.0
 MOST_STARTS: Final = 3
 """Of a worker in a row that fail, until its place stays empty."""
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended")
@@ -112,6 +113,11 @@ class Pool:
         Raises:
             ClusterError: none starts.
         """
+        if not self._first.wait(_PATIENCE):
+            logger.warning(
+                "ray: no worker of %d stands after %g s; each needs %s, free on the cluster is %s",
+                self.workers, _PATIENCE, self._resources, self._free(),
+            )  # fmt: skip
         self._first.wait()
         if self._described is None:
             raise ClusterError(self._nobody())
@@ -145,7 +151,7 @@ class Pool:
     def _require_room(self) -> None:
         """A Ray of our own does not grow: what has no room now would be waited for in vain."""
         until = time.monotonic() + _ROOM_SECONDS  # what others gave back is known a little later
-        while short := self._short_of(self._ray.available_resources()):
+        while short := self._short_of(self._free()):
             if time.monotonic() > until:
                 name, each, free = short
                 raise ClusterError(
@@ -154,6 +160,10 @@ class Pool:
                     f"resources={{{name!r}: ...}}"
                 )
             time.sleep(0.2)
+
+    def _free(self) -> dict[str, float]:
+        free: dict[str, float] = self._ray.available_resources()
+        return {name: free.get(name, 0.0) for name in self._resources}
 
     def _short_of(self, free: Mapping[str, float]) -> tuple[str, float, float] | None:
         for name, each in self._resources.items():
