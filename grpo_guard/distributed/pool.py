@@ -248,12 +248,14 @@ class Pool:
 
     def _start(self, seat: _Seat) -> None:
         try:
+            self._require_ray()
             seat.actor = self._kind.remote(*self._args)
             self._ask(seat, "start", START_SECONDS)
         except Exception as error:
             self._failed(seat, error, Cause.FAULT)
 
     def _ask(self, seat: _Seat, method: str, seconds: float, *args: Any) -> None:
+        self._require_ray()
         promise = getattr(seat.actor, method).remote(*args)
         seat.promise, seat.deadline = promise, time.monotonic() + seconds
 
@@ -264,13 +266,16 @@ class Pool:
 
         promise.future().add_done_callback(tell)
 
+    def _require_ray(self) -> None:
+        """Or Ray would begin another one by itself, with nobody to end it."""
+        if not self._ray.is_initialized():
+            raise ClusterError("Ray was shut down in this process")
+
     def _failed(self, seat: _Seat, error: BaseException, cause: Cause) -> None:
         """The worker in a seat is lost, or never stood; another takes it, and its part goes on."""
         part, stood = seat.part, seat.stands
         reason = _said(error)
-        if seat.actor is not None:
-            self._ray.kill(seat.actor)
-        seat.actor = seat.promise = seat.part = None
+        self._empty(seat)
         seat.stands = False
         if not stood:
             seat.failed_starts += 1
@@ -288,6 +293,11 @@ class Pool:
             self._again(part, Lost(cause, reason))
         if not seat.closed:
             self._start(seat)
+
+    def _empty(self, seat: _Seat) -> None:
+        if seat.actor is not None and self._ray.is_initialized():
+            self._ray.kill(seat.actor)
+        seat.actor = seat.promise = seat.part = None
 
     def _again(self, part: Part, lost: Lost) -> None:
         """Try what is left of a part, or give it up."""
@@ -307,9 +317,7 @@ class Pool:
             for ticket in self._open:
                 ticket.end(_ENDED)
         for seat in self._seats:
-            if seat.actor is not None and self._ray.is_initialized():
-                self._ray.kill(seat.actor)
-            seat.actor = seat.promise = seat.part = None
+            self._empty(seat)
             seat.closed = seat.closed or _ENDED.message
         self._first.set()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,6 +134,7 @@ def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch, cap
     assert "expected 32 answers, one per completion, got 31" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_completion_that_cannot_be_sent_is_its_own_loss(tmp_path) -> None:
     rows = batch({1: "bad"}, count=8)
     rows[6] = Completion("q", "fine", metadata={"lock": threading.Lock()})
@@ -163,6 +166,30 @@ def test_a_dead_workers_text_rejects_where_another_rule_rejects(tmp_path) -> Non
         there.close()
 
 
+SHUT_DOWN = """
+import ray
+from grpo_guard import Completion, ScreensVerifier
+from grpo_guard.distributed import RayVerifier
+
+there = RayVerifier(ScreensVerifier, workers=1)
+rows = [Completion("q", f"It is {i}.") for i in range(200)]
+print({v.outcome.value for v in there.verify(rows)})
+ray.shutdown()
+print({v.cause.value for v in there.verify(rows)}, ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_is_gone_is_not_begun_again(tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHUT_DOWN], cwd=tmp_path, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["{'accept'}", "{'fault'} False"]
+
+
+@pytest.mark.slow
 def test_closing_ends_what_is_under_way(tmp_path) -> None:
     there = RayVerifier(obeying(tmp_path, 0.5), workers=2)
     said: list[Verdict] = []

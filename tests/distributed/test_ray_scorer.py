@@ -111,6 +111,7 @@ def test_a_guard_on_workers_scores_says_what_it_says_here(tmp_path) -> None:
     assert [v.cause for v in said] == ["out_of_memory"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_what_the_workers_cannot_import_is_named() -> None:
     with pytest.raises(ClusterError, match=r"ModuleNotFoundError: No module named 'test_ray_scor"):

@@ -63,6 +63,7 @@ def on_ray(guard: Guard, **options: Any) -> RayVerifier:
     return guard.verifier
 
 
+@pytest.mark.slow
 def test_what_judges_alone_runs_there_as_a_whole() -> None:
     def make() -> CompletionVerifier:
         class Shouting(CompletionVerifier):
@@ -142,6 +143,7 @@ def test_one_and_four_workers_say_the_same_of_a_hundred_thousand_rows(tmp_path) 
     assert sum(v.rejected for v in said[None]) < 25_000
 
 
+@pytest.mark.slow
 def test_threads_share_one_verifier() -> None:
     rows = [row(i) for i in range(256)]
     there = RayVerifier(lambda: AllOf(ScreensVerifier(), RecurrenceVerifier()), workers=2)
@@ -164,6 +166,7 @@ def test_threads_share_one_verifier() -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_cannot_run_there_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"got recurrence: .*leave it in this process"):
         RayVerifier(RecurrenceVerifier, workers=1)
@@ -175,6 +178,7 @@ def test_what_cannot_run_there_is_refused_with_the_remedy() -> None:
         RayVerifier(ScreensVerifier, resources={"GPU": -1})
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_say_why() -> None:
     def make() -> CompletionVerifier:
         raise FileNotFoundError("no weights under /models")
@@ -185,6 +189,7 @@ def test_workers_that_cannot_start_say_why() -> None:
         RayVerifier(lambda: 3, workers=1)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.slow
 def test_a_guard_file_says_it_too(tmp_path) -> None:
     tree = "{all: [{ray: {all: [{type: screens}, {type: arithmetic}]}, workers: 2}, {type: code}]}"
     guards = [

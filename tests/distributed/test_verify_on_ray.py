@@ -17,7 +17,6 @@ pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 from grpo_guard.cli.main import app
 from grpo_guard.distributed import cluster as clusters
 
-pytestmark = pytest.mark.usefixtures("cluster")
 DYING = """
 import os
 from grpo_guard import ScreensVerifier
@@ -57,6 +56,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [untimed(json.loads(line)) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_the_file_is_the_same_also_where_it_was_resumed(files) -> None:
     assert run(files, "here.jsonl").exit_code == 0
     ray = ("--engine", "ray", "--workers", "2")
