@@ -59,16 +59,6 @@ class CompletionVerifier(ABC):
         """
         return False
 
-    @property
-    def compares(self) -> str | None:
-        """Why a verdict depends on more than its own completion, or may; None = it does not.
-
-        What compares nothing may be shown any part of a batch anywhere: `RayVerifier` asks.
-        """
-        if self.judges_alone:
-            return None
-        return f"{self.name} does not say that it judges each completion alone (judges_alone)"
-
     @abstractmethod
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in the same order.
@@ -119,10 +109,6 @@ class Composed(CompletionVerifier):
                     f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
                 )
         self.members = members
-
-    @property
-    def compares(self) -> str | None:
-        return next((why for member in self.members if (why := member.compares)), None)
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -375,7 +361,7 @@ class AnyOf(Ensemble):
         return max(smallest_p(member) for member in self.members)
 
 
-def smallest_p(verifier: object) -> float:
+def smallest_p(verifier: CompletionVerifier) -> float:
     """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
     while isinstance(verifier, Only):
         verifier = verifier.member

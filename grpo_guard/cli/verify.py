@@ -127,14 +127,13 @@ def _guard(config: Path, engine: Engine, workers: int | None) -> Iterator[Guard]
         if engine is Engine.local:
             yield guard
             return
-        from grpo_guard.distributed.verifier import RayVerifier
+        from grpo_guard.distributed.ahead import on_ray
         from grpo_guard.options import ConfigError
 
         try:
-            there = RayVerifier.around(guard.verifier, workers=workers)
+            there = on_ray(guard, workers=workers)
         except (ModuleNotFoundError, ConnectionError, ValueError) as error:
             raise ConfigError(str(error)) from None
-        guard.verifier = there
         try:
             yield guard
         finally:

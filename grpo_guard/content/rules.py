@@ -92,6 +92,7 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
         if not self.looks_alone:
             return f"{self.name} compares the completions of a batch"
         return f"{self.name} counts findings of nodes" if self.counting else None

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from grpo_guard.admission import Known
 from grpo_guard.completion import Completion
 from grpo_guard.distributed.verifier import RayVerifier
 from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.fitting import require_fitting
 from grpo_guard.guard import Guard
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -23,6 +24,30 @@ from grpo_guard.verdict import Verdict
 T = TypeVar("T")
 BATCHES_A_WORKER: Final = 2
 """On their way: one is read while the next waits beside it."""
+
+
+def on_ray(guard: Guard, **options: Any) -> RayVerifier:
+    """Have the rules of a guard that is here already read texts in actors.
+
+    Args:
+        guard: Its verifier is replaced; what it remembers stays.
+        **options: Of `RayVerifier`.
+
+    Returns:
+        The guard's verifier from now on; `RayVerifier.close` it when all is judged.
+
+    Raises:
+        ValueError: nothing in it can run there, or its policy pays for abstentions.
+        RayMissingError, ClusterError: as `RayVerifier`.
+    """
+    there = RayVerifier.around(guard.verifier, **options)
+    try:
+        require_fitting(there, guard.policy)
+    except ValueError:
+        there.close()
+        raise
+    guard.verifier = there
+    return there
 
 
 def judged(

@@ -22,7 +22,7 @@ from grpo_guard.verifier import AllOf, CompletionVerifier, Composed, smallest_p
 class RayVerifier(Composed):
     """Shows the parts of a batch to verifiers in Ray actors, and puts their answers in order.
 
-    What judges each completion alone (`CompletionVerifier.compares` is None) runs in the actors as
+    What judges each completion alone (`worker.compares` is None) runs in the actors as
     a whole. Of anything else, what its rules read in each text does, which is nearly all of the
     work of `presets.different_weights`; what compares completions or remembers nodes (counts,
     recurrence, length, standing) stays in this process and sees whole batches in their order, as
@@ -86,7 +86,7 @@ class RayVerifier(Composed):
             raise
         own = self.members[0] if self.members else said
         self.name, self.needs = own.name, own.needs
-        self.smallest_p = smallest_p(own)
+        self.smallest_p = smallest_p(self.members[0]) if self.members else said.smallest_p
         self.judges_alone = said.compares is None
         self._readings = Readings([rule for one in self.members for rule in readers(one)])
         self._ahead: dict[int, tuple[Ticket, int]] = {}

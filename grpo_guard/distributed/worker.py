@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleVerifier
-from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.ensemble import Ensemble, inner_verifiers
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier, smallest_p
+from grpo_guard.verifier import CompletionVerifier, Not, Only, smallest_p
 
 Make: TypeAlias = Callable[[], CompletionVerifier]
 Reading: TypeAlias = tuple[Verdict, ...]
@@ -47,6 +48,23 @@ def readers(verifier: CompletionVerifier) -> Iterator[RuleVerifier]:
             yield inner
 
 
+def compares(verifier: CompletionVerifier) -> str | None:
+    """Why a verdict depends on more than its own completion, or may; None = it does not.
+
+    A verifier says it by a property ``compares`` of this kind, or by ``judges_alone``; what is made
+    of others is as they are.
+    """
+    if hasattr(verifier, "compares"):
+        said: str | None = verifier.compares
+        return said
+    # These combine row by row; a class of somebody's own may do otherwise, and says so itself.
+    if isinstance(verifier, Ensemble | Not | Only | Calibrated):
+        return next((why for member in verifier.members if (why := compares(member))), None)
+    if verifier.judges_alone:
+        return None
+    return f"{verifier.name} does not say that it judges each completion alone (judges_alone)"
+
+
 class Worker:
     """A verifier that is made where it runs.
 
@@ -70,15 +88,15 @@ class Worker:
         if not isinstance(one, CompletionVerifier):
             raise TypeError(f"make: expected it to return a CompletionVerifier, got {one!r:.80}")
         one.check()
-        compares = None if self._alone else one.compares
+        why = None if self._alone else compares(one)
         if self._alone is False:
-            compares = compares or f"{one.name} is read for another"
+            why = why or f"{one.name} is read for another"
         rules = list(readers(one))
         # A rule's own name and time-out stand in what reads for it.
-        self._asked = [one] if compares is None else [rule.reading for rule in rules]
+        self._asked = [one] if why is None else [rule.reading for rule in rules]
         return Described(
             one.name, one.needs, one.author_can_abstain, one.steps_aside, smallest_p(one),
-            compares, tuple(each.name for each in self._asked),
+            why, tuple(each.name for each in self._asked),
         )  # fmt: skip
 
     def read(self, part: Sequence[Completion]) -> list[Reading]:

@@ -110,6 +110,7 @@ class JudgeVerifier(CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
         return None
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:

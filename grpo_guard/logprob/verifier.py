@@ -161,6 +161,7 @@ class LogProbVerifier(CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
         return None
 
     @property

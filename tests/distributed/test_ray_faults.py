@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard import Completion, CompletionVerifier, ScreensVerifier, presets
-from grpo_guard.distributed import RayVerifier
+from grpo_guard.distributed import RayVerifier, on_ray
 from grpo_guard.distributed.worker import Worker
 from grpo_guard.verdict import Verdict, accept, reject
 
@@ -158,7 +158,7 @@ def test_a_dead_workers_text_rejects_where_another_rule_rejects(tmp_path) -> Non
         return Dying()
 
     guard = presets.different_weights(beside=[make()])
-    there = guard.verifier = RayVerifier.around(guard.verifier, workers=2)
+    there = on_ray(guard, workers=2)
     try:
         rows = [Completion("q", t, node="n", reference="4") for t in ("die", "2 + 2 = 5\n#### 4")]
         assert [v.outcome for v in guard.judge(rows)[1]] == ["abstain", "reject"]

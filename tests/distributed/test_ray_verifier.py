@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ from grpo_guard import (
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.distributed import RayVerifier
 from grpo_guard.distributed import cluster as clusters
-from grpo_guard.distributed.ahead import judged
+from grpo_guard.distributed.ahead import judged, on_ray
 from grpo_guard.distributed.cluster import ClusterError, RayMissingError
 from grpo_guard.environment import believed
 from grpo_guard.given import Given
@@ -56,11 +55,6 @@ def row(i: int, nodes: int = 4) -> Completion:
 def in_batches(guard: Guard, rows: Sequence[Completion], size: int = 64) -> list[Verdict]:
     batches = ((i, rows[i : i + size]) for i in range(0, len(rows), size))
     return [v for _, _, verdicts in judged(guard, batches) for v in verdicts]
-
-
-def on_ray(guard: Guard, **options: Any) -> RayVerifier:
-    guard.verifier = RayVerifier.around(guard.verifier, **options)
-    return guard.verifier
 
 
 @pytest.mark.slow

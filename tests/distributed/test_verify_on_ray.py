@@ -108,3 +108,15 @@ def test_what_cannot_be_is_bad_input(files, monkeypatch) -> None:
     assert result.exit_code == 2
     assert "pip install 'grpo-guard[ray]'" in result.stderr
     assert not (files / "out.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_policy_that_pays_for_abstentions_is_refused(files) -> None:
+    """A text that kills workers would be a reward at will."""
+    (files / "guard.yaml").write_text("policy: {on_abstain: pass}\nverifier: {type: screens}")
+    assert run(files, "here.jsonl").exit_code == 0
+    result = run(files, "there.jsonl", "--engine", "ray", "--workers", "1")
+    assert result.exit_code == 2
+    assert "every worker dies or hangs makes screens abstain" in result.stderr
+    assert not (files / "there.jsonl").exists()

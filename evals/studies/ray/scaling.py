@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from grpo_guard import presets
 from grpo_guard.completion import Completion
-from grpo_guard.distributed.ahead import judged
-from grpo_guard.distributed.verifier import RayVerifier
+from grpo_guard.distributed.ahead import judged, on_ray
 from grpo_guard.evals.studies.content_speed import completions
 from grpo_guard.evals.studies.harness import option, say, study
 from grpo_guard.verdict import Verdict
@@ -50,7 +49,7 @@ def passed(rows: Sequence[Completion], workers: int | None, size: int) -> Pass:
     guard, begun = presets.different_weights(), time.monotonic()
     there = None
     if workers is not None:
-        there = guard.verifier = RayVerifier.around(guard.verifier, workers=workers)
+        there = on_ray(guard, workers=workers)
         there.verify(rows[: 16 * workers])  # whatever a worker does once, it has done
     started, cpu = time.monotonic(), time.process_time()
     try:
