@@ -24,8 +24,8 @@ class Admission:
     """Which foreign trees are taken in.
 
     Args:
-        rejected: Largest share of a tree's completions that may be rejected or not looked at. Such a
-            tree comes in, its rejected completions earn what the policy says, and whatever of its
+        rejected: Largest share of a tree's completions that may be rejected or not looked at. Such
+            a tree comes in, its rejected completions earn what the policy says, and whatever of its
             author's work went unnoticed comes along. 0: all must be accepted, so that honest trees
             are lost G times as often as honest completions are rejected.
         trees: How many a node looks at in a stage, one of each agent in turn, in random order: who
