@@ -4,9 +4,8 @@
 ``only(a, task="code")`` looks at some completions and steps aside for the rest. The shape follows
 tenacity's stop strategies: small objects with operators, no configuration language.
 
-In an ensemble each member is called under supervision of its own, so that one that fails abstains
-alone. A member that is NOT_APPLICABLE is left out of the combination; where no member applies,
-neither does the ensemble.
+In an ensemble each member is supervised by itself, so that one that fails abstains alone. Members
+that are NOT_APPLICABLE are left out of it; where none applies, neither does the ensemble.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import supervised_each
 from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, merged_findings
 
 
@@ -66,6 +66,14 @@ class CompletionVerifier(ABC):
         Args:
             batch: Any number of completions, of any groups and nodes. Not to be changed.
         """
+
+    @property
+    def joins(self) -> bool:
+        """Whether a server may judge strangers' batches in one call: it waits for nobody.
+
+        Where verdicts depend on their batch, define ``verify_each(batches)`` beside `verify`.
+        """
+        return self.judges_alone
 
     def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
         """Find out whether what the verifier needs is there, before anything depends on it.
@@ -118,6 +126,17 @@ class Composed(CompletionVerifier):
     def steps_aside(self) -> bool:
         return all(member.steps_aside for member in self.members)
 
+    @property
+    def joins(self) -> bool:
+        return all(member.joins for member in self.members)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """For each of some batches what `verify` says of it alone."""
+        raise NotImplementedError(f"{type(self).__name__}: expected verify or verify_each, got none")
+
     def check(self) -> None:
         for member in self.members:
             member.check()
@@ -135,8 +154,8 @@ class Not(Composed):
         self.member = member
         self.name = f"not({member.name})"
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._negate(verdict) for verdict in supervised(self.member, batch)]
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        return [list(map(self._negate, said)) for said in supervised_each(self.member, batches)]
 
     def _negate(self, verdict: Verdict) -> Verdict:
         outcome = verdict.outcome
@@ -165,14 +184,12 @@ class Only(Composed):
     def steps_aside(self) -> bool:
         return True
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        applies = [bool(self.matches(completion)) for completion in batch]
-        verdicts = iter(
-            supervised(self.member, [c for c, yes in zip(batch, applies, strict=True) if yes])
-        )
-        return [
-            next(verdicts) if yes else abstain(self.name, Cause.NOT_APPLICABLE) for yes in applies
-        ]
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]
+        chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
+        aside = abstain(self.name, Cause.NOT_APPLICABLE)
+        left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
+        return [[next(said) if yes else aside for yes in each] for each, said in left]
 
 
 def only(
@@ -216,12 +233,13 @@ class Ensemble(Composed):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         columns = [
-            [self._counted(verdict, i) for verdict in supervised(member, batch)]
-            for i, member in enumerate(self.members)
+            [[self._counted(verdict, i) for verdict in said] for said in each]
+            for i, each in enumerate(supervised_each(m, batches) for m in self.members)
         ]
-        return [self._combine(row) for row in zip(*columns, strict=True)]
+        each = zip(*columns, strict=True)
+        return [[self._combine(row) for row in zip(*own, strict=True)] for own in each]
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
         """The verdict of the member at ``index``, as this ensemble counts it."""

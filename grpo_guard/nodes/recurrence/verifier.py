@@ -122,6 +122,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def steps_aside(self) -> bool:
         return True
 
+    @property
+    def joins(self) -> bool:
+        return True
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """One after the other: each is counted as it would be alone."""
+        return [self.verify(batch) for batch in batches]
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """What was given is nobody's phrase: an author's own turns are looked at."""
         own = [as_said(completion) for completion in batch]
