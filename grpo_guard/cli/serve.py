@@ -78,7 +78,7 @@ def serve(
 
 
 def _require_server() -> None:
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from grpo_guard.server.connection import Connection
 
@@ -18,7 +18,7 @@ OPEN_FILES = 131_072
 HEAD_BYTES = 16 * 1024
 
 
-def listen(app: FastAPI, host: str, port: int) -> bool:
+def listen(app: ASGIApp, host: str, port: int) -> bool:
     """Serve until SIGTERM or SIGINT, then finish what is under way. False: could not listen."""
     _allow_connections()
     server = server_of(app, host, port)
@@ -31,7 +31,7 @@ def listen(app: FastAPI, host: str, port: int) -> bool:
     return server.started
 
 
-def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+def server_of(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
     """A server that does not run yet."""
     config = uvicorn.Config(
         app,

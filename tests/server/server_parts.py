@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.server.app import create_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 from server_parts import Words
 
 from grpo_guard import Completion, Guard
