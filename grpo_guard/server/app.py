@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from grpo_guard.guard import Guard
 from grpo_guard.server.audit import Audit
-from grpo_guard.server.bodies import completions_in, queries_in
+from grpo_guard.server.bodies import completions_in, queries_in, stream_in
 from grpo_guard.server.describe import PAGE_HEADERS, openapi, page
 from grpo_guard.server.desk import Desk, Service
 from grpo_guard.server.late import given_up
@@ -37,7 +37,7 @@ def create_app(
     audit: Audit | None = None,
     metrics: Metrics | None = None,
 ) -> Router:
-    """``POST /get_reward``, ``POST /v1/verify``; ``GET /health``, ``/metrics``, ``/docs``.
+    """``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``; ``GET /health``, ``/metrics``, ``/docs``.
 
     Args:
         guard: What decides.
@@ -54,12 +54,17 @@ def create_app(
         guard.identity.given_up = given_up  # whoever asks again has not been answered
     rewards.audit = audit
     verify = Service("/v1/verify", completions_in, verdicts)
+    stream = Service("/v1/verify/stream", stream_in, verdicts)
     reward = Service("/get_reward", queries_in, rewards)
-    desk = Desk(guard.verifier, limits, token, metrics or Metrics())
+    counted = metrics or Metrics()
+    desk = Desk(guard.verifier, limits, token, counted)
 
     @asynccontextmanager
     async def lifespan(app: Router) -> AsyncIterator[None]:
         yield
+        counted.write()
+        if audit is not None:
+            audit.close()
         # Here, since a signal ends the process as soon as the server has stopped.
         close = getattr(guard.ledger, "close", None)
         if close is not None:
@@ -70,6 +75,7 @@ def create_app(
     routes = {
         reward.path: ("POST", lambda request: desk.respond(reward, request)),
         verify.path: ("POST", lambda request: desk.respond(verify, request)),
+        stream.path: ("POST", lambda request: desk.stream(stream, verdicts, request)),
         "/metrics": ("GET", desk.metrics),
     } | _described()
     # Nothing stands between the server and these: each layer costs a request as much as a quick
@@ -93,7 +99,7 @@ class _Endpoint:
             return
         allowed = ("GET", "HEAD") if self._method == "GET" else (self._method or scope["method"],)
         if scope["method"] in allowed:
-            response = await self._answers(Request(scope, receive))
+            response = await self._answers(Request(scope, receive, send))
         else:
             said = {"Allow": ", ".join(allowed)}
             response = reply({"error": "Method Not Allowed"}, 405, said)

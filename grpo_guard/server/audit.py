@@ -54,10 +54,15 @@ class Audit:
         self._handler.setFormatter(logging.Formatter("%(message)s"))
 
     def note(
-        self, request: str, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+        self,
+        request: str,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        first: int = 0,
     ) -> None:
-        """A line for each rejection among the verdicts on a request's completions."""
-        for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
+        """A line for each rejection among the verdicts on a request's completions, of which the
+        first here is number ``first``."""
+        for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):
             if verdict.rejected:
                 line = _line(request, index, completion, verdict)
                 self._handler.handle(logging.makeLogRecord({"msg": line}))

@@ -20,6 +20,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from starlette.requests import ClientDisconnect
+
 from grpo_guard.admission import Known
 from grpo_guard.server.late import given_up_by
 from grpo_guard.server.limits import Limits
@@ -77,30 +79,33 @@ class Batches:
         self._joined: _Batch | None = None
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
-    async def answer(self, job: Job[T], deadline: float) -> T:
+    async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
         """The job's answer; the loop stays free meanwhile.
 
+        Args:
+            job: Not asked before.
+            deadline: On the loop's clock.
+            patient: Whether it may wait however many do: a part of a request that was let in.
+
         Raises:
-            RequestError: 429 too many wait; 503 it was not begun by ``deadline`` on the loop's
-                clock, or no thread could be started.
+            RequestError: 429 too many wait; 503 it was not begun by ``deadline``, or no thread could
+                be started.
             TimeoutError: it was begun, and is not done. Its thread goes on, and keeps its place.
+            ClientDisconnect: the client left while it waited.
             Exception: whatever its work raises.
         """
-        if not self._free and len(self._waiting) >= self._limits.waiting:
+        full = not self._free and len(self._waiting) >= self._limits.waiting
+        if full and not patient:
             raise RequestError(429, "too many requests are waiting", retry=True)
         job.answer = asyncio.get_running_loop().create_future()
         self._waiting.append(job)
         job.waits = True
         self._begin()
+        late = asyncio.get_running_loop().call_at(deadline, _expire, job)
         try:
-            async with asyncio.timeout_at(deadline):
-                return await job.answer
-        except TimeoutError:
-            if job.waits:
-                raise RequestError(503, "no turn came up in time", retry=True) from None
-            raise
+            return await job.answer
         finally:
-            job.answer.cancel()
+            late.cancel()
             if job.waits:
                 self._waiting.remove(job)
 
@@ -109,7 +114,9 @@ class Batches:
         clock = asyncio.get_running_loop()
         while self._waiting and self._free:
             if self._waiting[0].given_up.is_set():
-                self._taken().answer.cancel()
+                gone = self._taken()
+                if not gone.answer.done():
+                    gone.answer.set_exception(ClientDisconnect())
                 continue
             if self._waiting[0].joins and self._joined is not None:
                 # One at a time, for they would take each other's processor; but nobody waits
@@ -173,6 +180,12 @@ class Batches:
             self._joined = None
         batch.told(outcomes)
         self._begin()
+
+
+def _expire(job: Job[Any]) -> None:
+    if not job.answer.done():
+        refusal = RequestError(503, "no turn came up in time", retry=True)
+        job.answer.set_exception(refusal if job.waits else TimeoutError())
 
 
 _Outcome = tuple[Job[Any], threading.Event, Any, Exception | None]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from grpo_guard.completion import Completion
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large
@@ -21,6 +23,8 @@ from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.replies import Told, refused, reply
+from grpo_guard.server.stream import send_lines
+from grpo_guard.server.verdicts import Verdicts
 from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
@@ -79,12 +83,52 @@ class Desk:
 
     async def respond(self, service: Service[Any], request: Request) -> Response:
         """The reply to a request."""
-        clock = asyncio.get_running_loop().time
-        started = clock()
-        with self._metrics.request():
-            response = await self._respond(request, service, started + self._limits.seconds)
-        self._metrics.answered(service.path, response.status_code, clock() - started)
-        return response
+
+        async def answer(body: bytes, deadline: float) -> Response:
+            told, request_id = await self._told(request, service, body, deadline)
+            self._metrics.told(service.path, told.outcomes)
+            headers = {"X-Request-Id": request_id}
+            return Response(told.text, headers=headers, media_type="application/json")
+
+        return await self._counted(request, service.path, answer)
+
+    async def stream(
+        self, service: Service[list[Completion]], answerer: Verdicts, request: Request
+    ) -> Response:
+        """The reply to a request line by line, sent already; or its refusal."""
+
+        async def answer(body: bytes, deadline: float) -> Response:
+            asked = await self._parsed(service, body)
+            request_id, size = secrets.token_hex(8), len(body)
+            jobs: list[Job[Told]] = []
+
+            async def judge(part: list[Completion], first: int) -> Told:
+                if gone.is_set():
+                    raise ClientDisconnect
+                jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked), first)]
+                until = asyncio.get_running_loop().time() + self._limits.seconds
+                try:
+                    return await self._batches.answer(jobs[0], until, patient=True)
+                except (TimeoutError, RequestError):
+                    jobs[0].leave()
+                    return answerer.too_late(part, first)
+                except Exception as error:
+                    logger.error("%s failed", service.path, exc_info=error)
+                    return answerer.failed(part, first)
+
+            gone = asyncio.Event()
+
+            def leave() -> None:
+                gone.set()
+                for job in jobs:
+                    job.leave()
+
+            async with while_it_waits(request, leave):
+                async for told in send_lines(request._send, request_id, asked, judge):
+                    self._metrics.told(service.path, told.outcomes)
+            return Sent()
+
+        return await self._counted(request, service.path, answer)
 
     async def metrics(self, request: Request) -> Response:
         """All counts."""
@@ -94,13 +138,31 @@ class Desk:
             return refused(error)
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _respond(self, request: Request, service: Service[Any], deadline: float) -> Response:
+    async def _counted(
+        self,
+        request: Request,
+        path: str,
+        answer: Callable[[bytes, float], Awaitable[Response]],
+    ) -> Response:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        with self._metrics.request():
+            response = await self._respond(request, answer, started + self._limits.seconds)
+        self._metrics.answered(path, response.status_code, clock() - started)
+        return response
+
+    async def _respond(
+        self,
+        request: Request,
+        answer: Callable[[bytes, float], Awaitable[Response]],
+        deadline: float,
+    ) -> Response:
         try:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
             # The body comes before the turn, which a sender who takes his time would hold.
             async with self._intake.body(request, deadline) as body:
-                return await self._answer(request, service, body, deadline)
+                return await answer(body, deadline)
         except RequestError as error:
             if error.status in (413, 429, 503):
                 await _discard(request, self._limits)
@@ -113,28 +175,32 @@ class Desk:
             logger.error("%s failed", request.url.path, exc_info=error)
             return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
-    async def _answer(
+    async def _told(
         self, request: Request, service: Service[Any], body: bytes, deadline: float
-    ) -> Response:
+    ) -> tuple[Told, str]:
         asked = await self._parsed(service, body)
         request_id = secrets.token_hex(8)
         job = service.answerer.job(asked, request_id, len(body))
         async with while_it_waits(request, job.leave):
             try:
-                told = await self._batches.answer(job, deadline)
+                return await self._batches.answer(job, deadline), request_id
             except TimeoutError:
                 job.leave()
                 logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
-                told = service.answerer.too_late(asked)
-        self._metrics.told(service.path, told.outcomes)
-        headers = {"X-Request-Id": request_id}
-        return Response(told.text, headers=headers, media_type="application/json")
+                return service.answerer.too_late(asked), request_id
 
     async def _parsed(self, service: Service[Asked], body: bytes) -> Asked:
         if len(body) <= PARSED_AT_ONCE:
             return service.parse(body, self._limits)
         async with self._parser:
             return await asyncio.to_thread(service.parse, body, self._limits)
+
+
+class Sent(Response):
+    """A reply that is on its way already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
 
 
 def _check_form(request: Request, limits: Limits) -> None:

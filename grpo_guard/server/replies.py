@@ -29,10 +29,13 @@ class Told:
 def as_json(content: Any) -> str:
     """In ASCII, so that lone surrogates pass, and null for what is no number."""
     try:
-        return json.dumps(content, allow_nan=False)
+        return _ENCODER.encode(content)
     except ValueError:
         # NaN is no JSON. One in a verifier's figures would spoil the reply for all completions.
-        return json.dumps(_finite(content), allow_nan=False)
+        return _ENCODER.encode(_finite(content))
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

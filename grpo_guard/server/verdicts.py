@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from grpo_guard.admission import Known
 from grpo_guard.completion import Completion
@@ -35,19 +34,30 @@ class Verdicts:
         self._guard.ledger = until_late(guard.ledger)
         self._late, self._audit = late, audit
 
-    def job(self, asked: list[Completion], request_id: str, size: int) -> Job[Told]:
-        """The work on one request."""
+    def job(
+        self, asked: list[Completion], request_id: str, size: int, first: int | None = None
+    ) -> Job[Told]:
+        """The work on one request, or on a part of a stream that begins with completion ``first``."""
         guard = self._guard
-        settle = partial(self._settled, asked, request_id)
+        settle = partial(self._settled, asked, request_id, first)
         joins = guard.verifier.joins
         return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
 
-    def too_late(self, asked: list[Completion]) -> Told:
+    def too_late(self, asked: list[Completion], first: int | None = None) -> Told:
         """One abstention each."""
-        return told(self._abstentions(len(asked), Cause.TIMEOUT, self._late))
+        return told(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
+
+    def failed(self, asked: list[Completion], first: int) -> Told:
+        """The same, where something broke."""
+        return told(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
 
     def _settled(
-        self, asked: list[Completion], request_id: str, known: Known | None, said: list[Verdict]
+        self,
+        asked: list[Completion],
+        request_id: str,
+        first: int | None,
+        known: Known | None,
+        said: list[Verdict],
     ) -> Told:
         assert known is not None
         try:
@@ -55,22 +65,19 @@ class Verdicts:
         except Exception as error:
             # Verdicts that nobody keeps would let a convicted node start anew.
             logger.error("the ledger failed; all abstain", exc_info=error)
-            return told(self._abstentions(len(asked), Cause.FAULT, "the ledger failed"))
+            return told(self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first)
         if self._audit is not None:
-            self._audit.note(request_id, batch, verdicts)
-        return told(verdicts)
+            self._audit.note(request_id, batch, verdicts, first or 0)
+        return told(verdicts, first)
 
     def _abstentions(self, count: int, cause: Cause, message: str) -> list[Verdict]:
         return [abstain(self._guard.verifier.name, cause, message)] * count
 
 
-def told(verdicts: Sequence[Verdict]) -> Told:
-    """As the lines of ``grpo-guard verify``, in one list."""
-    lines = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts)]
-    return Told(as_json({"verdicts": lines}), outcomes(verdicts))
-
-
-def outcomes(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """How many are accepted, rejected and abstained on."""
+def told(verdicts: Sequence[Verdict], first: int | None = None) -> Told:
+    """As the lines of ``grpo-guard verify``; where ``first`` is None, in one list."""
+    rows = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts, first or 0)]
     counted: Counter[str] = Counter(verdict.outcome.value for verdict in verdicts)
-    return dict[str, Any](counted)
+    if first is None:
+        return Told(as_json({"verdicts": rows}), counted)
+    return Told("".join(as_json(row) + "\n" for row in rows), counted)
