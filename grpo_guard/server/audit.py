@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from grpo_guard.completion import Completion
+from grpo_guard.server.late import awaited
 from grpo_guard.verdict import Verdict
 
 FILE_BYTES = 16 * 1024 * 1024
@@ -61,7 +62,9 @@ class Audit:
         first: int = 0,
     ) -> None:
         """A line for each rejection among the verdicts on a request's completions, of which the
-        first here is number ``first``."""
+        first here is number ``first``; none where nobody waits for them any more."""
+        if not awaited():
+            return
         for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):
             if verdict.rejected:
                 line = _line(request, index, completion, verdict)

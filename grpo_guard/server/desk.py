@@ -123,9 +123,14 @@ class Desk:
                 for job in jobs:
                     job.leave()
 
-            async with while_it_waits(request, leave):
-                async for told in send_lines(request._send, request_id, asked, judge):
-                    self._metrics.told(service.path, told.outcomes)
+            try:
+                async with while_it_waits(request, leave):
+                    lines = send_lines(request._send, request_id, asked, judge, self._limits)
+                    async for told in lines:
+                        self._metrics.told(service.path, told.outcomes)
+            except ClientDisconnect:
+                # The server closes what was begun and not ended, so that nobody takes it for whole.
+                return Sent(status_code=400)
             return Sent()
 
         return await self._counted(request, service.path, answer)

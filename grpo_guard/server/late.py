@@ -30,8 +30,7 @@ class UntilLate:
         self._ledger = ledger
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        given_up = _given_up.get()
-        if given_up is not None and given_up.is_set():
+        if not awaited():
             logger.warning("%d verdicts came too late for the ledger", len(verdicts))
             return
         self._ledger.record(batch, verdicts)
@@ -40,6 +39,12 @@ class UntilLate:
 def given_up() -> threading.Event | None:
     """Of the work of this thread: set once nobody waits for it; None outside a request."""
     return _given_up.get()
+
+
+def awaited() -> bool:
+    """Whether somebody still waits for the work of this thread."""
+    event = _given_up.get()
+    return event is None or not event.is_set()
 
 
 def until_late(ledger: Ledger | None) -> Ledger | None:

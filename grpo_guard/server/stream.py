@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import Told
 
 NDJSON = "application/x-ndjson"
@@ -37,6 +40,7 @@ async def send_lines(
     request_id: str,
     completions: Sequence[Completion],
     judge: Callable[[list[Completion], int], Awaitable[Told]],
+    limits: Limits,
 ) -> AsyncIterator[Told]:
     """Send the reply, and yield what was sent of each part once it is on its way.
 
@@ -48,7 +52,13 @@ async def send_lines(
         request_id: For the reply's head.
         completions: All of them.
         judge: What is said of a part, as lines; and the number of its first completion.
+        limits: Who fetches more slowly than a body must come in keeps its room from others.
+
+    Raises:
+        ClientDisconnect: he has left, or fetches too slowly.
     """
+    clock = asyncio.get_running_loop().time
+    waited = sent = 0.0
     headers = [(b"content-type", NDJSON.encode()), (b"x-request-id", request_id.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     first = 0
@@ -56,6 +66,13 @@ async def send_lines(
         told = await judge(part, first)
         first += len(part)
         body = told.text.encode("ascii")
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        sent += len(body)
+        began = clock()
+        try:
+            async with asyncio.timeout(limits.body_patience + sent / limits.body_rate - waited):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError:
+            raise ClientDisconnect from None
+        waited += clock() - began
         yield told
     await send({"type": "http.response.body", "body": b"", "more_body": False})
