@@ -94,7 +94,7 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
 
     from grpo_guard.config import ConfigError, GuardConfig
     from grpo_guard.server import run
-    from grpo_guard.server.setup import hand_over
+    from grpo_guard.server.setup import REFUSED, hand_over
 
     try:
         said = GuardConfig.from_yaml(Path(settings.config))
@@ -113,7 +113,11 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
         )
     with tempfile.TemporaryDirectory() as counts:
         app = hand_over(replace(settings, counts=counts))
-        if not run.listen_in_workers(app, host, port, workers):
+        listened = run.listen_in_workers(app, host, port, workers)
+        refused = Path(counts) / REFUSED
+        if refused.exists():
+            _refuse(refused.read_text(encoding="utf-8"))
+        if not listened:
             raise typer.Exit(1)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
+import sys
 import time
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,6 +16,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.server.late import awaited
 from grpo_guard.verdict import Verdict
 
+logger = logging.getLogger("grpo_guard")
 FILE_BYTES = 16 * 1024 * 1024
 FILES = 8
 """Kept beside the one that is written: `FILES` + 1 files of `FILE_BYTES` at most."""
@@ -28,7 +31,8 @@ class Audit:
     ``node``, ``round``, ``cause``, ``verifier``, ``p_value``, ``findings`` (kind and message), the
     ``sha256`` of the text in UTF-8 (lone surrogates as they are), its length in ``characters``, and
     its ``beginning``. All of it is ASCII: nothing that a node writes reaches a terminal or begins a
-    line. A log that cannot be written takes no verdict back; the server's own log says so.
+    line. A log that cannot be written takes no verdict back; the server's own log says so
+    once.
 
     Args:
         folder: Where, made if it is not there.
@@ -53,6 +57,8 @@ class Audit:
             folder / name, maxBytes=bytes, backupCount=files, encoding="ascii"
         )
         self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._handler.handleError = self._complain  # type: ignore[method-assign]
+        self._complained = False
 
     def note(
         self,
@@ -72,7 +78,14 @@ class Audit:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._handler.close()
+        with contextlib.suppress(OSError):
+            self._handler.close()
+
+    def _complain(self, record: logging.LogRecord) -> None:
+        if not self._complained:
+            self._complained = True
+            where = self._handler.baseFilename
+            logger.error("rejections are missing in %s", where, exc_info=sys.exc_info())
 
 
 def _line(request: str, index: int, completion: Completion, verdict: Verdict) -> str:

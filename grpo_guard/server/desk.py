@@ -29,6 +29,7 @@ from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
 Asked = TypeVar("Asked", bound=Sized)
+Given = TypeVar("Given", bound=Sized, contravariant=True)
 
 # Of a body that is refused: how much of it, and for how long, is let in before the reply.
 DISCARD_TIMES = 8
@@ -38,13 +39,13 @@ DISCARD_SECONDS = 5.0
 PARSED_AT_ONCE = 16 * 1024
 
 
-class Answerer(Protocol[Asked]):
+class Answerer(Protocol[Given]):
     """What a service asks of the guard."""
 
-    def job(self, asked: Asked, request_id: str, size: int) -> Job[Told]:
+    def job(self, asked: Given, request_id: str, size: int) -> Job[Told]:
         """The work on one request, whose body has ``size`` bytes."""
 
-    def too_late(self, asked: Asked) -> Told:
+    def too_late(self, asked: Given) -> Told:
         """The answer where that took too long.
 
         Raises:

@@ -22,6 +22,8 @@ from grpo_guard.server.rewards import Rewards, load_reward
 
 TOKEN: Final = "GRPO_GUARD_TOKEN"
 _SETTINGS: Final = "GRPO_GUARD_SERVE"
+REFUSED: Final = "refused"
+"""In the folder of counts, the file that says why no worker could begin."""
 _NOT_STARTED: Final = 3
 """The exit status at which uvicorn starts no other worker in a worker's place."""
 
@@ -103,9 +105,10 @@ def hand_over(settings: Settings) -> str:
 def worker() -> Router:
     """The application in a worker process."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    settings = Settings(**json.loads(os.environ[_SETTINGS]))
     try:
-        app, _ = build(Settings(**json.loads(os.environ[_SETTINGS])))
+        app, _ = build(settings)
     except SetupError as error:
-        print(error, file=sys.stderr)
+        (Path(settings.counts or ".") / REFUSED).write_text(str(error), encoding="utf-8")
         sys.exit(_NOT_STARTED)
     return app
