@@ -1,8 +1,7 @@
 """The verifier interface, and how verifiers compose.
 
 ``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
-``only(a, task="code")`` looks at some completions and steps aside for the rest. The shape follows
-tenacity's stop strategies: small objects with operators, no configuration language.
+``only(a, task="code")`` looks at some completions and steps aside for the rest.
 
 In an ensemble each member is supervised by itself, so that one that fails abstains alone. Members
 that are NOT_APPLICABLE are left out of it; where none applies, neither does the ensemble.
@@ -135,7 +134,9 @@ class Composed(CompletionVerifier):
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         """For each of some batches what `verify` says of it alone."""
-        raise NotImplementedError(f"{type(self).__name__}: expected verify or verify_each, got none")
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected verify or verify_each, got none"
+        )
 
     def check(self) -> None:
         for member in self.members:
@@ -162,9 +163,8 @@ class Not(Composed):
         if verdict.cause is Cause.JUDGED:
             outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
         # The p-value speaks of the member's hypothesis, not of its opposite.
-        return replace(
-            verdict, outcome=outcome, verifier=self.name, p_value=None, members=(verdict,)
-        )
+        turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
+        return replace(turned, members=(verdict,))
 
 
 class Only(Composed):
@@ -210,14 +210,14 @@ def only(
     if task is None and node is None and when is None:
         raise ValueError("only(...): expected task=, node= or when=, got none of them")
 
-    def matches(completion: Completion) -> bool:
-        return (
-            (task is None or completion.task == task)
-            and (node is None or completion.node == node)
-            and (when is None or when(completion))
-        )
-
-    return Only(verifier, matches)
+    return Only(
+        verifier,
+        lambda c: (
+            (task is None or c.task == task)
+            and (node is None or c.node == node)
+            and (when is None or when(c))
+        ),
+    )
 
 
 class Ensemble(Composed):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from grpo_guard.admission import Known
 from grpo_guard.adapters.openrlhf.query import completion_text
 from grpo_guard.adapters.received import Row, parts_of, read, received
 from grpo_guard.adapters.releases import require_release
@@ -27,6 +26,7 @@ from grpo_guard.adapters.reward_function import (
     settled_finite,
     without_leaving_out,
 )
+from grpo_guard.admission import Known
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError

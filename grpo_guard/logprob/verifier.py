@@ -191,9 +191,7 @@ class LogProbVerifier(CompletionVerifier):
         found = iter([replace(verdicts[i], seconds=share) for i in range(len(everything))])
         return [list(islice(found, len(batch))) for batch in batches]
 
-    def _scored(
-        self, batch: Sequence[Completion]
-    ) -> tuple[dict[int, Verdict], dict[int, Scored]]:
+    def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
         """Verdicts on what cannot be scored, and the statistics of all else, by place."""
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
         scored: dict[int, Scored] = {}

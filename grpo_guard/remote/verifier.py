@@ -260,7 +260,12 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> BackendErr
     """A status that is none of an answer, as what the abstention is to say."""
     said = one_line(body[:1000].decode("utf-8", "replace"), 200)
     remedy = f"; {_REMEDIES[status]}" if status in _REMEDIES else ""
-    cause = {429: Cause.RATE_LIMITED, 408: Cause.TIMEOUT, 504: Cause.TIMEOUT, 422: Cause.UNSUPPORTED}
+    cause = {
+        429: Cause.RATE_LIMITED,
+        408: Cause.TIMEOUT,
+        504: Cause.TIMEOUT,
+        422: Cause.UNSUPPORTED,
+    }
     after = headers.get("retry-after", "")
     return BackendError(
         f"the server answers {status}{remedy}: {said}",

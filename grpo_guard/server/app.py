@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -37,7 +36,8 @@ def create_app(
     audit: Audit | None = None,
     metrics: Metrics | None = None,
 ) -> Router:
-    """``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``; ``GET /health``, ``/metrics``, ``/docs``.
+    """``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``; ``GET /health``, ``/metrics``,
+    ``/docs``.
 
     Args:
         guard: What decides.

@@ -88,8 +88,8 @@ class Batches:
             patient: Whether it may wait however many do: a part of a request that was let in.
 
         Raises:
-            RequestError: 429 too many wait; 503 it was not begun by ``deadline``, or no thread could
-                be started.
+            RequestError: 429 too many wait; 503 it was not begun by ``deadline``, or there is no
+                thread for it.
             TimeoutError: it was begun, and is not done. Its thread goes on, and keeps its place.
             ClientDisconnect: the client left while it waited.
             Exception: whatever its work raises.

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
+
 from starlette.requests import Request
 
 from grpo_guard.completion import Completion

@@ -37,7 +37,7 @@ class Verdicts:
     def job(
         self, asked: list[Completion], request_id: str, size: int, first: int | None = None
     ) -> Job[Told]:
-        """The work on one request, or on a part of a stream that begins with completion ``first``."""
+        """The work on one request, or on a part of a stream whose first completion is ``first``."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
         joins = guard.verifier.joins

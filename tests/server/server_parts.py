@@ -40,9 +40,7 @@ class Words(CompletionVerifier):
         return abstain(self.name, Cause.UNSUPPORTED) if "unseen" in text else accept(self.name)
 
 
-def client(
-    verifier=None, reward=None, policy=None, ledger=None, token=None, audit=None, **limits
-):
+def client(verifier=None, reward=None, policy=None, ledger=None, token=None, audit=None, **limits):
     guard = Guard(verifier or Words(), policy=policy or Policy(), ledger=ledger)
     app = create_app(
         guard, rewards=Rewards(guard, reward), limits=Limits(**limits) if limits else None,

@@ -129,8 +129,18 @@ for _ in range(40):
         {"verdicts": [row(0), row(1, seconds=float("nan"))]},
         {"verdicts": [row(0), row(1, verifier=None)]},
         {"verdicts": [row(0), row(1, findings=[{"kind": "a"}])]},
-        {"verdicts": [row(0), row(1, findings=[{"kind": "a", "message": "", "char_span": [0, 9]}])]},
-        {"verdicts": [row(0), row(1, findings=[{"kind": "a", "message": "", "char_span": [2, 1]}])]},
+        {
+            "verdicts": [
+                row(0),
+                row(1, findings=[{"kind": "a", "message": "", "char_span": [0, 9]}]),
+            ]
+        },
+        {
+            "verdicts": [
+                row(0),
+                row(1, findings=[{"kind": "a", "message": "", "char_span": [2, 1]}]),
+            ]
+        },
         {"verdicts": [row(0), row(1, findings=[1] * 2000)]},
         {"verdicts": [row(0), DEEP | {"index": 1}]},
         {"verdicts": [row(0), {"index": 1}]},

@@ -1,4 +1,4 @@
-"""A real server: several workers with one memory, and what becomes of work when it is told to stop."""
+"""A real server: several workers with one memory, and work when it is told to stop."""
 
 import contextlib
 import http.client
@@ -110,7 +110,9 @@ def test_workers_share_one_memory_and_one_count_and_one_that_dies_is_replaced(tm
             time.sleep(0.1)
         _, counts = ask(port, path="/metrics")
         assert int(re.search(r'outcome="reject"\} (\d+)', counts)[1]) >= 40
-    logged = [line for file in (tmp_path / "log").iterdir() for line in file.read_text().splitlines()]
+    logged = [
+        line for file in (tmp_path / "log").iterdir() for line in file.read_text().splitlines()
+    ]
     assert len(logged) == 40
     found = subprocess.run(
         [sys.executable, "-m", "grpo_guard", "ledger", "show", "state", "--json"],
@@ -157,12 +159,16 @@ def test_workers_do_not_begin_on_a_bad_guard(tmp_path, guard):
     assert "Traceback" not in done.stderr
 
 
-def test_workers_are_refused_beside_an_identity_and_warn_without_a_shared_state(tmp_path, monkeypatch):
+def test_workers_are_refused_beside_an_identity_and_warn_without_a_shared_state(
+    tmp_path, monkeypatch
+):
     listened = []
     monkeypatch.setattr(
         "grpo_guard.server.run.listen_in_workers", lambda *given: listened.append(given) or True
     )
-    (tmp_path / "guard.yaml").write_text("{verifier: {type: screens}, identity: {pin: true, run: r}}")
+    (tmp_path / "guard.yaml").write_text(
+        "{verifier: {type: screens}, identity: {pin: true, run: r}}"
+    )
     command = ["serve", "-c", str(tmp_path / "guard.yaml"), "--workers", "2"]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2

@@ -33,8 +33,11 @@ def test_nothing_that_the_description_allows_or_forbids_ends_in_a_failure():
                         checks=[
                             schemathesis.checks.not_a_server_error,
                             *schemathesis.checks.CHECKS.get_by_names(
-                                ["status_code_conformance", "content_type_conformance",
-                                 "response_schema_conformance"]
+                                [
+                                    "status_code_conformance",
+                                    "content_type_conformance",
+                                    "response_schema_conformance",
+                                ]
                             ),
                         ],
                     )

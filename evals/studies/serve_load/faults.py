@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from grpo_guard.evals.studies.harness import rate
 from grpo_guard.evals.studies.serve_load.clients import ask_all
@@ -20,7 +23,11 @@ def told_to_stop(times: int) -> dict[str, Any]:
     """SIGTERM under load: what was sent before is answered."""
     answered = sent = 0
     for _ in range(times):
-        with written(list(solutions(64))) as bodies, serving(guard=STACKS["screens"]) as server:
+        slow = [replace(c, text=c.text * 40) for c in solutions(64)]
+        with (
+            written(slow) as bodies,
+            serving("--batch-size", "1", guard=STACKS["four verifiers"]) as server,
+        ):
             done: list[dict[str, Any]] = []
 
             def load(port: int = server.port, file: Path = bodies, to: Any = done) -> None:
@@ -38,12 +45,17 @@ def told_to_stop(times: int) -> dict[str, Any]:
 
 
 def _until_asked(port: int) -> None:
-    """The first answers are there, others are under way."""
-    time.sleep(0.6)
+    """All 64 are there, and most wait."""
+    counted = 0
+    while counted < 64:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        counts = re.findall(r"^grpo_guard_requests_(?:total.*|in_progress) (\d+)$", text, re.M)
+        counted = sum(map(int, counts))
 
 
 def workers_killed(times: int) -> dict[str, Any]:
-    """``kill -9`` of one of two workers under a `RemoteVerifier`: it asks again, nothing is lost."""
+    """``kill -9`` of one of two workers under a `RemoteVerifier`, which asks again."""
     rows = list(solutions(400, nodes=4))
     accepted = verdicts = 0
     with serving("--workers", "2", guard=STACKS["different_weights"]) as server:
@@ -77,7 +89,7 @@ def full_queue(clients: int) -> dict[str, Any]:
     ):
         said = ask_all(server.port, bodies, clients, seconds=5.0)["said"]
     statuses = {name: count for name, count in said.items() if name.isdecimal()}
-    every = sum(said.get(name, 0) for name in said if name not in ("verdicts", "accepted"))
+    every = sum(said.get(name, 0) for name in said if name != "verdicts")
     return {
         "statuses": statuses,
         "200 or 429": rate(statuses.get("200", 0) + statuses.get("429", 0), every),

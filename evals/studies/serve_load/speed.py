@@ -27,9 +27,11 @@ STACKS: Final = {
     "{type: arithmetic}, {type: answer_words}, {type: code}]}\n",
     "different_weights": "preset: different_weights\nstate: FOLDER\n",
 }
+SAMPLING: Final = (
+    "engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0, max_new_tokens: 64"
+)
 LOG_PROBS: Final = (
-    "verifier: {type: logprob_bound, model: %s, sampling: {engine: transformers, temperature: 1.0, "
-    "top_k: 50, top_p: 1.0, max_new_tokens: 64}}\n" % WORD_PROBLEMS
+    f"verifier: {{type: logprob_bound, model: {WORD_PROBLEMS}, sampling: {{{SAMPLING}}}}}\n"
 )
 GROUP: Final = 4
 

@@ -99,12 +99,12 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
         if not 0 < min_share <= 1:
             raise _expected("min_share", "a number in (0, 1]", min_share)
-        for field, value, least in (
+        for option, value, least in (
             ("max_nodes", max_nodes, 2),
             ("max_characters", max_characters, 1),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _expected(field, f"an integer >= {least}", value)
+                raise _expected(option, f"an integer >= {least}", value)
         words = (ordinary,) if isinstance(ordinary, str) else ordinary
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
