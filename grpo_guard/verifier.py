@@ -45,17 +45,15 @@ class CompletionVerifier(ABC):
     def author_can_abstain(self) -> str | None:
         """How a completion's author can make this verifier abstain, and the remedy; None = no way.
 
-        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
-        refuses the two together. Override it where a verifier of your own can be made to abstain.
+        Under ``Policy(on_abstain="pass")`` that would be a reward at will, so `Guard` refuses the
+        two together.
         """
         return None
 
     @property
     def steps_aside(self) -> bool:
-        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
-
-        Combinators leave such a verdict out; where every member steps aside, nobody has looked.
-        """
+        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit:
+        combinators leave that out, and where every member steps aside, nobody has looked."""
         return False
 
     @abstractmethod
@@ -68,10 +66,8 @@ class CompletionVerifier(ABC):
 
     @property
     def joins(self) -> bool:
-        """Whether a server may judge strangers' batches in one call: it waits for nobody.
-
-        Where verdicts depend on their batch, define ``verify_each(batches)`` beside `verify`.
-        """
+        """Whether a server may judge strangers' batches in one call: it waits for nobody. Where
+        verdicts depend on their batch, define ``verify_each(batches)`` beside `verify`."""
         return self.judges_alone
 
     def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)

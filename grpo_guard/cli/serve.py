@@ -37,7 +37,7 @@ def serve(
     ] = 64,
     batch_wait_ms: Annotated[
         float, typer.Option(min=0.1, help="How long a request waits for the batch at work.")
-    ] = 100.0,
+    ] = 500.0,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request, in MiB.")] = 4,
     audit: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Log what is rejected there, in JSONL.")

@@ -33,7 +33,7 @@ class Limits:
     running: int = 8
     waiting: int = 1024
     batch_size: int = 64
-    batch_wait: float = 0.1
+    batch_wait: float = 0.5
     body_bytes: int = 4 * 1024 * 1024
     body_seconds: float = 20.0
     body_rate: int = 16 * 1024
