@@ -261,3 +261,19 @@ def test_a_guard_that_passes_what_abstains_does_not_take_it():
         Guard(remote, policy=Policy(on_abstain="pass"))
     said = options_of("remote", RemoteVerifier).read({"url": "http://x"}, "remote").said()
     assert RemoteVerifier(**said).url == "http://x"
+
+
+def test_a_guard_file_names_a_server_and_one_that_is_not_there_is_an_error_before_the_run(tmp_path):
+    from grpo_guard.config import ConfigError, GuardConfig
+
+    file = tmp_path / "guard.yaml"
+    with listening() as port:
+        file.write_text(
+            "policy: {on_abstain: zero}\nverifier: {all: [{type: screens}, "
+            f'{{type: "grpo_guard.remote.verifier:RemoteVerifier", url: "http://127.0.0.1:{port}"}}]}}\n'
+        )
+        guard = GuardConfig.from_yaml(file).build()
+        assert [v.rejected for v in guard.judge(batch("fine", "Hail"))[1]] == [False, True]
+        assert not guard.verifier.joins
+    with pytest.raises(ConfigError, match="ConnectError|connect"):
+        GuardConfig.from_yaml(file).build()
