@@ -209,8 +209,8 @@ class RemoteVerifier(CompletionVerifier):
             cause = Cause.PROVIDER if transport else Cause.FAULT
             error = BackendError(said, cause=cause, retry=transport)
         failure = as_backend_error(error, seconds)
-        token = self._token()
-        failure.args = (hidden(str(failure), [token] if token else []),)
+        secrets = filter(None, (self._token(), urlsplit(self.url).password))
+        failure.args = (hidden(str(failure), secrets),)
         return failure
 
     async def _checked(self) -> None:

@@ -94,9 +94,8 @@ class Batches:
             ClientDisconnect: the client left while it waited.
             Exception: whatever its work raises.
         """
-        full = not self._free and len(self._waiting) >= self._limits.waiting
-        if full and not patient:
-            raise RequestError(429, "too many requests are waiting", retry=True)
+        if not patient:
+            self.require_room()
         job.answer = asyncio.get_running_loop().create_future()
         self._waiting.append(job)
         job.waits = True
@@ -108,6 +107,11 @@ class Batches:
             late.cancel()
             if job.waits:
                 self._waiting.remove(job)
+
+    def require_room(self) -> None:
+        """Raises RequestError 429 where as many wait as may."""
+        if not self._free and len(self._waiting) >= self._limits.waiting:
+            raise RequestError(429, "too many requests are waiting", retry=True)
 
     def _begin(self) -> None:
         """Start what can be started now."""

@@ -100,6 +100,7 @@ class Desk:
 
         async def answer(body: bytes, deadline: float) -> Response:
             asked = await self._parsed(service, body)
+            self._batches.require_room()
             request_id, size = secrets.token_hex(8), len(body)
             jobs: list[Job[Told]] = []
 

@@ -275,5 +275,5 @@ def test_a_guard_file_names_a_server_and_one_that_is_not_there_is_an_error_befor
         guard = GuardConfig.from_yaml(file).build()
         assert [v.rejected for v in guard.judge(batch("fine", "Hail"))[1]] == [False, True]
         assert not guard.verifier.joins
-    with pytest.raises(ConfigError, match="ConnectError|connect"):
+    with pytest.raises(ConfigError, match="ConnectError"):
         GuardConfig.from_yaml(file).build()

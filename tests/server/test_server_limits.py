@@ -106,6 +106,7 @@ def test_beyond_those_who_may_wait_it_says_to_come_back():
         refused = next(as_completed(later, 30)).result()  # one may wait, the other may not
         assert strict(refused, 429) == {"error": "too many requests are waiting"}
         assert refused.headers["retry-after"] == "1"
+        strict(web.post("/v1/verify/stream", json=asked), 429)
         assert web.get("/health").json() == {"status": "ok"}  # the loop is free
         verifier.go.set()
         statuses = sorted(future.result(30).status_code for future in (first, *later))
