@@ -52,7 +52,7 @@ def serve(
     _require_server()
     token = _token()
     from grpo_guard.server.access import is_loopback
-    from grpo_guard.server.setup import Settings, SetupError, build
+    from grpo_guard.server.setup import Settings
 
     for name, value in (("--timeout", timeout), ("--batch-wait-ms", batch_wait_ms)):
         if not value < float("inf"):
@@ -73,10 +73,12 @@ def serve(
             f"set {TOKEN}",
             err=True,
         )
-    if workers > 1:
-        _serve_in_workers(settings, host, port, workers)
-        return
+    (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
+
+
+def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
     from grpo_guard.server import run
+    from grpo_guard.server.setup import SetupError, build
 
     try:
         app, notes = build(settings)
