@@ -16,7 +16,7 @@ from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import supervised_each
 from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -106,9 +106,21 @@ class RuleVerifier(CompletionVerifier):
         p-value of a rejection that stays one are kept.
         """
 
+    @property
+    def joins(self) -> bool:
+        return self.looks_alone
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, decided by the severity of what was found."""
-        verdicts = [decided(v, self.severities) for v in supervised(self._look, batch)]
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """As `verify` says of each; what counts is counted by batch."""
+        looked = supervised_each(self._look, batches)
+        return [self._counted(b, said) for b, said in zip(batches, looked, strict=True)]
+
+    def _counted(self, batch: Sequence[Completion], looked: Sequence[Verdict]) -> list[Verdict]:
+        verdicts = [decided(v, self.severities) for v in looked]
         if not self.counting or all(completion.node is None for completion in batch):
             return verdicts
         counted = [

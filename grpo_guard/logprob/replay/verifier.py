@@ -129,6 +129,10 @@ class SeedReplayVerifier(LogProbVerifier):
         """From now on only completions of this round count; see `SlotBook.begin_round`."""
         self.slots.begin_round(round, prompts)
 
+    @property
+    def joins(self) -> bool:
+        return False  # slots are filled in the order of the calls
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Another process may have begun the round: who names another one is rejected for it.
         with self.slots.fresh():
