@@ -29,19 +29,23 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 import yaml
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard, group_size
 from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.policy import AbstainError
 from grpo_guard.server.access import check_access
+from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.turns import Turns
 
 logger = logging.getLogger("grpo_guard")
 SECONDS: Final = 60.0  # for the server behind to answer
+TO_JUDGE: Final = ("/scored_data", "/scored_data_list")
 OF_ENVIRONMENTS: Final = {
     "/": "GET",
     "/register-env": "POST",
@@ -59,7 +63,7 @@ def create_proxy(
     *,
     tokens: Mapping[str, str] | None = None,
     limits: Limits | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The application.
 
     Args:
@@ -75,12 +79,11 @@ def create_proxy(
         tokens,
         limits or Limits(body_bytes=64 * 1024 * 1024),
     )
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    for path in ("/scored_data", "/scored_data_list"):
-        app.add_api_route(path, proxy.scored, methods=["POST"])
-    for path, method in OF_ENVIRONMENTS.items():
-        app.add_api_route(path, proxy.passed, methods=[method])
-    return app
+    judged = [Route(path, proxy.scored, methods=["POST"]) for path in TO_JUDGE]
+    handed_on = [
+        Route(path, proxy.passed, methods=[method]) for path, method in OF_ENVIRONMENTS.items()
+    ]
+    return Starlette(routes=[*judged, *handed_on])
 
 
 Work: TypeAlias = Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
@@ -95,7 +98,8 @@ class _Proxy:
     ) -> None:
         self.groups, self.upstream, self.tokens, self.limits = groups, upstream, tokens, limits
         # One group at a time: verifiers need not bear several, and the order of arrival is kept.
-        self.intake, self.turns = Intake(limits), Turns(1, limits.waiting)
+        self.intake = Intake(limits)
+        self.batches = Batches(groups.guard.verifier, replace(limits, running=1))
 
     async def scored(self, request: Request) -> Response:
         """Rows of an environment: judged, put right and handed on."""
@@ -126,11 +130,13 @@ class _Proxy:
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             node = _sender(request.headers, self.tokens)
-            async with (
-                self.intake.body(request, deadline) as body,
-                self.turns.turn(deadline) as turn,
-            ):
-                status, answer = await turn.run(lambda: work(body, node, late), deadline)
+            async with self.intake.body(request, deadline) as body:
+                # Groups are settled by their guard, which asks the verifier itself.
+                job: Job[tuple[int, bytes]] = Job(
+                    admit=lambda: None, settle=lambda *_: work(body, node, late),
+                    joins=False, completions=1, bytes=len(body), given_up=late,
+                )  # fmt: skip
+                status, answer = await self.batches.answer(job, deadline)
         except RequestError as error:
             return _said(error.status, {"detail": str(error)})
         except TimeoutError:
