@@ -1,0 +1,306 @@
+"""Checking a sample: what a node sent is verified in part, by a choice that it could not foresee.
+
+A choice binds nobody who knows it beforehand. Who can grind what:
+
+* **A public coin that is known ahead** (`PublicCoin` without beacons, or a hash of what was sent
+  and nothing else): each node computes which of its completions will be looked at, and poisons the
+  others. Whoever sends last does so even where the hash is of what all have sent: it tries other
+  texts until its m poisoned ones are left out, after about ``(1 - share) ** -m`` tries. It is not
+  offered here.
+* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment,
+  a digest of all that it sent in this batch, in order, and the place of a completion in it.
+  Without the key nobody can tell the choice from a lot, whatever he sends and whatever others send;
+  to send the same again gives the same choice, to change a letter a new one. Afterwards rejections
+  say what was looked at, and no more of the next choice. The verifier must be trusted: it could
+  spare a friend, and nobody would see it.
+* **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
+  *then* a value appears that none of them chose or knew, and decides. Everybody can compute the
+  choice again. Whoever knows the value before he commits grinds as above, and whoever can choose it
+  afterwards spares whom he likes. So take one that nobody of the run controls (a public beacon of a
+  time after the last commitment), or a hash of shares that all committed to; who reveals last and
+  may stay silent has two choices, so silence has to cost.
+
+What is not looked at is accepted, since the operator chose that risk, with a finding of a kind of
+its own that metrics count (`NOT_CHECKED`). It is no evidence for a ledger. One rejection has all
+that its node sent in the batch looked at, so poison of a caught node earns nothing in that batch;
+what it earned before is not taken back. `grpo_guard.spot_odds` says how likely that is to happen.
+
+Members see what is chosen and nothing else: a verifier that compares completions with each other
+(`recurrence`, counted findings, a node's evidence together) has that much less to compare.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.ensemble import AllOf
+from grpo_guard.identity.envelope import prompt_bytes
+from grpo_guard.nodes.memory import Memory
+from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import BARRING_CAUSES, NOT_CHECKED, SPOT_CHECKS, Finding, Verdict, accept
+from grpo_guard.verifier import CompletionVerifier, Composed
+
+FORMAT: Final = 1
+MAX_NODES: Final = 16_384
+"""That are remembered. Who is forgotten is new again, and looked at more."""
+_UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
+_SLACK: Final = 1e-9
+_SHORTEST_VALUE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What checks of one node said.
+
+    Args:
+        clean: Completions accepted since it was last caught, or since it came.
+        caught: Whether it ever was.
+    """
+
+    clean: int = 0
+    caught: bool = False
+
+
+class ChecksOfNodes(Memory):
+    """What checks said, by node; safe to share between threads."""
+
+    def __init__(self, store: NodeStore | None, name: str) -> None:
+        self._nodes: dict[str, Checks] = {}
+        super().__init__(store, name)
+
+    def of(self, nodes: Sequence[str]) -> dict[str, Checks]:
+        """What is known of these."""
+        with self.fresh():
+            return {node: self._nodes.get(node, Checks()) for node in nodes}
+
+    def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
+        """Take note of a batch.
+
+        Args:
+            clean: Accepted completions by node.
+            caught: Nodes with a rejection: they begin anew.
+            enough: Clean ones after which a node that was caught is as any other.
+        """
+        with self.held():
+            for node, count in clean.items():
+                was = self._nodes.pop(node, Checks())  # and to the end: the last seen
+                now = Checks(min(was.clean + count, 2**62), was.caught)
+                if node in caught:
+                    now = Checks(0, True)
+                elif now.clean >= enough:
+                    now = Checks(now.clean, False)
+                self._nodes[node] = now
+            surplus = len(self._nodes) - MAX_NODES
+            if surplus > 0:
+                # Invented names must not drive out the memory of one that was caught.
+                idle = [node for node, checks in self._nodes.items() if not checks.caught]
+                for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
+                    del self._nodes[node]
+
+    def _state(self) -> dict[str, Any]:
+        nodes = [[node, c.clean, int(c.caught)] for node, c in self._nodes.items()]
+        return {"format": FORMAT, "nodes": nodes}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        with reading("SpotCheck"):
+            require_format(state, FORMAT)
+            nodes = {text(n): Checks(whole(clean), bool(c)) for n, clean, c in state["nodes"]}
+            if len(nodes) > MAX_NODES:
+                raise ValueError(f"{len(nodes)} nodes")
+        self._nodes = nodes
+
+
+class SpotCheck(Composed):
+    """Verifies a share of what each node sent, and all of it once a forgery is found.
+
+    Of n completions of one node in a batch ``ceil(share * n)`` are drawn, at least one. A node is
+    looked at more while it is new, and wholly after it was caught, until ``settled_after`` of its
+    completions have been looked at and accepted. Completions without a node are one newcomer's.
+
+    A name must be authenticated, or poison is sent under the names of settled nodes.
+
+    Args:
+        members: What verifies; of several all must accept.
+        share: Of a settled node's completions, in (0, 1]; no node is looked at less.
+        newcomers: Of a new node's, at least ``share``.
+        settled_after: Accepted completions after which a node is settled, >= 1.
+        key: Secret of the choice, of 16 characters or more, for processes that shall choose alike.
+            None: drawn, and known to this object alone. See the module for who could grind.
+        store: Where it is remembered how checks went.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> guard = Guard(SpotCheck(LogProbBoundVerifier(...), share=0.1))
+    """
+
+    name = SPOT_CHECKS
+
+    def __init__(
+        self,
+        *members: CompletionVerifier,
+        share: float = 0.1,
+        newcomers: float = 0.5,
+        settled_after: int = 256,
+        key: str | None = None,
+        store: NodeStore | None = None,
+    ) -> None:
+        if not members:
+            raise ValueError("SpotCheck(): expected at least one verifier, got none")
+        super().__init__(*members)
+        if not 0 < share <= 1:
+            raise ValueError(f"share: expected a number in (0, 1], got {share!r}")
+        if not 0 < newcomers <= 1:
+            raise ValueError(f"newcomers: expected a number in (0, 1], got {newcomers!r}")
+        if isinstance(settled_after, bool) or not 1 <= settled_after < 2**62:
+            raise ValueError(f"settled_after: expected a count >= 1, got {settled_after!r}")
+        self.share, self.newcomers = share, max(newcomers, share)
+        self.settled_after = settled_after
+        self.member = members[0] if len(members) == 1 else AllOf(*members)
+        self.memory = ChecksOfNodes(store, SPOT_CHECKS)
+        self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
+        self._committed: dict[str, str] | None = None
+
+    def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
+        """Choose by a value that was revealed after the nodes had committed, from now on.
+
+        Whoever sent something else than it had committed to, or had committed to nothing, is
+        looked at wholly. So a round is one batch.
+
+        Args:
+            value: Of 16 characters or more; unknown to every node until it had committed.
+            committed: By node, what `commitment` gave it for its completions in order.
+
+        Raises:
+            ValueError: the value is shorter.
+        """
+        self._key, self._committed = _key(_long_enough("value", value)), dict(committed)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        places: dict[str | None, list[int]] = defaultdict(list)
+        for i, completion in enumerate(batch):
+            places[completion.node].append(i)
+        drawn = self._drawn(batch, places)
+        found = self._checked(batch, sorted(drawn))
+        caught = {batch[i].node for i, verdict in found.items() if verdict.rejected}
+        rest = {i for node in caught for i in places[node]} - drawn
+        found |= self._checked(batch, sorted(rest))
+        self._remember(batch, found)
+        unchecked = accept(
+            self.name,
+            findings=(_UNCHECKED,),
+            members=(accept(NOT_CHECKED, findings=(_UNCHECKED,)),),
+        )
+        return [found.get(i, unchecked) for i in range(len(batch))]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered of nodes, as plain JSON values; members have states of their own."""
+        return self.memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave.
+
+        Raises:
+            ValueError: it is not of that form.
+        """
+        self.memory.load_state_dict(state)
+
+    def _drawn(
+        self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]
+    ) -> set[int]:
+        known = self.memory.of([node for node in places if node is not None])
+        drawn = set[int]()
+        for node, indices in places.items():
+            share = self._share(known.get(node or "", Checks()) if node is not None else Checks())
+            sent = [batch[i] for i in indices]
+            said = commitment(sent) if share < 1 else ""
+            if self._committed is not None and self._committed.get(node or "") != said:
+                share = 1.0
+            drawn |= {indices[k] for k in self._choice(said, len(sent), share)}
+        return drawn
+
+    def _choice(self, said: str, sent: int, share: float) -> list[int]:
+        """Places that are looked at, of those of one node."""
+        count = math.ceil(share * sent - _SLACK)
+        if count >= sent:
+            return list(range(sent))
+        lots = [
+            blake2b(f"{said} {place}".encode(), key=self._key, digest_size=16).digest()
+            for place in range(sent)
+        ]
+        return sorted(range(sent), key=lots.__getitem__)[:count]
+
+    def _share(self, checks: Checks) -> float:
+        if checks.caught:
+            return 1.0
+        return self.newcomers if checks.clean < self.settled_after else self.share
+
+    def _checked(self, batch: Sequence[Completion], indices: Sequence[int]) -> dict[int, Verdict]:
+        if not indices:
+            return {}
+        verdicts = supervised(self.member, [batch[i] for i in indices])
+        under = [replace(v, verifier=self.name, members=(v,)) for v in verdicts]
+        return dict(zip(indices, under, strict=True))
+
+    def _remember(self, batch: Sequence[Completion], found: Mapping[int, Verdict]) -> None:
+        clean: dict[str, int] = defaultdict(int)
+        caught = set[str]()
+        for i, verdict in found.items():
+            node = batch[i].node
+            # What another than its author can bring about speaks neither for nor against it.
+            if node is None or verdict.abstained or verdict.cause in BARRING_CAUSES:
+                continue
+            clean[node] += verdict.accepted
+            if verdict.rejected:
+                caught.add(node)
+        if clean:
+            self.memory.add(clean, frozenset(caught), self.settled_after)
+
+
+def commitment(completions: Sequence[Completion]) -> str:
+    """What binds a node to its completions of a batch, in this order: 64 hexadecimal digits.
+
+    Of all that verifiers read; ``group`` and ``metadata`` are the exchange's.
+    """
+    whole_batch = blake2b(b"grpo-guard commitment 1\n", digest_size=32)
+    for completion in completions:
+        whole_batch.update(_content(completion))
+    return whole_batch.hexdigest()
+
+
+def _content(of: Completion) -> bytes:
+    numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
+    labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
+    parts = [ascii(labels).encode()]
+    try:
+        parts += [ascii(numbers).encode(), prompt_bytes(of.prompt)]
+    except (ValueError, RecursionError):
+        # An image, or a number too long to write. The commitment is looser, and the choice as
+        # unknown as ever; it must not raise, or its author could have it abstained on.
+        parts += [b"what has no bytes"]
+    content = blake2b(digest_size=32)
+    for part in parts:
+        content.update(len(part).to_bytes(8, "big") + part)
+    return content.digest()
+
+
+def _key(value: str) -> bytes:
+    return blake2b(value.encode("utf-8", "surrogatepass")).digest()
+
+
+def _long_enough(what: str, value: str) -> str:
+    if not isinstance(value, str) or len(value) < _SHORTEST_VALUE:
+        raise ValueError(
+            f"{what}: expected {_SHORTEST_VALUE} characters or more that no node can guess"
+        )
+    return value
