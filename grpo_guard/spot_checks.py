@@ -8,11 +8,11 @@ A choice binds nobody who knows it beforehand. Who can grind what:
   texts until its m poisoned ones are left out, after about ``(1 - share) ** -m`` tries. It is not
   offered here.
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment,
-  a digest of all that it sent in this batch, in order, and the place of a completion in it.
-  Without the key nobody can tell the choice from a lot, whatever he sends and whatever others send;
-  to send the same again gives the same choice, to change a letter a new one. Afterwards rejections
-  say what was looked at, and no more of the next choice. The verifier must be trusted: it could
-  spare a friend, and nobody would see it.
+  a digest of all that it sent in this batch, in order, the place of a completion in it, and the
+  number of the call. Without the key nobody can tell the choice from a lot, whatever he sends and
+  whatever others send. Afterwards rejections say what was looked at, and no more of the next
+  choice: what passed unseen and is sent again is drawn anew. The verifier must be trusted: it
+  could spare a friend, and nobody would see it.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
   *then* a value appears that none of them chose or knew, and decides. Everybody can compute the
   choice again. Whoever knows the value before he commits grinds as above, and whoever can choose it
@@ -26,7 +26,9 @@ that its node sent in the batch looked at, so poison of a caught node earns noth
 what it earned before is not taken back. `grpo_guard.spot_odds` says how likely that is to happen.
 
 Members see what is chosen and nothing else: a verifier that compares completions with each other
-(`recurrence`, counted findings, a node's evidence together) has that much less to compare.
+(`recurrence`, counted findings, a node's evidence together) has that much less to compare. Put
+`SpotCheck` around what costs and the rest beside it with ``&``: under ``|`` and in a vote, what is
+not looked at counts as accepted; ``~`` leaves it accepted.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from grpo_guard.nodes.saved import reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import BARRING_CAUSES, NOT_CHECKED, SPOT_CHECKS, Finding, Verdict, accept
-from grpo_guard.verifier import CompletionVerifier, Composed
+from grpo_guard.verifier import CompletionVerifier, Composed, smallest_p
 
 FORMAT: Final = 1
 MAX_NODES: Final = 16_384
@@ -133,7 +135,7 @@ class SpotCheck(Composed):
         share: Of a settled node's completions, in (0, 1]; no node is looked at less.
         newcomers: Of a new node's, at least ``share``.
         settled_after: Accepted completions after which a node is settled, >= 1.
-        key: Secret of the choice, of 16 characters or more, for processes that shall choose alike.
+        key: Secret of the choice, of 16 characters or more, for runs that shall be repeatable.
             None: drawn, and known to this object alone. See the module for who could grind.
         store: Where it is remembered how checks went.
 
@@ -170,6 +172,12 @@ class SpotCheck(Composed):
         self.memory = ChecksOfNodes(store, SPOT_CHECKS)
         self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
         self._committed: dict[str, str] | None = None
+        self._calls = 0
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that its member can give."""
+        return smallest_p(self.member)
 
     def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
         """Choose by a value that was revealed after the nodes had committed, from now on.
@@ -218,6 +226,9 @@ class SpotCheck(Composed):
     def _drawn(
         self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]
     ) -> set[int]:
+        # A revealed value is of one round, and everybody must be able to choose again.
+        self._calls += self._committed is None
+        call = self._calls if self._committed is None else 0
         known = self.memory.of([node for node in places if node is not None])
         drawn = set[int]()
         for node, indices in places.items():
@@ -226,7 +237,7 @@ class SpotCheck(Composed):
             said = commitment(sent) if share < 1 else ""
             if self._committed is not None and self._committed.get(node or "") != said:
                 share = 1.0
-            drawn |= {indices[k] for k in self._choice(said, len(sent), share)}
+            drawn |= {indices[k] for k in self._choice(f"{call} {said}", len(sent), share)}
         return drawn
 
     def _choice(self, said: str, sent: int, share: float) -> list[int]:

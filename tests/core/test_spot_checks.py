@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import Completion, CompletionVerifier, Guard
+from grpo_guard import AllOf, Completion, CompletionVerifier, Guard
 from grpo_guard.config import GuardConfig
 from grpo_guard.metrics import metrics
 from grpo_guard.nodes.ledger import EvidenceLedger
@@ -93,18 +93,37 @@ def test_threat_what_others_send_changes_nothing_for_a_node(texts, first):
     assert [c for c in beside.member.seen if c.node == "a"] == alone.member.seen
 
 
-def test_the_same_again_is_chosen_alike_and_another_letter_is_not():
-    def slots(check, say):
-        check.member.seen.clear()
-        check.verify(sent("a", 200, say=say))
-        return {c.slot for c in check.member.seen}
+def slots(check, say="x"):
+    check.member.seen.clear()
+    check.verify(sent("a", 200, say=say))
+    return {c.slot for c in check.member.seen}
 
-    check = settled()
-    assert slots(check, "x") == slots(check, "x") == slots(settled(), "x")
-    assert slots(check, "x") != slots(check, "y")
+
+def test_a_run_with_its_key_is_repeatable_and_with_another_it_is_not():
+    assert slots(settled()) == slots(settled())
+    assert slots(settled(), "x") != slots(settled(), "y")
     other = SpotCheck(Says(), share=0.1, settled_after=1, key=KEY + "!")
     other.verify(sent("a", 1))
-    assert slots(check, "x") != slots(other, "x")
+    other.verify(sent("b", 1))
+    assert slots(settled()) != slots(other)
+
+
+def test_threat_poison_that_passed_unseen_is_drawn_anew_when_it_is_sent_again():
+    check = settled()
+    seen = [slots(check) for _ in range(60)]
+    assert len(set(map(frozenset, seen))) == 60
+    assert len(set.union(*seen)) > 190
+
+
+class Coarse(Says):
+    smallest_p = 0.01
+
+
+def test_combinators_never_reject_what_was_not_looked_at():
+    verdicts = (~settled(0.1)).verify(sent("a", 50))
+    assert Counter(v.outcome.value for v in verdicts) == {"reject": 5, "accept": 45}
+    with pytest.raises(ValueError, match="alpha"):  # a budget too small for the member to reject
+        AllOf(SpotCheck(Coarse()), alpha=1e-3)
 
 
 def test_one_rejection_has_the_whole_batch_of_its_node_looked_at_and_nobody_elses():
