@@ -34,6 +34,8 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         if verdict.abstained:
             counts[f"guard/abstain_rate/{verdict.cause}"] += 1
         for member in verdict.members or (verdict,):
+            if member.verifier == NOT_CHECKED:
+                continue
             # Also where it is 0: trainers average what they are given, and a rate that is logged
             # only when something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected

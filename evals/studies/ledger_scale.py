@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -57,18 +58,16 @@ def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, A
     chance, said = random.Random(0), (accept("says"), reject("says"))
     spent: list[float] = []
     with TemporaryDirectory() as folder:
-        store = NodeStore(folder)
-        ledger = store.ledger(max_nodes=max(nodes, 1))
+        ledger = NodeStore(folder, max_nodes=nodes).ledger()
         before, most, records = _resident(), 0.0, 0
         for t in range(rounds):
             here = [k for k in range(nodes) if present == 1 or chance.random() < present]
-            work = [(k, i) for k in here for i in range(each)]
-            took, records = 0.0, len(work)
-            for start in range(0, len(work), BATCH):
-                batch = [
-                    Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
-                    for k, i in work[start : start + BATCH]
-                ]
+            work = ((k, i) for k in here for i in range(each))
+            took, records = 0.0, len(here) * each
+            while batch := [
+                Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
+                for k, i in islice(work, BATCH)
+            ]:
                 verdicts = [said[chance.random() < REJECTED] for _ in batch]
                 started = time.process_time()
                 ledger.record(batch, verdicts)

@@ -5,11 +5,13 @@ import random
 import pytest
 from plain_evidence import PlainComparison
 
+from grpo_guard.config import GuardConfig
 from grpo_guard.nodes import evidence, history
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import MAX_PEERS, Comparison
 from grpo_guard.nodes.history import History
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.store import NodeStore
 
 
 def rounds(count, names, seed=0, often=0.5):
@@ -87,3 +89,17 @@ def test_more_counts_than_two_bytes_hold():
 def test_how_many_names_are_kept_is_checked(tmp_path, most):
     with pytest.raises(ValueError, match="max_nodes: expected 1 to 10,000,000"):
         EvidenceLedger(tmp_path / "run.sqlite", max_nodes=most)
+
+
+def test_a_store_and_a_file_say_how_many_names_all_its_books_keep(tmp_path):
+    store = NodeStore(tmp_path, max_nodes=20_000)
+    assert store.ledger().max_nodes == store.ledger("arithmetic").max_nodes == 20_000
+    said = {
+        "state": str(tmp_path),
+        "ledger": {"max_nodes": 30_000},
+        "verifier": {"type": "arithmetic"},
+    }
+    guard = GuardConfig.model_validate(said).build()
+    assert guard.ledger.max_nodes == 30_000
+    (_, arithmetic) = guard.verifier.members
+    assert arithmetic.store.max_nodes == 30_000
