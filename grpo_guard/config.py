@@ -149,6 +149,9 @@ class GuardConfig(Options):
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
+            raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
         except (OSError, ValueError) as error:
             raise _unreadable(str(path), error) from None
         return cls.from_text(text, str(path))
