@@ -43,8 +43,8 @@ SETTINGS: Final = (
     ("16 cores, 8 GPUs", 16, 8),
     ("128 cores, 64 GPUs", 128, 64),
 )
-ROUNDS: Final = 4
-FEW_ROUNDS: Final = 12
+ROUNDS: Final = 3
+FEW_ROUNDS: Final = 8
 FULL: Final = WINDOW + 2 * STRIDE
 
 

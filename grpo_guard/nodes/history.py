@@ -21,6 +21,7 @@ MOST_LOOKED_AT: Final = 4096
 _NOTHING: Final = Tally(0, 0, 0)
 _WORD: Final = 64
 _MOST_TALLIES: Final = 2**18
+_FIRST_LOOK: Final = 256
 _SET_BITS: Final = np.array([n.bit_count() for n in range(256)], dtype=np.uint8)
 
 Ints = NDArray[np.int64]
@@ -157,7 +158,12 @@ class History:
             if self._count[at].sum() <= MOST_LOOKED_AT:
                 pool = np.unique(np.concatenate([self._few[a] for a in at.tolist()]))
                 pool, exact = pool[np.argsort(self._lots[pool])], True
-        found = pool[_ones(self._bits[pool] & bits) >= half]
+        # Of many the first that are enough are found among few; a count takes all of them.
+        for looked_at in (len(pool),) if exact else (_FIRST_LOOK, len(pool)):
+            found = pool[:looked_at]
+            found = found[_ones(self._bits[found] & bits) >= half]
+            if len(found) >= self._drawn:
+                break
         return found[: self._drawn].copy(), len(found) if exact else count
 
     def _pool(self, rounds: int) -> tuple[Ints, int]:
@@ -229,4 +235,6 @@ def _bit(at: int) -> np.uint64:
 
 def _ones(words: NDArray[np.uint64]) -> Ints:
     """Set bits of each row; shape [rows, words] to [rows]."""
+    if hasattr(np, "bitwise_count"):  # from NumPy 2 on
+        return np.asarray(np.bitwise_count(words).sum(axis=-1, dtype=np.int64))
     return np.asarray(_SET_BITS[words.view(np.uint8)].sum(axis=-1, dtype=np.int64))
