@@ -135,10 +135,10 @@ def measure(
         "plan": planned(times, nodes, completions, tokens, tokens_per_second),
         "caught": _chances(completions),
     }
-    sizes = [int(size) for size in memory.split(",") if size]
+    sizes = sorted(int(size) for size in memory.split(",") if size)
     tree["memory_of_nodes"] = {f"{size:,} nodes": _memory(size) for size in sizes}
     if sizes:
-        least = min(sizes)
+        least = sizes[0]
         name = f"{least:,} nodes, all remembered rounds, half of them at work in each"
         tree["memory_of_nodes"][name] = compared(least, FULL, 0.5)
     return tree
