@@ -95,9 +95,10 @@ class GuardConfig(Options):
         environment: ``package.module:function``, which says again what tools and users said to
             whoever answers in several turns, see `Environment`.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
-            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
-            the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
-            ``cascade``, ``rejects`` of ``vote``. NAME is registered, or ``package.module:Class``.
+            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
+            node. Beside the list stand the combinator's own options: ``alpha`` and ``shares`` of
+            ``all`` and ``cascade``, ``rejects`` of ``vote``; beside ``ray`` those of `RayVerifier`.
+            NAME is registered, or ``package.module:Class``.
             In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
             p-values of `Calibrated`, ``severity: {KIND: count}`` says what findings do.
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with

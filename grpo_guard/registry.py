@@ -35,6 +35,7 @@ _EXTRAS = {
     "openai": "judge",
     "vllm": "vllm",
     "cryptography": "identity",
+    "ray": "ray",
 }
 
 

@@ -109,6 +109,11 @@ class SpotCheck(Composed):
         self._calls = 0
 
     @property
+    def joins(self) -> bool:
+        """Never with others' batches: the choice is of one batch, and what it finds is remembered."""
+        return False
+
+    @property
     def smallest_p(self) -> float:
         """The smallest p-value that its member can give."""
         return smallest_p(self.member)

@@ -31,6 +31,7 @@ from grpo_guard import (
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.distributed import RayVerifier
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.defences.registry import defence_names
 from grpo_guard.options import options_of
@@ -113,6 +114,9 @@ def leaves(node):
         if ":" not in node["type"]:
             verifier_options(load(VERIFIERS, node["type"])).read(said, node["type"])
         return
+    if "ray" in node:
+        options_of("ray", RayVerifier).read({k: v for k, v in node.items() if k != "ray"}, "ray")
+        return leaves(node["ray"])
     (kind,) = node.keys() & COMBINATORS.keys()
     options_of(kind, COMBINATORS[kind]).read({k: v for k, v in node.items() if k != kind}, kind)
     for inner in node[kind]:
