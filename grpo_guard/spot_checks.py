@@ -110,7 +110,7 @@ class SpotCheck(Composed):
 
     @property
     def joins(self) -> bool:
-        """Never with others' batches: the choice is of one batch, and what it finds is remembered."""
+        """Never with strangers' batches: a choice is of one batch, and what it finds is kept."""
         return False
 
     @property
