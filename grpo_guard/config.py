@@ -35,6 +35,7 @@ from grpo_guard.identity.ring import MOST_PINNED, KeyRing
 from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
@@ -319,7 +320,10 @@ class GuardConfig(Options):
 
     def _store(self) -> NodeStore | None:
         try:
-            return None if self.state is None else NodeStore(self.state)
+            if self.state is None:
+                return None
+            said = {} if self.ledger is None else self.ledger.said()
+            return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 

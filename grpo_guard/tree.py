@@ -16,6 +16,8 @@ from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.spot_checks import SpotCheck
+from grpo_guard.verdict import SPOT_CHECKS
 from grpo_guard.verifier import CompletionVerifier, only
 
 _ONLY = options_of("OnlyConfig", only)
@@ -29,6 +31,7 @@ _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
     "any": AnyOf,
     "vote": Vote,
     "cascade": Cascade,
+    SPOT_CHECKS: SpotCheck,
 }
 _RAY = "grpo_guard.distributed.verifier:RayVerifier"
 
@@ -111,7 +114,10 @@ class _Builder:
         if not isinstance(inner, list) or not inner:
             raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
-        said = options_of(key, _COMBINATORS[key]).read(options, f"{where}.{key}").said()
+        model = options_of(key, _COMBINATORS[key])
+        said = model.read(options, f"{where}.{key}").said()
+        if self.store is not None and "store" in model.from_python:
+            said["store"] = self.store
         try:
             return _COMBINATORS[key](*members, **said)
         except (TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ from itertools import compress
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
 from grpo_guard.supervise import supervised_each
-from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, merged_findings
+from grpo_guard.verdict import NOT_CHECKED, Cause, Outcome, Verdict, abstain, merged_findings
 
 
 class CompletionVerifier(ABC):
@@ -142,8 +142,9 @@ class Composed(CompletionVerifier):
 class Not(Composed):
     """Accepts what its member judged unfit, and rejects what the member accepts.
 
-    Only a judgement is turned round. A completion that is malformed or overlong stays rejected:
-    otherwise an attacker would earn rewards behind ``~`` by sending garbage.
+    Only a judgement is turned round. What no spot check looked at stays accepted. A completion that
+    is malformed or overlong stays rejected: otherwise an attacker would earn rewards behind ``~``
+    by sending garbage.
     """
 
     def __init__(self, member: CompletionVerifier) -> None:
@@ -156,7 +157,8 @@ class Not(Composed):
 
     def _negate(self, verdict: Verdict) -> Verdict:
         outcome = verdict.outcome
-        if verdict.cause is Cause.JUDGED:
+        unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
+        if verdict.cause is Cause.JUDGED and not unseen:
             outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
         # The p-value speaks of the member's hypothesis, not of its opposite.
         turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)

@@ -25,6 +25,7 @@ from grpo_guard import (
     Completion,
     CompletionVerifier,
     ScreensVerifier,
+    SpotCheck,
     Vote,
     presets,
 )
@@ -38,7 +39,13 @@ from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.verdict import accept
 
 CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
-COMBINATORS = {"all": AllOf, "any": AnyOf, "cascade": Cascade, "vote": Vote}
+COMBINATORS = {
+    "all": AllOf,
+    "any": AnyOf,
+    "cascade": Cascade,
+    "vote": Vote,
+    "spot_checks": SpotCheck,
+}
 NOT_OF_PRESETS = ("preset", "policy", "identity", "references")
 OWN = re.compile(r"grpo_guard\b")
 
