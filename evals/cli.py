@@ -67,41 +67,45 @@ VerifiersOption = Annotated[
         "[default: logprob_bound; none beside --guard]"
     ),
 ]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH_OR_ID",
+        help=f"Policy; for gsm8k by default {SMOLLM2} (make models), else the bundled one. "
+        "Beside --honest: what wrote the ids; without it, texts alone are judged.",
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or made up."),
+]
+GuardOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE.yaml|preset:NAME",
+        help="Your own guard, on the model and the sampler of this command; may be repeated.",
+    ),
+]
+HonestOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.jsonl",
+        help="Completions of your own model in place of sampling, as grpo-guard verify reads "
+        "them; guard files then keep their own model and sampler.",
+    ),
+]
 
 
 @app.command()
 def detect(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH_OR_ID",
-            help=f"Policy; for gsm8k by default {SMOLLM2} (make models), else the bundled one. "
-            "Beside --honest: what wrote the ids; without it, texts alone are judged.",
-        ),
-    ] = None,
+    model: PolicyOption = None,
     task: Annotated[TaskName, typer.Option(help="What to ask it.")] = TaskName.GSM8K,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or made up."),
-    ] = None,
+    data: DataOption = None,
     attacks: Annotated[
         str, typer.Option(help="Names with commas; or your own, package.module:Class.")
     ] = "text,math,code",
-    guard: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE.yaml|preset:NAME",
-            help="Your own guard, on the model and the sampler of this command; may be repeated.",
-        ),
-    ] = None,
-    honest: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.jsonl",
-            help="Completions of your own model in place of sampling, as grpo-guard verify reads "
-            "them; guard files then keep their own model and sampler.",
-        ),
-    ] = None,
+    guard: GuardOption = None,
+    honest: HonestOption = None,
     n: Annotated[
         int | None,
         typer.Option("--n", min=1, help="Honest completions. [default: 200; of --honest all]"),

@@ -90,11 +90,11 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
 
+    from grpo_guard.distributed.cluster import RayMissingError
     from grpo_guard.evals.report.console import markdown_table
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.console import reporter
-    from grpo_guard.evals.swarm.ray_session import RayMissingError
     from grpo_guard.evals.swarm.suite import RunError, play_all
     from grpo_guard.evals.swarm.training import CheckpointError
 

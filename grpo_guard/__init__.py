@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from grpo_guard.nodes.ledger import EvidenceLedger
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.nodes.standing_verifier import StandingVerifier
+    from grpo_guard.spot_checks import SpotCheck
 
 __version__ = "0.2.0"
 
@@ -52,6 +53,7 @@ _LAZY = {
     "ReferenceLikelihoodVerifier": "grpo_guard.logprob.reference.verifier",
     "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
+    "SpotCheck": "grpo_guard.spot_checks",
     "StandingVerifier": "grpo_guard.nodes.standing_verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
@@ -96,6 +98,7 @@ __all__ = [
     "SamplingSpec",
     "ScreensVerifier",
     "SeedReplayVerifier",
+    "SpotCheck",
     "StandingVerifier",
     "TailProbabilityVerifier",
     "Usage",

@@ -19,7 +19,7 @@ from typing import Any
 from grpo_guard.completion import Completion
 from grpo_guard.files import write_whole
 from grpo_guard.p_values import decided_by_p
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import supervised, supervised_each
 from grpo_guard.verdict import Cause, Verdict
 from grpo_guard.verifier import CompletionVerifier, Composed
 
@@ -167,8 +167,9 @@ class Calibrated(Composed):
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._with_p(verdict) for verdict in supervised(self.members[0], batch)]
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        each = supervised_each(self.members[0], batches)
+        return [[self._with_p(verdict) for verdict in said] for said in each]
 
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:

@@ -35,6 +35,7 @@ from grpo_guard.identity.ring import MOST_PINNED, KeyRing
 from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
@@ -94,9 +95,10 @@ class GuardConfig(Options):
         environment: ``package.module:function``, which says again what tools and users said to
             whoever answers in several turns, see `Environment`.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
-            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` over one node. Beside
-            the list stand the combinator's own options: ``alpha`` and ``shares`` of ``all`` and
-            ``cascade``, ``rejects`` of ``vote``. NAME is registered, or ``package.module:Class``.
+            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
+            node. Beside the list stand the combinator's own options: ``alpha`` and ``shares`` of
+            ``all`` and ``cascade``, ``rejects`` of ``vote``; beside ``ray`` those of `RayVerifier`.
+            NAME is registered, or ``package.module:Class``.
             In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
             p-values of `Calibrated`, ``severity: {KIND: count}`` says what findings do.
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
@@ -148,6 +150,9 @@ class GuardConfig(Options):
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
+            raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
         except (OSError, ValueError) as error:
             raise _unreadable(str(path), error) from None
         return cls.from_text(text, str(path))
@@ -315,7 +320,10 @@ class GuardConfig(Options):
 
     def _store(self) -> NodeStore | None:
         try:
-            return None if self.state is None else NodeStore(self.state)
+            if self.state is None:
+                return None
+            said = {} if self.ledger is None else self.ledger.said()
+            return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 

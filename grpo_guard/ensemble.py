@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import ruger
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import supervised_each
 from grpo_guard.verdict import Outcome, Verdict
 from grpo_guard.verifier import (
     AllOf,
@@ -79,12 +79,14 @@ class Cascade(AllOf):
     compares the completions of a group is then spared the poison among them.
     """
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        rows: list[list[Verdict]] = [[] for _ in batch]
-        left = list(range(len(batch)))
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        rows: list[list[list[Verdict]]] = [[[] for _ in batch] for batch in batches]
+        left = [list(range(len(batch))) for batch in batches]
         for index, member in enumerate(self.members):
-            said = supervised(member, [batch[i] for i in left])
-            for i, verdict in zip(left, said, strict=True):
-                rows[i].append(self._counted(verdict, index))
-            left = [i for i in left if not rows[i][-1].rejected]
-        return [self._combine(row) for row in rows]
+            shown = [[b[i] for i in own] for b, own in zip(batches, left, strict=True)]
+            said = supervised_each(member, shown)
+            for own, places, verdicts in zip(rows, left, said, strict=True):
+                for i, verdict in zip(places, verdicts, strict=True):
+                    own[i].append(self._counted(verdict, index))
+                places[:] = [i for i in places if not own[i][-1].rejected]
+        return [[self._combine(row) for row in own] for own in rows]

@@ -177,8 +177,20 @@ class Guard:
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        admitted = self._admitted(batch, given)
-        batch, verdicts = self._recorded(admitted, supervised(self.verifier, admitted.open))
+        admitted = self.admit(batch, given)
+        return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+
+    def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
+        """The second half of `review`: what becomes of the verifier's words on a batch.
+
+        Args:
+            admitted: The batch, from `admit`.
+            said: Of `Known.open`, one verdict each.
+
+        Raises:
+            AbstainError: as `review`.
+        """
+        batch, verdicts = self.recorded(admitted, said)
         self._recent.add(batch, verdicts)
         review = Review(
             verdicts,
@@ -196,8 +208,8 @@ class Guard:
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
         """
-        admitted = self._admitted(batch, given)
-        return self._recorded(admitted, supervised(self.verifier, admitted.open))
+        admitted = self.admit(batch, given)
+        return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
     def asking(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
@@ -211,17 +223,22 @@ class Guard:
         other._require_fitting(self.policy)
         return other
 
-    def _admitted(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None
+    def admit(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
     ) -> Known:
+        """The first half of `review` and `judge`: all that is settled before the verifier is asked.
+
+        For servers, which ask it about several batches at once. Errors as `review`.
+        """
         return admit(
             batch, given, identity=self.identity, references=self.references,
             environment=self.environment,
         )  # fmt: skip
 
-    def _recorded(
+    def recorded(
         self, admitted: Known, said: Sequence[Verdict]
     ) -> tuple[list[Completion], list[Verdict]]:
+        """The second half of `judge`; arguments as for `reviewed`."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from grpo_guard.verdict import Outcome, Usage, Verdict
+from grpo_guard.verdict import NOT_CHECKED, SPOT_CHECKS, Outcome, Usage, Verdict
 
 MOST_NODES = 32
 """That have figures of their own. Each name is a chart for good, and a sender may invent names
@@ -21,7 +21,8 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Rates and costs over one batch; empty for an empty batch.
 
     ``guard/accept_rate``, ``reject_rate``, ``abstain_rate``; ``guard/abstain_rate/{cause}``;
-    ``guard/reject_rate/{verifier}``; ``guard/seconds``, summed; and for each verifier that asked a
+    ``guard/reject_rate/{verifier}``; ``guard/seconds``, summed; under spot checks
+    ``guard/not_checked_rate``, accepted unseen by them; and for each verifier that asked a
     model ``guard/{verifier}/requests``, ``cache_hits``, ``tokens``, ``usd`` (left out where a price
     is unknown), ``latency_p50`` and ``latency_p95`` in seconds over the completions it asked about.
     """
@@ -33,10 +34,15 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         if verdict.abstained:
             counts[f"guard/abstain_rate/{verdict.cause}"] += 1
         for member in verdict.members or (verdict,):
+            if member.verifier == NOT_CHECKED:
+                continue
             # Also where it is 0: trainers average what they are given, and a rate that is logged
             # only when something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
     figures = {name: count / len(verdicts) for name, count in counts.items()}
+    unseen = [checked for v in verdicts if (checked := _not_checked(v)) is not None]
+    if unseen:
+        figures["guard/not_checked_rate"] = sum(unseen) / len(verdicts)
     figures["guard/seconds"] = sum([v.seconds for v in verdicts])
     return figures | _costs(verdicts)
 
@@ -93,6 +99,16 @@ def _plain(node: str) -> str:
         return node
     digest = blake2b(node.encode(errors="surrogatepass"), digest_size=8).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', node[:40])}.{digest}"
+
+
+def _not_checked(verdict: Verdict) -> bool | None:
+    """Whether a spot check passed it over; None where none was to be made."""
+    if verdict.verifier == NOT_CHECKED:
+        return True
+    inner = [said for member in verdict.members if (said := _not_checked(member)) is not None]
+    if inner:
+        return any(inner)
+    return False if verdict.verifier == SPOT_CHECKS else None
 
 
 def _costs(verdicts: Sequence[Verdict]) -> dict[str, float]:

@@ -236,9 +236,9 @@ def spoken(kind: Any) -> str:
 def first_problem(model: type[Options], data: Any, error: ValidationError, where: str) -> str:
     """What is wrong, of all that is: its place, what was expected there and what came."""
     problem = error.errors()[0]
-    place, kind = [where], model
+    place, kind, owner = [where], model, model
     for part in problem["loc"]:
-        step = _step(kind, part)
+        step, owner = _step(kind, part), kind
         if step is None or (problem["type"] != "missing" and not _has(data, part)):
             break  # names of a union's members follow
         kind = step
@@ -249,7 +249,8 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
         said = problem["msg"].removeprefix("Value error, ")
         return f"{at}: {said}" if at else said
     if problem["type"] == "missing":
-        return f"{at}: expected {spoken(kind)}, got nothing"
+        what = meaning(getattr(owner, "made", None), place[-1])
+        return f"{at}: expected {spoken(kind)}, got nothing" + (f"; it is: {what}" if what else "")
     bound = re.match(r"Input should be ((?:greater|less) than .*)", problem["msg"])
     expected = f"{spoken(kind)} {bound[1]}" if bound else spoken(kind)
     hint = ""
@@ -258,6 +259,16 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
     elif isinstance(data, str) and expected.startswith("list of text"):
         hint = "; a list of one is written [NAME]"
     return f"{at}: expected {expected}, got {shown(data)}{hint}"
+
+
+def meaning(maker: Any, parameter: str) -> str:
+    """What a docstring's ``Args`` say of a parameter; "" where they say nothing."""
+    said = re.search(
+        rf"^( +){re.escape(parameter)}: (.+(?:\n\1 +.+)*)",
+        inspect.getdoc(maker) or "",
+        re.MULTILINE,
+    )
+    return " ".join(said[2].split()).rstrip(".") if said else ""
 
 
 def _has(data: Any, part: Any) -> bool:

@@ -231,6 +231,7 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 
 class _Failures(CompletionVerifier):
     name = "failures_only"
+    judges_alone = True
 
     def __init__(self, truncated: bool) -> None:
         self.truncated = truncated

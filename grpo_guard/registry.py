@@ -24,6 +24,8 @@ VERIFIERS = "grpo_guard.verifiers"
 ATTACKS = "grpo_guard.attacks"
 
 
+_FEW = 20
+"""Names that an error lists."""
 _registered: dict[str, Any] = {}
 # Package -> the extra that brings it.
 _EXTRAS = {
@@ -33,6 +35,7 @@ _EXTRAS = {
     "openai": "judge",
     "vllm": "vllm",
     "cryptography": "identity",
+    "ray": "ray",
 }
 
 
@@ -101,13 +104,17 @@ def _imported(name: str) -> Any:
     # package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    found: Any = None
     try:
-        return getattr(import_module(module), attribute)
+        found = import_module(module)
+        return getattr(found, attribute)
     except Exception as error:  # whatever happens at import
         got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
         # Only where the module itself is missing: what it imports may lie anywhere.
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         remedy = "; run the command in the folder that holds it, or install it" if lost else ""
+        for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):
+            remedy = f"; did you mean {near!r}?"
         raise UnknownNameError(
             f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
             f"{type(error).__name__}: {why:.200}{remedy}"
@@ -123,9 +130,12 @@ def choose(known: Collection[str], name: str) -> str:
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        # Forty names hide the one that was meant.
+        many = nearest and len(known) > _FEW
+        expected = f"one of {len(known)} names" if many else f"one of {', '.join(known)}"
         # A quotation mark that closes late makes the rest of a line, keys and all, part of a name.
         got = hidden(name, secrets_in(name))
-        raise UnknownNameError(f"expected one of {', '.join(known)}, got {got!r:.200}{hint}")
+        raise UnknownNameError(f"expected {expected}, got {got!r:.200}{hint}")
     return name
 
 

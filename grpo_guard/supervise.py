@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from grpo_guard.completion import Completion
@@ -101,11 +102,7 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
             part, started = batch[start:end], time.monotonic()
             try:
                 failures.stop_in_an_outage()
-                said = (
-                    verifier.verify(part)
-                    if deadline is None
-                    else _said_in_time(verifier, part, deadline)
-                )
+                said = _said(verifier, partial(verifier.verify, part), deadline)
                 found = _checked(verifier, said, end - start)
             except Exception as error:
                 if failures.may_be_isolated(error, end - start):
@@ -115,9 +112,55 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
                 found = [failures.verdict(error, end - start)] * (end - start)
             else:
                 failures.done += end - start
-            share = (time.monotonic() - started) / (end - start)
-            verdicts[start:end] = [v if v.seconds else v.taking(share) for v in found]
+            verdicts[start:end] = _timed(found, started)
     return [v for v in verdicts if v is not None]
+
+
+def supervised_each(
+    verifier: Runnable, batches: Sequence[Sequence[Completion]]
+) -> list[list[Verdict]]:
+    """`supervised` of batches that came apart, in one call of the verifier.
+
+    Batches share the work on single completions and nothing that decides. Where the call raises,
+    miscounts or hangs, each batch is judged by itself: one sender's completions must not use up
+    what others are allowed of failures, and of time.
+    """
+    sizes = [len(batch) for batch in batches]
+    if sum(map(bool, sizes)) > 1 and _knows_each(verifier):
+        started = time.monotonic()
+        deadline = None if verifier.timeout is None else started + verifier.timeout
+        try:
+            said = _said(verifier, partial(_jointly, verifier, batches), deadline)
+            found = iter(_timed(_checked(verifier, said, sum(sizes)), started))
+            return [list(islice(found, size)) for size in sizes]
+        except Exception as error:
+            logger.debug("verifier %s: %r; each batch by itself", verifier.name, error)
+    return [supervised(verifier, batch) for batch in batches]
+
+
+def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> object:
+    if verifier.judges_alone:
+        return verifier.verify([completion for batch in batches for completion in batch])
+    each = verifier.verify_each(batches)  # type: ignore[attr-defined]
+    for batch, said in zip(batches, each, strict=True):
+        _checked(verifier, said, len(batch))  # two wrong counts may add up to a right one
+    return [verdict for said in each for verdict in said]
+
+
+def _knows_each(verifier: Runnable) -> bool:
+    """Whether `_jointly` says what `verify` would: not where a subclass has a `verify` of its own,
+    which its base's `verify_each` would pass over."""
+    if verifier.judges_alone:
+        return True
+    kinds = type(verifier).__mro__
+    each = [kind for kind in kinds if "verify_each" in vars(kind)]
+    return bool(each) and all(issubclass(each[0], k) for k in kinds if "verify" in vars(k))
+
+
+def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
+    """With an equal share of the time for those that say none themselves."""
+    share = (time.monotonic() - started) / max(1, len(found))
+    return [v if v.seconds else v.taking(share) for v in found]
 
 
 def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
@@ -247,8 +290,10 @@ _idle: list[_Worker] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _said_in_time(verifier: Runnable, batch: tuple[Completion, ...], deadline: float) -> object:
-    """What the verifier says, from a thread that can be left behind."""
+def _said(verifier: Runnable, ask: Callable[[], object], deadline: float | None) -> object:
+    """What the verifier says, from a thread that can be left behind where time is limited."""
+    if deadline is None:
+        return ask()
     if time.monotonic() >= deadline:
         raise _HungError
     if _hung.get(id(verifier), 0) >= MAX_HUNG_CALLS:
@@ -257,7 +302,7 @@ def _said_in_time(verifier: Runnable, batch: tuple[Completion, ...], deadline: f
         worker = _idle.pop()
     except IndexError:
         worker = _Worker()
-    worker.calls.put(partial(contextvars.copy_context().run, verifier.verify, batch))
+    worker.calls.put(partial(contextvars.copy_context().run, ask))
     try:
         result, error = worker.answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from grpo_guard.calibrated import Calibrated
@@ -16,6 +16,8 @@ from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.spot_checks import SpotCheck
+from grpo_guard.verdict import SPOT_CHECKS
 from grpo_guard.verifier import CompletionVerifier, only
 
 _ONLY = options_of("OnlyConfig", only)
@@ -29,8 +31,9 @@ _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
     "any": AnyOf,
     "vote": Vote,
     "cascade": Cascade,
+    SPOT_CHECKS: SpotCheck,
 }
-
+_RAY = "grpo_guard.distributed.verifier:RayVerifier"
 
 _FREQUENT = "severity: {KIND: count} in its place, and state: FOLDER at the top of the file"
 _LONG = (
@@ -97,10 +100,12 @@ class _Builder:
         kinds = [key for key in node if key in _COMBINATORS]
         if "not" in node and len(node) == 1:
             return ~self.node(node["not"], f"{where}.not")
+        if "ray" in node:
+            return self._on_ray(dict(node), where)
         if len(kinds) == 1:
             return self._combinator(kinds[0], dict(node), where)
         raise ConfigError(
-            f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not; "
+            f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not, ray; "
             f"got {', '.join(map(named, node)) or 'nothing'}"
         )
 
@@ -109,11 +114,31 @@ class _Builder:
         if not isinstance(inner, list) or not inner:
             raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
-        said = options_of(key, _COMBINATORS[key]).read(options, f"{where}.{key}").said()
+        model = options_of(key, _COMBINATORS[key])
+        said = model.read(options, f"{where}.{key}").said()
+        if self.store is not None and "store" in model.from_python:
+            said["store"] = self.store
         try:
             return _COMBINATORS[key](*members, **said)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}.{key}: {error}") from None
+
+    def _on_ray(self, options: dict[str, Any], where: str) -> CompletionVerifier:
+        inner = options.pop("ray")
+        if self.live is not None:
+            raise ConfigError(
+                f"{where}.ray: expected no workers beside a policy in training, which they have not"
+            )
+        kind = load(VERIFIERS, _RAY)
+        said = options_of("ray", kind).read(options, where).said()
+        make = partial(build_verifier, inner, self.alpha, f"{where}.ray")
+        try:
+            made: CompletionVerifier = kind(
+                make, decide=lambda: self.node(inner, f"{where}.ray"), **said
+            )
+        except (ModuleNotFoundError, ConnectionError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where}.ray: {error}") from None
+        return made
 
     def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:
         name = data.pop("type")

@@ -19,7 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+SPOT_CHECKS: Final = "spot_checks"
+NOT_CHECKED: Final = "not_checked"
+"""Kind of the finding, and name of the verifier, where a completion was not drawn for a check: it
+is accepted since its operator chose that risk, and says nothing about anybody."""
 
 
 class Outcome(StrEnum):

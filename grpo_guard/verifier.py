@@ -1,12 +1,10 @@
 """The verifier interface, and how verifiers compose.
 
 ``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
-``only(a, task="code")`` looks at some completions and steps aside for the rest. The shape follows
-tenacity's stop strategies: small objects with operators, no configuration language.
+``only(a, task="code")`` looks at some completions and steps aside for the rest.
 
-In an ensemble each member is called under supervision of its own, so that one that fails abstains
-alone. A member that is NOT_APPLICABLE is left out of the combination; where no member applies,
-neither does the ensemble.
+In an ensemble each member is supervised by itself, so that one that fails abstains alone. Members
+that are NOT_APPLICABLE are left out of it; where none applies, neither does the ensemble.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, merged_findings
+from grpo_guard.supervise import supervised_each
+from grpo_guard.verdict import NOT_CHECKED, Cause, Outcome, Verdict, abstain, merged_findings
 
 
 class CompletionVerifier(ABC):
@@ -46,17 +45,15 @@ class CompletionVerifier(ABC):
     def author_can_abstain(self) -> str | None:
         """How a completion's author can make this verifier abstain, and the remedy; None = no way.
 
-        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
-        refuses the two together. Override it where a verifier of your own can be made to abstain.
+        Under ``Policy(on_abstain="pass")`` that would be a reward at will, so `Guard` refuses the
+        two together.
         """
         return None
 
     @property
     def steps_aside(self) -> bool:
-        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
-
-        Combinators leave such a verdict out; where every member steps aside, nobody has looked.
-        """
+        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit:
+        combinators leave that out, and where every member steps aside, nobody has looked."""
         return False
 
     @abstractmethod
@@ -66,6 +63,12 @@ class CompletionVerifier(ABC):
         Args:
             batch: Any number of completions, of any groups and nodes. Not to be changed.
         """
+
+    @property
+    def joins(self) -> bool:
+        """Whether a server may judge strangers' batches in one call: it waits for nobody. Where
+        verdicts depend on their batch, define ``verify_each(batches)`` beside `verify`."""
+        return self.judges_alone
 
     def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
         """Find out whether what the verifier needs is there, before anything depends on it.
@@ -118,6 +121,19 @@ class Composed(CompletionVerifier):
     def steps_aside(self) -> bool:
         return all(member.steps_aside for member in self.members)
 
+    @property
+    def joins(self) -> bool:
+        return all(member.joins for member in self.members)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """For each of some batches what `verify` says of it alone."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected verify or verify_each, got none"
+        )
+
     def check(self) -> None:
         for member in self.members:
             member.check()
@@ -126,8 +142,9 @@ class Composed(CompletionVerifier):
 class Not(Composed):
     """Accepts what its member judged unfit, and rejects what the member accepts.
 
-    Only a judgement is turned round. A completion that is malformed or overlong stays rejected:
-    otherwise an attacker would earn rewards behind ``~`` by sending garbage.
+    Only a judgement is turned round. What no spot check looked at stays accepted. A completion that
+    is malformed or overlong stays rejected: otherwise an attacker would earn rewards behind ``~``
+    by sending garbage.
     """
 
     def __init__(self, member: CompletionVerifier) -> None:
@@ -135,17 +152,17 @@ class Not(Composed):
         self.member = member
         self.name = f"not({member.name})"
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._negate(verdict) for verdict in supervised(self.member, batch)]
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        return [list(map(self._negate, said)) for said in supervised_each(self.member, batches)]
 
     def _negate(self, verdict: Verdict) -> Verdict:
         outcome = verdict.outcome
-        if verdict.cause is Cause.JUDGED:
+        unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
+        if verdict.cause is Cause.JUDGED and not unseen:
             outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
         # The p-value speaks of the member's hypothesis, not of its opposite.
-        return replace(
-            verdict, outcome=outcome, verifier=self.name, p_value=None, members=(verdict,)
-        )
+        turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
+        return replace(turned, members=(verdict,))
 
 
 class Only(Composed):
@@ -165,14 +182,12 @@ class Only(Composed):
     def steps_aside(self) -> bool:
         return True
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        applies = [bool(self.matches(completion)) for completion in batch]
-        verdicts = iter(
-            supervised(self.member, [c for c, yes in zip(batch, applies, strict=True) if yes])
-        )
-        return [
-            next(verdicts) if yes else abstain(self.name, Cause.NOT_APPLICABLE) for yes in applies
-        ]
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]
+        chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
+        aside = abstain(self.name, Cause.NOT_APPLICABLE)
+        left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
+        return [[next(said) if yes else aside for yes in each] for each, said in left]
 
 
 def only(
@@ -193,14 +208,14 @@ def only(
     if task is None and node is None and when is None:
         raise ValueError("only(...): expected task=, node= or when=, got none of them")
 
-    def matches(completion: Completion) -> bool:
-        return (
-            (task is None or completion.task == task)
-            and (node is None or completion.node == node)
-            and (when is None or when(completion))
-        )
-
-    return Only(verifier, matches)
+    return Only(
+        verifier,
+        lambda c: (
+            (task is None or c.task == task)
+            and (node is None or c.node == node)
+            and (when is None or when(c))
+        ),
+    )
 
 
 class Ensemble(Composed):
@@ -216,12 +231,13 @@ class Ensemble(Composed):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         columns = [
-            [self._counted(verdict, i) for verdict in supervised(member, batch)]
-            for i, member in enumerate(self.members)
+            [[self._counted(verdict, i) for verdict in said] for said in each]
+            for i, each in enumerate(supervised_each(m, batches) for m in self.members)
         ]
-        return [self._combine(row) for row in zip(*columns, strict=True)]
+        each = zip(*columns, strict=True)
+        return [[self._combine(row) for row in zip(*own, strict=True)] for own in each]
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
         """The verdict of the member at ``index``, as this ensemble counts it."""

@@ -25,23 +25,27 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 import yaml
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard, group_size
 from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.policy import AbstainError
 from grpo_guard.server.access import check_access
+from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.turns import Turns
 
 logger = logging.getLogger("grpo_guard")
 SECONDS: Final = 60.0  # for the server behind to answer
+TO_JUDGE: Final = ("/scored_data", "/scored_data_list")
 OF_ENVIRONMENTS: Final = {
     "/": "GET",
     "/register-env": "POST",
@@ -59,7 +63,7 @@ def create_proxy(
     *,
     tokens: Mapping[str, str] | None = None,
     limits: Limits | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The application.
 
     Args:
@@ -69,58 +73,81 @@ def create_proxy(
             remembered by name.
         limits: What a request may cost; ``completions`` bounds the groups of one list.
     """
-    limits = limits or Limits(body_bytes=64 * 1024 * 1024)
-    groups = replace(groups, claims=False)
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # One group at a time: verifiers need not bear several, and the order of arrival is kept.
-    intake, turns = Intake(limits), Turns(1, limits.waiting)
+    proxy = _Proxy(
+        replace(groups, claims=False),
+        upstream,
+        tokens,
+        limits or Limits(body_bytes=64 * 1024 * 1024),
+    )
+    judged = [Route(path, proxy.scored, methods=["POST"]) for path in TO_JUDGE]
+    handed_on = [
+        Route(path, proxy.passed, methods=[method]) for path, method in OF_ENVIRONMENTS.items()
+    ]
+    return Starlette(routes=[*judged, *handed_on])
 
-    async def answered(
-        request: Request, work: Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
-    ) -> Response:
+
+Work: TypeAlias = Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
+"""From a body, its sender and whether its time is up, to the status and the body of an answer."""
+
+
+class _Proxy:
+    """What `create_proxy` answers with."""
+
+    def __init__(
+        self, groups: GroupGuard, upstream: str, tokens: Mapping[str, str] | None, limits: Limits
+    ) -> None:
+        self.groups, self.upstream, self.tokens, self.limits = groups, upstream, tokens, limits
+        # One group at a time: verifiers need not bear several, and the order of arrival is kept.
+        self.intake = Intake(limits)
+        self.batches = Batches(groups.guard.verifier, replace(limits, running=1))
+
+    async def scored(self, request: Request) -> Response:
+        """Rows of an environment: judged, put right and handed on."""
+        path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
+
+        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
+            plain = _unzipped(body, self.limits) if zipped else body
+            found = _groups_in(plain, path.endswith("list"), self.limits)
+            settled = [self.groups.settle(group, node=node)[0] for group in found]
+            if late.is_set():
+                return 503, b""
+            data = settled if path.endswith("list") else settled[0]
+            return _asked(self.upstream + path, "POST", data)
+
+        return await self._answered(request, work)
+
+    async def passed(self, request: Request) -> Response:
+        """What an environment asks of Atropos's server, as it is."""
+
+        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
+            return _asked(self.upstream + request.url.path, request.method, body or None)
+
+        return await self._answered(request, work)
+
+    async def _answered(self, request: Request, work: Work) -> Response:
         # Who was told to come back posts again; what was judged too late must not come twice.
-        late = threading.Event()
-        deadline = asyncio.get_running_loop().time() + limits.seconds
+        late, seconds = threading.Event(), self.limits.seconds
+        deadline = asyncio.get_running_loop().time() + seconds
         try:
-            node = _sender(request.headers, tokens)
-            async with intake.body(request, deadline) as body, turns.turn(deadline) as turn:
-                status, answer = await turn.run(lambda: work(body, node, late), deadline)
+            node = _sender(request.headers, self.tokens)
+            async with self.intake.body(request, deadline) as body:
+                # Groups are settled by their guard, which asks the verifier itself.
+                job: Job[tuple[int, bytes]] = Job(
+                    admit=lambda: None, settle=lambda *_: work(body, node, late),
+                    joins=False, completions=1, bytes=len(body), given_up=late,
+                )  # fmt: skip
+                status, answer = await self.batches.answer(job, deadline)
         except RequestError as error:
             return _said(error.status, {"detail": str(error)})
         except TimeoutError:
             late.set()
-            return _said(503, {"detail": f"no answer within {limits.seconds:g} s"})
+            return _said(503, {"detail": f"no answer within {seconds:g} s"})
         except GroupError as error:
             return _said(422, {"detail": str(error)})
         except AbstainError as error:
             logger.error("nothing was handed on: %s", error)
             return _said(503, {"detail": "the guard could not look"})
         return Response(answer, status, media_type="application/json")
-
-    async def scored(request: Request) -> Response:
-        path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
-
-        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
-            plain = _unzipped(body, limits) if zipped else body
-            found = _groups_in(plain, path.endswith("list"), limits)
-            settled = [groups.settle(group, node=node)[0] for group in found]
-            if late.is_set():
-                return 503, b""
-            return _asked(upstream + path, "POST", settled if path.endswith("list") else settled[0])
-
-        return await answered(request, work)
-
-    async def passed(request: Request) -> Response:
-        def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
-            return _asked(upstream + request.url.path, request.method, body or None)
-
-        return await answered(request, work)
-
-    for path in ("/scored_data", "/scored_data_list"):
-        app.add_api_route(path, scored, methods=["POST"])
-    for path, method in OF_ENVIRONMENTS.items():
-        app.add_api_route(path, passed, methods=[method])
-    return app
 
 
 def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str | None:

@@ -24,10 +24,10 @@ class Admission:
     """Which foreign trees are taken in.
 
     Args:
-        rejected: Largest share of a tree's completions that may be rejected or not looked at.
-            0: all must be accepted, so that honest trees are lost G times as often as honest
-            completions are rejected. Above 0 such a tree comes in, its rejected completions earn
-            what the policy says, and whatever of its author's work went unnoticed comes along.
+        rejected: Largest share of a tree's completions that may be rejected or not looked at. Such
+            a tree comes in, its rejected completions earn what the policy says, and whatever of its
+            author's work went unnoticed comes along. 0: all must be accepted, so that honest trees
+            are lost G times as often as honest completions are rejected.
         trees: How many a node looks at in a stage, one of each agent in turn, in random order: who
             sends more, or under more names, must not choose how long the guard takes.
         per_agent: How many an agent may send in a stage; None = as many as this node does.
@@ -36,7 +36,7 @@ class Admission:
         ValueError: an argument is out of range.
     """
 
-    rejected: float = 0.0
+    rejected: float = 0.4
     trees: int = 64
     per_agent: int | None = None
 

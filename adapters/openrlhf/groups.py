@@ -37,12 +37,7 @@ def settle_group(
         AbstainError: something abstained and the policy says to raise.
         TypeError, ValueError: a reward is no number.
     """
-    masked: list[list[Span] | None] = [None] * len(rollouts)
-    if mask_spans and found is not None:
-        masked = [
-            rollout.without_flagged(verdict) if verdict.rejected else None
-            for rollout, verdict in zip(rollouts, found.verdicts, strict=True)
-        ]
+    masked = _masked(rollouts, found if mask_spans else None)
 
     def settled(raw: Sequence[float | None]) -> list[float | None]:
         if found is None:
@@ -71,18 +66,28 @@ def settle_group(
     )
     answers = []
     for i, rollout in enumerate(rollouts):
-        score = score_of_rest if out[i] else scores[i]
+        left_out, score = out[i], score_of_rest if out[i] else scores[i]
         answer = {
             **rollout.response,
-            "reward": reward_of_rest if out[i] else rewards[i],
+            "reward": reward_of_rest if left_out else rewards[i],
             "scores": score_of_rest if score is None else score,
-            "action_ranges": rollout.least() if out[i] else masked[i] or rollout.ranges(),
+            "action_ranges": rollout.least() if left_out else masked[i] or rollout.ranges(),
         }
-        if out[i] and "truncated" in answer:
+        if left_out and "truncated" in answer:
             # A penalty for being cut off would move what is left out away from the mean.
             answer["truncated"] = False
-        answers.append((answer, out[i]))
+        answers.append((answer, left_out))
     return answers
+
+
+def _masked(rollouts: Sequence[Rollout], found: Review | None) -> list[list[Span] | None]:
+    """Of what is rejected the ranges without flagged tokens; None = nothing is taken from it."""
+    if found is None:
+        return [None] * len(rollouts)
+    return [
+        rollout.without_flagged(verdict) if verdict.rejected else None
+        for rollout, verdict in zip(rollouts, found.verdicts, strict=True)
+    ]
 
 
 Brought = TypeVar("Brought")

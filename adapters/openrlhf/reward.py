@@ -13,11 +13,12 @@ batch of one, so ``Policy.abstain_window`` counts completions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.adapters.openrlhf.query import completion_text
-from grpo_guard.adapters.received import Row, read, received, review
+from grpo_guard.adapters.received import Row, parts_of, read, received
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
@@ -25,13 +26,16 @@ from grpo_guard.adapters.reward_function import (
     settled_finite,
     without_leaving_out,
 )
+from grpo_guard.admission import Known
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
-from grpo_guard.verdict import Outcome
+from grpo_guard.supervise import supervised
+from grpo_guard.verdict import Outcome, Verdict
 
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
+T = TypeVar("T")
 
 
 class OpenRLHFAdapter:
@@ -48,6 +52,18 @@ class OpenRLHFAdapter:
                 policy that leaves completions out of their group or wants to raise, or a release
                 of OpenRLHF that is too old.
         """
+        parts = self.parts(reward, guard)
+
+        def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
+            given = (queries, prompts, labels)
+            known = parts.admitted(*given)
+            verifier = parts.guard.verifier
+            return parts.settled(known, supervised(verifier, known.open if known else ()), *given)
+
+        return parts.function.dress(guarded)
+
+    def parts(self, reward: Any, guard: Guard) -> GuardedReward:
+        """What `wrap` is made of, for a server that reviews several calls at once; errors alike."""
         require_release("openrlhf")
         if isinstance(reward, list | tuple):
             raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
@@ -59,40 +75,72 @@ class OpenRLHFAdapter:
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
-
         # Beside its own kind: a veto's score at most the lowest score, whatever rewards go down to.
-        of_scores = Guard(guard.verifier, policy=guard.policy)
-
-        def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
-            review = _review(guard, queries, prompts, labels)
-            result = function.ask(queries, prompts, labels)
-            result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
-            if "rewards" not in result:
-                raise ValueError(
-                    f'{function.name}: expected a dict with "rewards", got one with '
-                    f"{', '.join(map(repr, result)) or 'nothing':.80}"
-                )
-
-            def settle(value: Any, guard: Guard) -> float | list[float]:
-                flat = value.reshape(-1) if hasattr(value, "reshape") else value
-                flat = [flat] if isinstance(flat, int | float | None) else flat
-                numbers = settled_finite(guard, review, function.rewards(flat, len(queries)))
-                return numbers[0] if len(numbers) == 1 else numbers
-
-            rewards, scores = settle(result["rewards"], guard), result.get("scores")
-            return {
-                "rewards": rewards,
-                "scores": rewards if scores is None else settle(scores, of_scores),
-                "extra_logs": {**(result.get("extra_logs") or {}), **_logs(review, len(queries))},
-            }
-
-        return function.dress(guarded)
+        return GuardedReward(function, guard, Guard(guard.verifier, policy=guard.policy))
 
 
-def _review(guard: Guard, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Review | None:
-    """The guard's findings; None where it could not look."""
+@dataclass(frozen=True, slots=True)
+class GuardedReward:
+    """A reward function and the guards that settle what it says.
+
+    Args:
+        function: The reward function.
+        guard: Of its rewards, and of the completions.
+        of_scores: Of its scores.
+    """
+
+    function: RewardFunction
+    guard: Guard
+    of_scores: Guard
+
+    def admitted(self, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Known | None:
+        """The completions, as the verifier is to be shown them; None = the guard cannot look."""
+        rows = parts_of(rows_from(queries, prompts, labels))
+        return _looked(lambda: self.guard.admit(*rows))
+
+    def settled(
+        self,
+        known: Known | None,
+        said: Sequence[Verdict],
+        queries: Texts,
+        prompts: Texts,
+        labels: Sequence[Any],
+    ) -> dict[str, Any]:
+        """Asks the function, and says what its rewards come to.
+
+        Args:
+            known: From `admitted`; None = nothing earns.
+            said: The verifier's verdicts on `Known.open`.
+            queries, prompts, labels: As OpenRLHF sends them.
+        """
+        function = self.function
+        review = None if known is None else _looked(lambda: self.guard.reviewed(known, said))
+        result = function.ask(queries, prompts, labels)
+        result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
+        if "rewards" not in result:
+            raise ValueError(
+                f'{function.name}: expected a dict with "rewards", got one with '
+                f"{', '.join(map(repr, result)) or 'nothing':.80}"
+            )
+
+        def settle(value: Any, guard: Guard) -> float | list[float]:
+            flat = value.reshape(-1) if hasattr(value, "reshape") else value
+            flat = [flat] if isinstance(flat, int | float | None) else flat
+            numbers = settled_finite(guard, review, function.rewards(flat, len(queries)))
+            return numbers[0] if len(numbers) == 1 else numbers
+
+        rewards, scores = settle(result["rewards"], self.guard), result.get("scores")
+        return {
+            "rewards": rewards,
+            "scores": rewards if scores is None else settle(scores, self.of_scores),
+            "extra_logs": {**(result.get("extra_logs") or {}), **_logs(review, len(queries))},
+        }
+
+
+def _looked(look: Callable[[], T]) -> T | None:
+    """What the guard finds; None where it cannot look."""
     try:
-        return review(guard, rows_from(queries, prompts, labels))
+        return look()
     except AbstainError as error:
         logger.error("%s; the reward is 0", error)
     except Exception as error:

@@ -59,11 +59,7 @@ def rows_from(
         ValueError: prompts, completions and completion_ids differ in length.
     """
     n = len(kwargs["completions"])
-    prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
-    for name, values in (("prompts", prompts), ("completion_ids", ids)):
-        if (values is None and name == "prompts") or (values is not None and len(values) != n):
-            got = "nothing" if values is None else len(values)
-            raise ValueError(f"{name}: expected {n}, one per completion, got {got}")
+    prompts, ids = _one_per_completion(kwargs, n)
     nodes = _column(kwargs, n, "node", "peer")
     references = _column(kwargs, n, "answer", "solution", "ground_truth")
     tasks, prompt_ids = _column(kwargs, n, "task"), _column(kwargs, n, "prompt_ids")
@@ -79,7 +75,7 @@ def rows_from(
         row_ids, theirs = None if ids is None else ids[i], from_peers or nodes[i] is not None
         text, given = _text_and_given(said, row_ids, masks[i], tokenizer, theirs)
         row = received(
-            prompts[i],  # type: ignore[index]  # checked above
+            prompts[i],
             text,
             malformed=malformed[i],
             given=given,
@@ -95,6 +91,16 @@ def rows_from(
         )
         batch.append(row)
     return _grouped(batch, counted=not slots)
+
+
+def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
+    """Prompts, and token ids or None."""
+    prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
+    for name, values in (("prompts", prompts), ("completion_ids", ids)):
+        if (values is None and name == "prompts") or (values is not None and len(values) != n):
+            got = "nothing" if values is None else len(values)
+            raise ValueError(f"{name}: expected {n}, one per completion, got {got}")
+    return prompts, ids
 
 
 def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:

@@ -12,7 +12,7 @@ from grpo_guard.metrics import metrics
 from grpo_guard.options import Options, listed, options_of
 from grpo_guard.presets import PRESETS
 from grpo_guard.registry import VERIFIERS, load, names
-from grpo_guard.verdict import Cause, Usage, abstain, accept
+from grpo_guard.verdict import NOT_CHECKED, Cause, Usage, abstain, accept
 
 MEANINGS = {
     "guard/accept_rate": "share of the batch that was accepted",
@@ -20,6 +20,7 @@ MEANINGS = {
     "guard/abstain_rate": "share that nobody could look at",
     "guard/abstain_rate/CAUSE": "the same, by [cause](../abstentions.md)",
     "guard/reject_rate/VERIFIER": "share that this verifier rejects, also where it is 0",
+    "guard/not_checked_rate": "share that [spot checks](../scale.md) accepted unseen",
     "guard/seconds": "time spent on the batch, summed over completions",
     "guard/VERIFIER/requests": "requests to a model, retries included",
     "guard/VERIFIER/cache_hits": "answers that were known already",
@@ -79,6 +80,7 @@ def logged_names() -> set[str]:
     """What a batch with every kind of verdict logs, with placeholders for what differs."""
     asked = Usage(requests=1, tokens_in=1, usd=0.1, latency=0.1)
     batch = [accept("judge", usage=asked), abstain("judge", Cause.TIMEOUT)]
+    batch.append(accept("judge", members=(accept(NOT_CHECKED),)))
     found = metrics(batch)
     return {n.replace("judge", "VERIFIER").replace("timeout", "CAUSE") for n in found}
 

@@ -143,7 +143,7 @@ def _makers(config: GuardConfig) -> Iterator[Any]:
         try:
             yield load(VERIFIERS, str(leaf["type"]))
         except UnknownNameError as error:
-            raise ConfigError(f"type: {error}") from None
+            raise ConfigError(f"verifier: type: {error}") from None
 
 
 def _rule(config: GuardConfig) -> OnReject:

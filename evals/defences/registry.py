@@ -25,6 +25,7 @@ from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.plain import DistanceToSolution, ExactDuplicates
 from grpo_guard.evals.defences.references import OfTask
+from grpo_guard.evals.defences.samples import DEFENCES as SAMPLES
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
@@ -225,6 +226,7 @@ _BUILT_IN: Final[dict[str, Defence]] = {
     "authors_logit_100": _authors_logit(100),
     "authors_logit_60": _authors_logit(60),
     **DEFENCES,
+    **SAMPLES,
     "max_length": Defence(
         "max_length",
         _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),

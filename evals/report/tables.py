@@ -19,6 +19,10 @@ from grpo_guard.evals.report.page import esc, prose
 from grpo_guard.evals.stats import OverSeeds, Rate
 
 DASH: Final = "–"
+WIDE: Final = 7
+"""Columns of a table that a page of a document has room for."""
+KEYS: Final = 2
+"""Columns that say what a row is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,23 @@ class Table:
         return shown
 
     def markdown(self) -> str:
-        """For a document."""
+        """For a document; a wide table as several, each of which begins with the first columns."""
+        return "\n".join(part._markdown() for part in self._parts())
+
+    def _parts(self) -> Iterator[Table]:
+        if len(self.header) <= WIDE:
+            yield self
+            return
+        step = WIDE - KEYS
+        for start in range(KEYS, len(self.header), step):
+            columns = [*range(KEYS), *range(start, min(start + step, len(self.header)))]
+            rows = [[row[i] for i in columns] for row in self.rows]
+            # Nothing is said of a row that has only dashes here.
+            kept = [row for row in rows if any(cell != DASH for cell in row[KEYS:])]
+            if kept:
+                yield Table([self.header[i] for i in columns], kept)
+
+    def _markdown(self) -> str:
         rows = (" | ".join(map(_markdown_cell, row)) for row in (self.header, *self.rows))
         head, *body = (f"| {row} |" for row in rows)
         return "\n".join([head, "|" + "---|" * len(self.header), *body]) + "\n"

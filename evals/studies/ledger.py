@@ -1,6 +1,7 @@
 """Who the ledger finds, and whom it accuses.
 
-``python -m grpo_guard.evals.studies.ledger [-o FILE]``
+``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000`` only what as many
+records of so many nodes and of eight cost (`ledger_scale`).
 
 Swarms of nodes whose completions are rejected at given rates, round by round. Horizontal: 8 prompts
 of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own 12 times.
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.ledger_scale import scale
 from grpo_guard.nodes.bets import SHARES, Bets, Tally, Tolerance
 from grpo_guard.nodes.evidence import STRIDE, Comparison, bar, honest_peers
 from grpo_guard.nodes.rounds import MAX_HELD, OPEN_ROUNDS
@@ -252,8 +254,12 @@ def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     }
 
 
-def measure(swarms: int, poisoned: int) -> dict[str, Any]:
+def measure(
+    swarms: int, poisoned: int, nodes: int = 0, records: int = 0, rounds: int = 0
+) -> dict[str, Any]:
     """All figures."""
+    if nodes:
+        return scale(nodes, records, rounds)
     honest, hostile = list(honest_scenarios()), list(poison_scenarios())
     accused, detected = {}, {}
     for seed, scenario in enumerate(honest):
@@ -278,4 +284,7 @@ if __name__ == "__main__":
         measure,
         option("--swarms", type=int, default=10_000, help="honest ones per scenario"),
         option("--poisoned", type=int, default=400, help="poisoned ones per scenario"),
+        option("--nodes", type=int, default=0, help="measure only the cost with so many nodes"),
+        option("--records", type=int, default=1_000_000, help="with --nodes: records in a round"),
+        option("--rounds", type=int, default=4, help="with --nodes: rounds, three or more"),
     )

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
 
+from grpo_guard.distributed.cluster import ClusterError, connect
 from grpo_guard.evals.swarm.session import Session
 
 CPUS_PER_NODE: Final = 0.1
 """Nodes of a swarm wait for one another, so that a core carries several of them."""
 START_SECONDS: Final = 600.0
 """Until which all actors must stand: they load torch and their policy."""
-CONNECT_SECONDS: Final = 10.0
-
-
-class RayMissingError(ModuleNotFoundError):
-    """Ray is not installed."""
 
 
 class NodeLostError(ConnectionError):
     """An actor ended, or never began; the last checkpoint is whole."""
-
-
-def require_ray() -> None:
-    """Do nothing where Ray is installed.
-
-    Raises:
-        RayMissingError: it is not.
-    """
-    if find_spec("ray") is None:
-        raise RayMissingError(
-            "ray: expected to be installed for --engine ray; pip install 'grpo-guard[ray]'"
-        )
 
 
 class RaySession(Session):
@@ -57,27 +37,14 @@ class RaySession(Session):
     remote = True
 
     def __init__(self, address: str | None = None) -> None:
-        require_ray()
         super().__init__()
-        address = address or os.environ.get("RAY_ADDRESS") or "local"
-        if address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Its ports are open to the network, and whoever may call them may run code.
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        try:
+            self._ours = connect(address)
+        except ClusterError as error:
+            raise NodeLostError(str(error)) from error
         import ray
 
         self.ray: Any = ray
-        self._ours = not ray.is_initialized()
-        if not self._ours:
-            return
-        _knock(address)
-        try:
-            ray.init(
-                address=address, include_dashboard=False, log_to_driver=False,
-                logging_level=logging.ERROR,
-            )  # fmt: skip
-        except (ConnectionError, RuntimeError) as error:
-            raise NodeLostError(f"ray: expected a cluster at {address}, got {error}") from error
 
     def put(self, value: Any) -> Any:
         """Store a value once for all actors."""
@@ -140,14 +107,3 @@ class RaySession(Session):
         self.actors.clear()
         if self._ours:
             self.ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Ray itself tries for minutes to reach an address at which nobody listens."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise NodeLostError(f"ray: expected a cluster at {address}, got {error}") from error

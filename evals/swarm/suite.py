@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.distributed.cluster import require_ray
 from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.swarm.experiment import EngineName, Spec, play
 from grpo_guard.evals.swarm.identity import differences
-from grpo_guard.evals.swarm.ray_session import require_ray
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
     CheckpointError,

@@ -100,7 +100,10 @@ def guard_schema() -> dict[str, Any]:
             "type": "array", "items": verifier, "minItems": 1}}}
         for key in ("all", "any", "vote", "cascade")
     ]  # fmt: skip
-    nodes.append({"type": "object", "required": ["not"], "properties": {"not": verifier}})
+    nodes += [
+        {"type": "object", "required": [key], "properties": {key: verifier}}
+        for key in ("not", "ray")
+    ]
     own_type = {"type": "object", "required": ["type"], "properties": {"type": {"pattern": ":"}}}
     definitions["verifier"] = {"anyOf": [*map(reference, leaves.values()), *nodes, own_type]}
     guard["properties"]["verifier"] = verifier

@@ -20,6 +20,7 @@ from grpo_guard.cli.identity import app as _identity
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
+from grpo_guard.cli.spot_check import app as _spot_check
 from grpo_guard.cli.verify import verify
 
 app = typer.Typer(
@@ -61,6 +62,7 @@ app.command()(doctor)
 app.add_typer(_config, name="config")
 app.add_typer(_ledger, name="ledger")
 app.add_typer(_identity, name="identity")
+app.add_typer(_spot_check, name="spot-check")
 _judge.command("probe")(importlib.import_module("grpo_guard.evals.judge_probe.cli").probe)
 app.add_typer(_judge, name="judge")
 app.add_typer(_eval, name="eval", help="Measure detection and training outcomes.")

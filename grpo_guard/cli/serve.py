@@ -6,9 +6,12 @@ import importlib.util
 import logging
 import os
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from grpo_guard.server.setup import Settings
 
 TOKEN = "GRPO_GUARD_TOKEN"
 
@@ -27,9 +30,19 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds until a request is answered: abstain.")
     ] = 120.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 8,
-    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 503.")] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, help="Batches worked on at once.")] = 8,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 1024,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Completions of several requests that are judged together.")
+    ] = 64,
+    batch_wait_ms: Annotated[
+        float, typer.Option(min=0.1, help="How long a request waits for the batch at work.")
+    ] = 500.0,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request, in MiB.")] = 4,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Log what is rejected there, in JSONL.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; one per core is enough.")] = 1,
 ) -> None:
     """Answer OpenRLHF's /get_reward and /v1/verify over HTTP.
 
@@ -38,47 +51,80 @@ def serve(
     """
     _require_server()
     token = _token()
-    from grpo_guard.config import ConfigError, GuardConfig
-    from grpo_guard.framework import FrameworkError
     from grpo_guard.server.access import is_loopback
-    from grpo_guard.server.app import create_app
-    from grpo_guard.server.limits import Limits
-    from grpo_guard.server.rewards import Rewards, load_reward
-    from grpo_guard.server.run import listen
+    from grpo_guard.server.setup import Settings
 
-    if not timeout < float("inf"):
-        _refuse(f"--timeout: expected a number of seconds, got {timeout}")
-    limits = Limits(timeout, concurrency, queue, max_body_mb * 1024 * 1024)
-    try:
-        function = None if reward is None else load_reward(reward)
-        guard = GuardConfig.from_yaml(config).build()
-        rewards = Rewards(guard, function)
-    except ConfigError as error:
-        _refuse(str(error))
-    except (ValueError, FrameworkError) as error:
-        _refuse(f"--reward: {error}")
+    for name, value in (("--timeout", timeout), ("--batch-wait-ms", batch_wait_ms)):
+        if not value < float("inf"):
+            _refuse(f"{name}: expected a number, got {value}")
+    limits = {
+        "seconds": timeout,
+        "running": concurrency,
+        "waiting": queue,
+        "batch_size": batch_size,
+        "batch_wait": batch_wait_ms / 1000,
+        "body_bytes": max_body_mb * 1024 * 1024,
+    }
+    settings = Settings(str(config), reward, limits, None if audit is None else str(audit))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    for note in rewards.notes:
-        typer.echo(note, err=True)
     if token is None and not is_loopback(host):
         typer.echo(
             f"warning: {host} can be reached from other machines, and anybody there may ask; "
             f"set {TOKEN}",
             err=True,
         )
-    if token is None and guard.identity is not None:
-        typer.echo(
-            "warning: identity: whoever may ask can hand in what a node signed before the trainer "
-            f"does, whose own request is then refused as replayed; set {TOKEN}",
-            err=True,
-        )
-    app = create_app(guard, rewards=rewards, limits=limits, token=token)
-    if not listen(app, host, port):
+    (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
+
+
+def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
+    from grpo_guard.server import run
+    from grpo_guard.server.setup import SetupError, build
+
+    try:
+        app, notes = build(settings)
+    except SetupError as error:
+        _refuse(str(error))
+    for note in notes:
+        typer.echo(note, err=True)
+    if not run.listen(app, host, port):
         raise typer.Exit(1)
 
 
+def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) -> None:
+    import tempfile
+    from dataclasses import replace
+
+    from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.server import run
+    from grpo_guard.server.setup import REFUSED, hand_over
+
+    try:
+        said = GuardConfig.from_yaml(Path(settings.config))
+    except ConfigError as error:
+        _refuse(str(error))
+    if said.identity is not None:
+        _refuse(
+            "--workers: expected 1 beside identity, whose memory of what was handed in already is "
+            f"one process's, got {workers}: each would take the same envelope once"
+        )
+    if said.state is None:
+        typer.echo(
+            "warning: --workers: each worker remembers nodes by itself; say state: FOLDER in "
+            f"{settings.config}, and they share one memory",
+            err=True,
+        )
+    with tempfile.TemporaryDirectory() as counts:
+        app = hand_over(replace(settings, counts=counts))
+        listened = run.listen_in_workers(app, host, port, workers)
+        refused = Path(counts) / REFUSED
+        if refused.exists():
+            _refuse(refused.read_text(encoding="utf-8"))
+        if not listened:
+            raise typer.Exit(1)
+
+
 def _require_server() -> None:
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
 

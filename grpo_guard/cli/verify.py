@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import enum
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -14,10 +22,18 @@ from grpo_guard.cli.inputs import bad_input, writing
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row, Rows
     from grpo_guard.cli.summary import Summary
+    from grpo_guard.completion import Completion
     from grpo_guard.guard import Guard
     from grpo_guard.verdict import Verdict
 
 BATCH = 64
+
+
+class Engine(enum.StrEnum):
+    """Of the rules' reading."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Format(enum.StrEnum):
@@ -42,11 +58,21 @@ def verify(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
     ] = False,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
+    ] = Engine.local,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Of --engine ray; all that there is room for."),
+    ] = None,
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
     ] = Format.table,
 ) -> None:
     """Verify completions from a file, and tell the guard's ledger if it has one.
+
+    With --engine ray, the texts are read in Ray's actors: those of a cluster (RAY_ADDRESS), or of a
+    Ray on this machine. Verdicts are the same.
 
     Verdicts are in OUT as they come. After Ctrl-C the same command with --resume goes on; prompts
     of which only some completions were done are verified, and told to the ledger, once more.
@@ -56,8 +82,7 @@ def verify(
     """
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.cli.summary import Summary
-    from grpo_guard.config import GuardConfig
-    from grpo_guard.files import require_other
+    from grpo_guard.files import growing, require_other
 
     with ExitStack() as stack:
         with bad_input():
@@ -65,13 +90,12 @@ def verify(
             file = stack.enter_context(opened(source))
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
-            guard = GuardConfig.from_yaml(config).build()
-            if guard.identity is not None:
-                guard.identity.allow_any_order()
+            written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
+            guard = stack.enter_context(_guard(config, engine, workers))
         counted = Summary(len(rows), done)
         try:
             with writing(out):
-                _verify_all(rows, guard, out, done, counted)
+                _verify_all(rows, guard, written, done, counted)
         except KeyboardInterrupt:
             typer.echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
@@ -81,50 +105,90 @@ def verify(
         raise typer.Exit(3)
 
 
-def _verify_all(rows: Rows, guard: Guard, out: Path, done: int, counted: Summary) -> None:
+@contextmanager
+def _guard(config: Path, engine: Engine, workers: int | None) -> Iterator[Guard]:
+    """The guard of a file; with Ray its rules read in actors, which end behind it.
+
+    Raises:
+        InputError: workers without Ray.
+        ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard runs
+            there.
+    """
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.jsonl import InputError
+
+    if workers is not None and engine is Engine.local:
+        raise InputError("--workers: expected --engine ray beside it, got none")
+    # Where a worker dies, Ray says so on standard output, among the verdicts.
+    with redirect_stdout(sys.stderr):
+        guard = GuardConfig.from_yaml(config).build()
+        if guard.identity is not None:
+            guard.identity.allow_any_order()
+        if engine is Engine.local:
+            yield guard
+            return
+        from grpo_guard.distributed.ahead import on_ray
+        from grpo_guard.options import ConfigError
+
+        try:
+            there = on_ray(guard, workers=workers)
+        except (ModuleNotFoundError, ConnectionError, ValueError) as error:
+            raise ConfigError(str(error)) from None
+        try:
+            yield guard
+        finally:
+            there.close()
+
+
+def _verify_all(
+    rows: Rows, guard: Guard, into: AbstractContextManager[TextIO], done: int, counted: Summary
+) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
     from rich.console import Console
     from rich.progress import Progress
 
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.rows import whole_groups
-    from grpo_guard.files import growing
+    from grpo_guard.distributed.ahead import judged
+
+    def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:
+        for places in whole_groups(rows.groups, BATCH):
+            if max(places) >= done:
+                batch = [(place, rows[place]) for place in places]
+                found = [row.completion for _, row in batch]
+                yield batch, [completion for completion in found if completion is not None]
 
     console = Console(stderr=True)
     with (
-        growing(out, resume=done > 0) as file,
+        into as file,
         InOrder(file, first=done) as written,
         Progress(console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("verifying", total=len(rows), completed=done)
-        for places in whole_groups(rows.groups, BATCH):
-            if max(places) < done:
-                continue
-            batch = [rows[place] for place in places]
-            for place, (row, verdict) in zip(places, _judged(guard, batch), strict=True):
+        for batch, completions, verdicts in judged(guard, batches()):
+            for place, row, verdict in _with_malformed(batch, completions, verdicts):
                 if place >= done:
                     counted.add(row, verdict)
                     written.put(place, _line(place, row, verdict))
                     bar.advance(task)
 
 
-def _judged(guard: Guard, batch: list[Row]) -> list[tuple[Row, Verdict]]:
+def _with_malformed(
+    batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
+) -> Iterator[tuple[int, Row, Verdict]]:
     """The rows as they were judged, under the nodes that they are really from, and one verdict for
     each; a line that holds no completion is its sender's doing."""
     from dataclasses import replace
 
     from grpo_guard.verdict import Cause, reject
 
-    completions = [row.completion for row in batch if row.completion is not None]
-    said = zip(*guard.judge(completions), strict=True)
-    judged = []
-    for row in batch:
+    said = zip(completions, verdicts, strict=True)
+    for place, row in batch:
         if row.completion is None:
-            judged.append((row, reject("input", Cause.MALFORMED, row.problem)))
+            yield place, row, reject("input", Cause.MALFORMED, row.problem)
         else:
             completion, verdict = next(said)
-            judged.append((replace(row, completion=completion), verdict))
-    return judged
+            yield place, replace(row, completion=completion), verdict
 
 
 def _line(place: int, row: Row, verdict: Verdict) -> str:

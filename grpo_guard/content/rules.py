@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
@@ -15,10 +16,13 @@ from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
-from grpo_guard.supervise import supervised
+from grpo_guard.supervise import supervised_each
 from grpo_guard.turns import Said, as_said, turns
 from grpo_guard.verdict import Cause, Outcome, Verdict
 from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.supervise import Runnable
 
 _opening = threading.Lock()
 
@@ -84,7 +88,14 @@ class RuleVerifier(CompletionVerifier):
         self.batch_alpha = batch_alpha
         self._book = book_name(self.name) if store is None else store.claim(self.name)
         self._counts: Counts | None = None
-        self._look = _Look(self)
+        self._look: Runnable = _Look(self)
+
+    @property
+    def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
+        if not self.looks_alone:
+            return f"{self.name} compares the completions of a batch"
+        return f"{self.name} counts findings of nodes" if self.counting else None
 
     @abstractmethod
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -95,9 +106,21 @@ class RuleVerifier(CompletionVerifier):
         p-value of a rejection that stays one are kept.
         """
 
+    @property
+    def joins(self) -> bool:
+        return self.looks_alone
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, decided by the severity of what was found."""
-        verdicts = [decided(v, self.severities) for v in supervised(self._look, batch)]
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """As `verify` says of each; what counts is counted by batch."""
+        looked = supervised_each(self._look, batches)
+        return [self._counted(b, said) for b, said in zip(batches, looked, strict=True)]
+
+    def _counted(self, batch: Sequence[Completion], looked: Sequence[Verdict]) -> list[Verdict]:
+        verdicts = [decided(v, self.severities) for v in looked]
         if not self.counting or all(completion.node is None for completion in batch):
             return verdicts
         counted = [
@@ -107,6 +130,23 @@ class RuleVerifier(CompletionVerifier):
             for verdict in verdicts
         ]
         return self._opened().judged(batch, verdicts, counted)
+
+    @property
+    def reading(self) -> Runnable:
+        """What calls `look`. Where ``looks_alone``, another may be put in its place that asks a
+        copy of this rule elsewhere."""
+        return self._look
+
+    @reading.setter
+    def reading(self, reading: Runnable) -> None:
+        self._look = reading
+
+    def reader(self) -> Self:
+        """A copy that can be sent to another process, to read and to count nothing."""
+        copied = copy.copy(self)
+        copied.store, copied._counts = None, None
+        copied._look = _Look(copied)
+        return copied
 
     def counts(self) -> EvidenceLedger | None:
         """The ledger of what counts, opened if it is not yet; None where nothing counts."""

@@ -108,6 +108,11 @@ class JudgeVerifier(CompletionVerifier):
         # then, and dear questions spend a budget that is everybody's.
         return f"{self.name} abstains where its model fails on a text, or is slow with it"
 
+    @property
+    def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
+        return None
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self._judge(batch))
 

@@ -77,10 +77,15 @@ class LogProbBoundVerifier(LogProbVerifier):
             raise ValueError("key: expected 1 to 64 bytes, or None")
         super().__init__(model, tokenizer, sampling=sampling, **options)
         self.nodes = NodeEvidence(self.name, sampling, node_alpha, store)
+        self._node_alpha = node_alpha
         self._key = secrets.token_bytes(16) if key is None else key
         self._temperature = TemperatureCheck(self.name, sampling)
         if warning := unlimited_warning(self.name, sampling):
             logger.warning("%s", warning)
+
+    @property
+    def compares(self) -> str | None:
+        return f"{self.name} looks at a node's completions together" if self._node_alpha else None
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of nodes, as plain JSON values."""

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -160,6 +161,11 @@ class LogProbVerifier(CompletionVerifier):
         return cls(model, tokenizer, sampling=sampling, **options)
 
     @property
+    def compares(self) -> str | None:
+        """See `grpo_guard.distributed.worker.compares`."""
+        return None
+
+    @property
     def author_can_abstain(self) -> str | None:
         return memory_without_limit(self.name, self.sampling.max_new_tokens)
 
@@ -167,8 +173,31 @@ class LogProbVerifier(CompletionVerifier):
     def steps_aside(self) -> bool:
         return not self.encoder.require_ids and self._unable(self.text_profile) is not None
 
+    @property
+    def joins(self) -> bool:
+        return True
+
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """As `verify` says of each: they are scored together, and judged apart."""
         started = time.monotonic()
+        everything = [completion for batch in batches for completion in batch]
+        verdicts, scored = self._scored(everything)
+        start = 0
+        for batch in batches:
+            own = range(start, start + len(batch))
+            here = {i - start: scored[i] for i in own if i in scored}
+            judged = self.judge_together(batch, here)
+            verdicts.update((start + i, verdict) for i, verdict in judged.items())
+            start += len(batch)
+        share = (time.monotonic() - started) / max(1, len(everything))
+        found = iter([replace(verdicts[i], seconds=share) for i in range(len(everything))])
+        return [list(islice(found, len(batch))) for batch in batches]
+
+    def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
+        """Verdicts on what cannot be scored, and the statistics of all else, by place."""
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
         scored: dict[int, Scored] = {}
         for from_text in (False, True):
@@ -186,9 +215,7 @@ class LogProbVerifier(CompletionVerifier):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
                 else:
                     scored[i] = _of_drawn(encoded[i], s, profile)
-        verdicts.update(self.judge_together(batch, scored))
-        share = (time.monotonic() - started) / max(1, len(batch))
-        return [replace(verdicts[i], seconds=share) for i in range(len(batch))]
+        return verdicts, scored
 
     def judge_together(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]

@@ -83,7 +83,6 @@ def _of(verifier: Any, place: str) -> Iterator[tuple[str, Remembers]]:
     """Depth first, by the ``members`` of what is made of others."""
     if _remembers(verifier):
         yield place, verifier
-        return
     for i, member in enumerate(getattr(verifier, "members", ())):
         yield from _of(member, f"{place}.{i}")
 

@@ -19,15 +19,14 @@ is not a growth has a chance of its own, of at most alpha.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 
 import numpy as np
 
 from grpo_guard.nodes.bets import SHARES, Array, Bets, Tally, Tolerance
+from grpo_guard.nodes.history import History
 
 # Rounds between the beginnings of evidence: every round would cost four times as much, and a
 # node that turns bad between two of them is found at most a few rounds later.
@@ -37,10 +36,13 @@ WINDOW = 256
 # Peers that a node is compared with; more would cost memory and find hardly more.
 MAX_PEERS = 32
 SMALLEST_SWARM = 3
+# Nodes with rejections whose sums are kept from round to round, up to 130 kB each. Where there are
+# more, the sums are made of the remembered rounds when a node is rejected.
+MAX_ACCOUNTS = 1024
+_REMEMBERED_SCORES = 50_000
 _LOG_SHARES = np.log(SHARES)
 
 Round = Mapping[str, Tally]
-_NOTHING = Tally(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,12 @@ class Comparison:
         self.bets = Bets(tolerance or Tolerance())
         self.hostile = hostile
         self.window = window
-        self._salt = salt
-        self._rounds: list[Round] = []
-        self._number = 0  # of the first remembered round
+        self._history = History(window + STRIDE, MAX_PEERS + 1, salt)
+        self._number = self._next = 0  # of the first remembered round, and of the one to come
+        self._last: tuple[str, ...] = ()
         self._accounts: dict[str, _Account] = {}
-        # Kept up round by round, for the names of remembered rounds. Names cost nothing, so a
-        # round must not cost as much as there are names: the rounds that each worked in, a bit
-        # for each; the names by how many those are; rounds with a rejection; and the lots.
-        self._at_work: dict[str, int] = {}
-        self._by_count: defaultdict[int, set[str]] = defaultdict(set)
-        self._rejected: Counter[str] = Counter()
-        self._lots: dict[str, bytes] = {}
+        self._scores: dict[tuple[Tally, Tally, int], Array] = {}
+        self._shown: dict[str, float] = {}
 
     def begin_at(self, number: int) -> None:
         """Number of the round that is added first: a stake depends on when it is laid.
@@ -146,19 +143,23 @@ class Comparison:
         Raises:
             ValueError: rounds have been added, or it is no multiple of `STRIDE`.
         """
-        if self._rounds or number < 0 or number % STRIDE:
+        if self._next != self._number or number < 0 or number % STRIDE:
             raise ValueError(f"number: expected a multiple of {STRIDE} and no rounds, got {number}")
-        self._number = number
+        self._number = self._next = number
 
     def add(self, tallies: Round) -> None:
         """One more round, complete."""
-        if len(self._rounds) == self.window + STRIDE:
-            for k in range(STRIDE):
-                self._note(self._number + k, self._rounds[k], leaves=True)
-            del self._rounds[:STRIDE]
+        if self._next - self._number == self.window + STRIDE:
+            for number in range(self._number, self._number + STRIDE):
+                self._history.forget(number)
             self._number += STRIDE
-        self._rounds.append({name: t for name, t in tallies.items() if t.judged})
-        self._note(self._number + len(self._rounds) - 1, self._rounds[-1], leaves=False)
+            known = self._history.is_rejected
+            self._accounts = {n: a for n, a in self._accounts.items() if known(n)}
+            self._shown = {n: e for n, e in self._shown.items() if known(n)}
+        at_work = {name: t for name, t in tallies.items() if t.judged}
+        self._history.add(self._next, at_work)
+        self._last = tuple(at_work)
+        self._next += 1
 
     def evidence(self) -> dict[str, Evidence]:
         """Evidence after the last round against each node with work in it.
@@ -166,89 +167,80 @@ class Comparison:
         Against a node that is away nothing is added, so there is nothing to say of it.
         """
         found = {}
-        known: dict[int, list[str]] = {}
-        for name in self._rounds[-1] if self._rounds else ():
-            at_work = self._at_work[name]
-            if at_work not in known:
-                known[at_work] = self._met(name)
-            met = known[at_work]  # itself among them
-            drawn = [other for other in met[: MAX_PEERS + 1] if other != name][:MAX_PEERS]
+        few = self._history.rejected_names <= MAX_ACCOUNTS
+        if not few:
+            self._accounts.clear()
+        for name in self._last:
+            met, count = self._history.met(name)
+            drawn = [other for other in met if other != name][:MAX_PEERS]
             log_e, rose = 0.0, False
-            if self._rejected[name] and len(drawn) >= SMALLEST_SWARM - 1:
-                account = self._brought_up(name, tuple(sorted(drawn)))
-                log_e, rose = account.log_e, account.rose
-            found[name] = Evidence(log_e, len(drawn), len(met) - 1, rose)
+            if len(drawn) >= SMALLEST_SWARM - 1 and self._history.is_rejected(name):
+                # Only a rejection makes evidence rise: of many nodes the others' is as it was.
+                if few or self._history.tally(name, self._next - 1).held:
+                    account = self._brought_up(name, tuple(sorted(drawn)))
+                    log_e, rose = account.log_e, account.rose
+                    if few:
+                        self._accounts[name] = account
+                    self._shown[name] = log_e
+                else:
+                    log_e = self._shown.get(name, 0.0)
+            found[name] = Evidence(log_e, len(drawn), count - 1, rose)
         return found
-
-    def _note(self, number: int, tallies: Round, *, leaves: bool) -> None:
-        """A round comes, or is forgotten."""
-        bit = 1 << number % (self.window + STRIDE)
-        for name, tally in tallies.items():
-            before = self._at_work.get(name, 0)
-            now = self._at_work[name] = before ^ bit
-            self._by_count[before.bit_count()].discard(name)
-            self._by_count[now.bit_count()].add(name)
-            if tally.held > 0:
-                self._rejected[name] += -1 if leaves else 1
-            if not now:
-                self._by_count[0].discard(name)
-                del self._at_work[name]
-                self._lots.pop(name, None)
-            if not self._rejected[name]:
-                del self._rejected[name]
-                self._accounts.pop(name, None)
-
-    def _met(self, name: str) -> list[str]:
-        """Nodes with work in at least half of this one's rounds, by lot; itself among them."""
-        mine = self._at_work[name]
-        rounds = [tallies for tallies in self._rounds if name in tallies]
-        # Either list holds them all. Whoever invents names can make one of the two long: those
-        # that worked as often are many for a new name, those of its rounds for an old one.
-        often = [names for n, names in self._by_count.items() if 2 * n >= len(rounds)]
-        few = sum(map(len, often)) < sum(map(len, rounds))
-        met = [
-            other
-            for other in set[str]().union(*(often if few else rounds))
-            if 2 * (self._at_work[other] & mine).bit_count() >= len(rounds)
-        ]
-        return sorted(met, key=lambda other: (self._lot(other), other))
-
-    def _lot(self, name: str) -> bytes:
-        if name not in self._lots:
-            data = name.encode("utf-8", "surrogatepass")
-            self._lots[name] = blake2b(data, key=self._salt, digest_size=8).digest()
-        return self._lots[name]
 
     def _brought_up(self, name: str, peers: tuple[str, ...]) -> _Account:
         """The account of one node with the last round in it."""
+        last = self._next - 1
         account = self._accounts.get(name)
-        if account is None or account.peers != peers:
-            nothing = np.zeros((0, len(peers), len(SHARES)))
-            account = self._accounts[name] = _Account(peers, self._number, [], nothing)
+        if account is None or account.peers != peers or self._worked(name, account.next, last):
+            account = self._opened(name, peers, last)
         gone = sum(end < self._number // STRIDE for end in account.ends)
         account.ends, account.ahead = account.ends[gone:], account.ahead[gone:]
         honest = honest_peers(len(peers), self.hostile)
-        last = self._number + len(self._rounds) - 1
-        for number in range(max(account.next, self._number), last + 1):
-            tallies = self._rounds[number - self._number]
-            mine = tallies.get(name)
-            if mine is None:
-                continue
-            before = math.inf
-            if number == last and mine.held:
-                before = self._log_e(account, honest, (number - 1) // STRIDE)
-            if not account.ends or account.ends[-1] < number // STRIDE:
-                begun = np.zeros((1, len(peers), len(SHARES)))
-                account.ahead = np.concatenate([account.ahead, begun])
-                account.ends.append(number // STRIDE)
-            account.ahead += self.bets.scores(
-                mine, [tallies.get(peer, _NOTHING) for peer in peers], honest
-            )
-            if number == last:
-                account.log_e = self._log_e(account, honest, number // STRIDE)
-                account.rose = account.log_e > before
+        mine = self._history.tally(name, last)
+        before = self._log_e(account, honest, (last - 1) // STRIDE) if mine.held else math.inf
+        if not account.ends or account.ends[-1] < last // STRIDE:
+            begun = np.zeros((1, len(peers), len(SHARES)))
+            account.ahead = np.concatenate([account.ahead, begun])
+            account.ends.append(last // STRIDE)
+        theirs = [self._history.tally(peer, last) for peer in peers]
+        account.ahead += self.bets.scores(mine, theirs, honest)
+        account.log_e = self._log_e(account, honest, last // STRIDE)
+        account.rose = account.log_e > before
         account.next = last + 1
         return account
+
+    def _worked(self, name: str, first: int, end: int) -> bool:
+        """Whether a node worked in a remembered round from ``first`` on, before ``end``."""
+        numbers = range(max(first, self._number), end)
+        return any(self._history.tally(name, number).judged for number in numbers)
+
+    def _opened(self, name: str, peers: tuple[str, ...], end: int) -> _Account:
+        """An account with all remembered rounds before ``end``."""
+        nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(SHARES))))
+        numbers, codes, tallies = self._history.rows(name, peers, range(self._number, end))
+        if not len(numbers):
+            return nothing
+        honest = honest_peers(len(peers), self.hostile)
+        # Few pairs of counts occur: each is scored once.
+        pairs, which = np.unique(codes[0] * len(tallies) + codes[1:], return_inverse=True)
+        scores = np.array(
+            [self._score(tallies[p // len(tallies)], tallies[p % len(tallies)], honest)
+             for p in pairs.tolist()]
+        )  # fmt: skip
+        of_rounds = scores[which.reshape(codes[1:].shape)].transpose(1, 0, 2)
+        ends, row = np.unique(numbers // STRIDE, return_inverse=True)
+        ahead = np.zeros((len(ends), len(peers), len(SHARES)))
+        for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
+            ahead[: row[k] + 1] += of_round
+        return _Account(peers, end, ends.tolist(), ahead)
+
+    def _score(self, mine: Tally, peer: Tally, honest: int) -> Array:
+        key = (mine, peer, honest)
+        if key not in self._scores:
+            if len(self._scores) >= _REMEMBERED_SCORES:
+                self._scores.clear()
+            self._scores[key] = self.bets.score(mine, peer, honest)
+        return self._scores[key]
 
     def _log_e(self, account: _Account, honest: int, last: int) -> float:
         """Over all beginnings up to ``last`` and bets, each at its worst peers."""

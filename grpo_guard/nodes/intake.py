@@ -13,14 +13,15 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from grpo_guard.completion import Completion
-from grpo_guard.verdict import BARRING_CAUSES, Cause, Finding, Outcome, Verdict
+from grpo_guard.verdict import BARRING_CAUSES, NOT_CHECKED, Cause, Finding, Outcome, Verdict
 
 Name = TypeVar("Name")
 STANDING_KIND = "node_standing"
 STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
-# What rests on a node's record is no evidence against it: once accused, it would stay accused.
-_OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER)
+# What rests on a node's record is no evidence against it: once accused, it would stay accused. What
+# nobody looked at is none for it.
+_OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, NOT_CHECKED)
 RECURRING = "recurring_"
 MAX_NAME_BYTES = 200
 MAX_KIND_CHARACTERS = 64

@@ -11,7 +11,7 @@ from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, bar
 from grpo_guard.nodes.release import pardoned, pardons
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
-from grpo_guard.nodes.schema import transaction
+from grpo_guard.nodes.schema import chunks, transaction
 from grpo_guard.nodes.standing import Mark, State, updated
 
 WORK = "work"
@@ -66,9 +66,10 @@ class Judging:
             self._work.begin_at(first)
             self._slots.begin_at(first)
             self._fed = first - 1
-        work, slots = closed_rounds(connection, self._fed, closed)
-        pardoned(connection, (work, slots))
         for clock in range(self._fed + 1, closed + 1):
+            # One by one: all at once they may be gigabytes.
+            work, slots = closed_rounds(connection, clock - 1, clock)
+            pardoned(connection, (work, slots))
             self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
             self._slots.add({str(n): t for n, t in slots.get(clock, {}).items()})
             self._fed = clock
@@ -101,9 +102,11 @@ class Judging:
         # clear is not looked at again: strangers invent as many as they like.
         columns = "SELECT node, state, level, renewed, since FROM @marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
-        for node in evidence:
-            rows += connection.execute(f"{columns} AND node = ?", (kind, int(node)))
+        for nodes in chunks([int(node) for node in evidence]):
+            these = f"{columns} AND node IN ({', '.join('?' * len(nodes))})"
+            rows += connection.execute(these, (kind, *nodes)).fetchall()
         marks = {str(row[0]): Mark(State(row[1]), *row[2:]) for row in rows}
+        written, changed = [], []
         for node in marks.keys() | evidence.keys():
             found = evidence.get(node, _NOTHING)
             before = marks.get(node, Mark(since=clock))
@@ -117,16 +120,18 @@ class Judging:
                 most=most,
             )
             if node in evidence:
-                connection.execute(
-                    "INSERT OR REPLACE INTO @marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                written.append(
                     (int(node), kind, found.log_e, found.peers,
-                     mark.state.value, mark.level, mark.renewed, mark.since),
+                     mark.state.value, mark.level, mark.renewed, mark.since)
                 )  # fmt: skip
             elif mark != before:
-                connection.execute(
-                    "UPDATE @marks SET state = ?, since = ? WHERE node = ? AND kind = ?",
-                    (mark.state.value, mark.since, int(node), kind),
-                )
+                changed.append((mark.state.value, mark.since, int(node), kind))
+        connection.executemany(
+            "INSERT OR REPLACE INTO @marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(written)
+        )
+        connection.executemany(
+            "UPDATE @marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
+        )
 
 
 def _salt(connection: sqlite3.Connection) -> bytes:

@@ -17,7 +17,7 @@ from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Rules
 from grpo_guard.nodes.report import Standing, SybilHint
-from grpo_guard.nodes.rounds import count_lost, write, write_meta, write_slots
+from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, write_slots
 from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.schema import Book, LedgerError, checked_book, connect
 from grpo_guard.nodes.standing import State
@@ -28,6 +28,7 @@ logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 # Batches kept in memory while the database cannot be written; then the oldest are dropped.
 MAX_WAITING = 256
+_MOST_NODES = 10_000_000
 _PATIENCE = 5.0
 # While it fails, training is not held up again at every batch.
 _IMPATIENCE = 0.1
@@ -54,6 +55,8 @@ class EvidenceLedger:
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
         half_life: Rounds after which evidence that is not renewed counts half.
         book: Which of the file's books; findings that are counted have books of their own.
+        max_nodes: Names that are kept; further ones are counted together. Where a name costs its
+            sender nothing, raise it no higher than there are nodes.
 
     Raises:
         ValueError: an argument is out of range.
@@ -74,7 +77,10 @@ class EvidenceLedger:
         hostile: float = 1 / 3,
         half_life: float = 50.0,
         book: str = "",
+        max_nodes: int = MAX_NODES,
     ) -> None:
+        if isinstance(max_nodes, bool) or not 1 <= max_nodes <= _MOST_NODES:
+            raise ValueError(f"max_nodes: expected 1 to {_MOST_NODES:,} names, got {max_nodes!r}")
         if not 0 < alpha < 1:
             raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
         if not 0 < half_life < float("inf"):
@@ -82,6 +88,7 @@ class EvidenceLedger:
         self.path = Path(path)
         self.book = checked_book(book)
         self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
+        self.max_nodes = max_nodes
         self.degraded: str | None = None
         self.lost = self._said_lost = 0
         self._waiting: deque[Callable[[Book], None]] = deque()
@@ -115,7 +122,7 @@ class EvidenceLedger:
         """
         taken = intake(batch, verdicts, round)
         if taken.entries:
-            self._enqueue(lambda connection: write(connection, taken))
+            self._enqueue(lambda connection: write(connection, taken, self.max_nodes))
 
     def record_slots(
         self, owed: Mapping[str, int], empty: Mapping[str, int], *, round: int | None = None
@@ -141,7 +148,7 @@ class EvidenceLedger:
             slots[name_bytes(node)] = (int(count), int(left))
         if unknown := [node for node in empty if node not in owed]:
             raise ValueError(f"empty: expected nodes of owed, got {unknown[0][:80]!r}")
-        self._enqueue(lambda connection: write_slots(connection, round, slots))
+        self._enqueue(lambda connection: write_slots(connection, round, slots, self.max_nodes))
 
     def state(self, node: str) -> State:
         """How one node stands; clear where it is not known yet.

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import STRIDE, WINDOW
 from grpo_guard.nodes.intake import Entry, Intake, largest
-from grpo_guard.nodes.schema import LedgerError, transaction
+from grpo_guard.nodes.schema import LedgerError, chunks, transaction
 from grpo_guard.verdict import Outcome
 
 REMEMBERED_ROUNDS = 8
@@ -43,8 +43,8 @@ _MOST = 2**62
 Tallies = dict[int, Tally]
 
 
-def write(connection: sqlite3.Connection, batch: Intake) -> None:
-    """Record one batch.
+def write(connection: sqlite3.Connection, batch: Intake, most: int = MAX_NODES) -> None:
+    """Record one batch; ``most`` names are kept.
 
     Raises:
         sqlite3.Error: nothing of it was recorded.
@@ -58,9 +58,9 @@ def write(connection: sqlite3.Connection, batch: Intake) -> None:
         clock = last if clock <= closed else clock
         connection.executemany(
             "INSERT INTO @seen VALUES (?, ?)",
-            [(entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN],
+            sorted((entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN),
         )
-        ids = _nodes(connection, (e.node for e in new if e.node is not None), clock)
+        ids = _nodes(connection, (e.node for e in new if e.node is not None), clock, most)
         known = [(ids[e.node], e) for e in new if e.node in ids]
         _add(connection, "nameless", sum(e.node is None for e in new))
         _add(connection, "uncounted", sum(e.node is not None and e.node not in ids for e in new))
@@ -74,6 +74,7 @@ def write_slots(
     connection: sqlite3.Connection,
     round: int | None,
     slots: Mapping[bytes, tuple[int, int]],
+    most: int = MAX_NODES,
 ) -> None:
     """Record (owed, empty) slots per node of one round; said again, it replaces what was said.
 
@@ -84,7 +85,7 @@ def write_slots(
         clock = _clock(connection, round)
         if clock <= read_meta(connection, "closed"):
             return
-        ids = _nodes(connection, slots, clock)
+        ids = _nodes(connection, slots, clock, most)
         for name, (owed, empty) in slots.items():
             if (node := ids.get(name)) is None:
                 continue
@@ -168,9 +169,12 @@ def closed_rounds(
 
 
 def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[Entry]:
-    query = "SELECT 1 FROM @seen WHERE key = ?"
     found = {e.key: e for e in entries if e.outcome is not None}
-    return [e for e in found.values() if not connection.execute(query, (e.key,)).fetchone()]
+    for keys in chunks(list(found)):
+        query = f"SELECT key FROM @seen WHERE key IN ({', '.join('?' * len(keys))})"
+        for (key,) in connection.execute(query, keys).fetchall():
+            del found[key]
+    return list(found.values())
 
 
 def _clock(connection: sqlite3.Connection, round: int | None) -> int:
@@ -226,21 +230,20 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
 
 
 def _nodes(
-    connection: sqlite3.Connection, names: Iterable[bytes], clock: int
+    connection: sqlite3.Connection, names: Iterable[bytes], clock: int, most: int
 ) -> dict[bytes | None, int]:
-    """Ids by name; names beyond `MAX_NODES` are left out."""
+    """Ids by name; new names beyond ``most`` are left out."""
     found: dict[bytes | None, int] = {}
-    (count,) = connection.execute("SELECT count(*) FROM @nodes").fetchone()
-    for name in dict.fromkeys(names):
-        row = connection.execute("SELECT id FROM @nodes WHERE name = ?", (name,)).fetchone()
-        if row is None and count < MAX_NODES:
-            count += 1
-            row = connection.execute(
-                "INSERT INTO @nodes (name, first, last) VALUES (?, ?, ?) RETURNING id",
-                (name, clock, clock),
-            ).fetchone()
-        if row is not None:
-            found[name] = int(row[0])
+    asked = list(dict.fromkeys(names))
+    for some in chunks(asked):
+        query = f"SELECT name, id FROM @nodes WHERE name IN ({', '.join('?' * len(some))})"
+        found |= dict(connection.execute(query, some).fetchall())
+    # Ids have no gaps, since no name is taken out; counting would read every row.
+    (count,) = connection.execute("SELECT coalesce(max(id), 0) FROM @nodes").fetchone()
+    new = [name for name in asked if name not in found][: max(0, most - count)]
+    for name in new:
+        query = "INSERT INTO @nodes (name, first, last) VALUES (?, ?, ?) RETURNING id"
+        found[name] = int(connection.execute(query, (name, clock, clock)).fetchone()[0])
     return found
 
 

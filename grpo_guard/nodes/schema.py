@@ -10,10 +10,10 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -54,6 +54,14 @@ CREATE INDEX @phrases_digest ON @phrases (digest);
 """
 
 TABLES = tuple(re.findall(r"CREATE TABLE @(\w+)", _TABLES))
+_AT_ONCE = 500
+# Beyond SQLite's two megabytes, keys of a million completions would be read again for each insert.
+# It is taken as the file grows.
+_CACHE_KIB = 64 * 1024
+# Keys fall anywhere in their table: at SQLite's thousand pages each large batch would be written to
+# the log and at once into the file as well.
+_CHECKPOINT_PAGES = 16 * 1024
+Key = TypeVar("Key")
 _BOOK = re.compile(r"[a-z0-9][a-z0-9_]{0,40}|")
 
 
@@ -69,6 +77,11 @@ class Book(sqlite3.Connection):
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
         """The same for many rows."""
         return super().executemany(sql.replace("@", self.prefix), parameters)
+
+
+def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Values as many at a time as one statement may ask for."""
+    return (values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE))
 
 
 class LedgerError(RuntimeError):
@@ -188,6 +201,8 @@ def _prepare(connection: Book, path: Path, create: bool) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # FULL would survive a power cut as well, at one flush of the disk per batch.
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     if not has_book:
         _create(connection)
 

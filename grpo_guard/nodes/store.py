@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import checked_book
 
 FILE = "nodes.sqlite"
@@ -27,15 +28,19 @@ class NodeStore:
     Args:
         folder: Of the file ``nodes.sqlite``, made where there is none; None: a temporary one, which
             is removed when the process ends.
+        max_nodes: Names that each of its books keeps, see `EvidenceLedger`.
 
     Raises:
         ValueError: ``folder`` is none and cannot be made.
         LedgerError: the file in it is something else.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, max_nodes: int = MAX_NODES
+    ) -> None:
         self.path = (_temporary() if folder is None else _made(Path(folder))) / FILE
         self.lasting = folder is not None
+        self.max_nodes = max_nodes
         self._claimed = Counter[str]()
 
     def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
@@ -45,7 +50,7 @@ class NodeStore:
             book: Empty for the guard's rejections; else small letters, digits and ``_``.
             **options: Of `EvidenceLedger`.
         """
-        return EvidenceLedger(self.path, book=book, **options)
+        return EvidenceLedger(self.path, book=book, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
         """A name for a memory that is no other's here: a second "recurrence" is "recurrence_2".

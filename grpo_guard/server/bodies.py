@@ -7,13 +7,14 @@ and nobody pays for half an answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.completion import Completion, CompletionError, shown
 from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
+from grpo_guard.server.stream import TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
         if name != "completions":
             raise RequestError(422, f"{shown(name)}: expected only completions, got another field")
     return [_completion(i, row) for i, row in enumerate(rows)]
+
+
+def stream_in(body: bytes, limits: Limits) -> list[Completion]:
+    """`completions_in` of a request whose answer is a stream, which may have more of them."""
+    return completions_in(body, replace(limits, completions=TIMES * limits.completions))
 
 
 def queries_in(body: bytes, limits: Limits) -> Queries:

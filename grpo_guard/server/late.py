@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
-from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -22,7 +21,6 @@ from grpo_guard.guard import Ledger
 from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
-T = TypeVar("T")
 _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
 
 
@@ -33,47 +31,47 @@ class UntilLate:
         self._ledger = ledger
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        given_up = _given_up.get()
-        if given_up is not None and given_up.is_set():
+        if not awaited():
             logger.warning("%d verdicts came too late for the ledger", len(verdicts))
             return
         self._ledger.record(batch, verdicts)
 
 
 def given_up() -> threading.Event | None:
-    """Of the work of this thread: set once nobody waits for it; None outside `awaited_by`."""
+    """Of the work of this thread: set once nobody waits for it; None outside a request."""
     return _given_up.get()
+
+
+def awaited() -> bool:
+    """Whether somebody still waits for the work of this thread."""
+    event = _given_up.get()
+    return event is None or not event.is_set()
 
 
 def until_late(ledger: Ledger | None) -> Ledger | None:
     return None if ledger is None else UntilLate(ledger)
 
 
-def awaited_by(given_up: threading.Event, work: Callable[[], T]) -> Callable[[], T]:
-    """The work, for a thread of its own, in which `UntilLate` looks at ``given_up``."""
-
-    def run() -> T:
-        _given_up.set(given_up)
-        return work()
-
-    return run
+def given_up_by(event: threading.Event) -> None:
+    """From now on `UntilLate` looks at ``event``, in this context."""
+    _given_up.set(event)
 
 
 @contextlib.asynccontextmanager
-async def while_it_waits(request: Request, given_up: threading.Event) -> AsyncIterator[None]:
-    """Sets ``given_up`` when the client of a request that was read goes away, or time runs out."""
+async def while_it_waits(request: Request, leave: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls ``leave`` when the client of a request that was read goes away, or time runs out."""
 
     async def watch() -> None:
         with contextlib.suppress(RuntimeError, OSError):  # the connection's own, as it breaks
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-        given_up.set()
+        leave()
 
     watching = asyncio.create_task(watch())
     try:
         yield
     except BaseException:
-        given_up.set()
+        leave()
         raise
     finally:
         watching.cancel()

@@ -13,8 +13,12 @@ class Limits:
 
     Args:
         seconds: From a request's arrival to its answer. OpenRLHF gives up after 180.
-        running: Requests worked on at once. Also bounds the threads.
-        waiting: Requests that are here and wait their turn; more are told to come back (503).
+        running: Batches worked on at once. Also bounds the threads.
+        waiting: Requests that are here and wait their turn; more are told to come back (429).
+        batch_size: Completions that are judged together, of requests that may be. One request with
+            more is a batch by itself.
+        batch_wait: Seconds that such a request waits for the batch at work, to be judged with what
+            comes meanwhile; then a further one begins.
         body_bytes: Of one request. All that are in memory may have `FLIGHT_BODIES` times that.
         body_seconds: For its body to arrive.
         body_rate: Bytes a second that must arrive, on average after the first `body_patience`.
@@ -28,6 +32,8 @@ class Limits:
     seconds: float = 120.0
     running: int = 8
     waiting: int = 1024
+    batch_size: int = 64
+    batch_wait: float = 0.5
     body_bytes: int = 4 * 1024 * 1024
     body_seconds: float = 20.0
     body_rate: int = 16 * 1024

@@ -6,25 +6,42 @@ client or a completion says, so nobody can add rows.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from grpo_guard.files import write_whole
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper ends of the histogram of answering times, in seconds.
 SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+WRITTEN_EVERY = 0.5
+"""Seconds in which a worker's counts reach the others."""
+
+Counts: TypeAlias = "Counter[tuple[str, ...]]"
+"""By what is counted, the path, and the status, outcome or place in the histogram."""
 
 
 class Metrics:
-    """Counts since the start. For the tasks of one event loop."""
+    """Counts since the start. For the tasks of one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        folder: Where several workers write what they have counted, so that whichever of them is
+            asked answers for all, those that have ended included; None = there is one.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self._in_progress = 0
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._completions: Counter[tuple[str, str]] = Counter()
-        self._seconds: dict[str, float] = {}
-        self._took: Counter[tuple[str, int]] = Counter()
+        self._counts: Counts = Counter()
+        self._folder = folder
+        self._writing = False
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -37,33 +54,60 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """A request to one of the server's own paths got its reply, after so long."""
-        self._requests[path, status] += 1
-        self._seconds[path] = self._seconds.get(path, 0.0) + seconds
-        self._took[path, bisect_left(SECONDS, seconds)] += 1
+        self._counts["requests", path, str(status)] += 1
+        self._counts["seconds", path] += seconds  # type: ignore[assignment]  # typed for integers
+        self._counts["took", path, str(bisect_left(SECONDS, seconds))] += 1
+        if self._folder is not None and not self._writing:
+            self._writing = True
+            asyncio.get_running_loop().call_later(WRITTEN_EVERY, self.write)
 
     def told(self, path: str, outcomes: Mapping[str, int]) -> None:
         """How many completions a reply accepts, rejects and abstains on."""
         for outcome, count in outcomes.items():
-            self._completions[path, outcome] += count
+            self._counts["completions", path, outcome] += count
+
+    def write(self) -> None:
+        """Leave the counts to the other workers; a full disk costs figures and nothing else."""
+        self._writing = False
+        if self._folder is not None:
+            rows = [[*key, count] for key, count in self._counts.items()]
+            with contextlib.suppress(OSError):
+                text = json.dumps([self._in_progress, rows])
+                write_whole(self._folder / f"{os.getpid()}.json", text)
+
+    def _of_all(self) -> tuple[int, Counts]:
+        here, counts = self._in_progress, self._counts.copy()
+        for file in [] if self._folder is None else self._folder.glob("*.json"):
+            if file.stem == str(os.getpid()):
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                here_there, rows = json.loads(file.read_text())
+                here += here_there if Path("/proc", file.stem).exists() else 0
+                for *key, count in rows:
+                    counts[tuple(key)] += count
+        return here, counts
 
     def text(self) -> str:
         """All counts, as Prometheus reads them."""
+        here, counts = self._of_all()
         lines = _kind("requests_in_progress", "gauge", "Requests that are here.")
-        lines.append(f"grpo_guard_requests_in_progress {self._in_progress}")
+        lines.append(f"grpo_guard_requests_in_progress {here}")
         lines += _kind("requests_total", "counter", "Replies, by path and status.")
-        for (path, status), count in self._requests.items():
-            lines.append(_row("requests_total", count, path=path, status=str(status)))
+        for (what, path, *more), count in counts.items():
+            if what == "requests":
+                lines.append(_row("requests_total", count, path=path, status=more[0]))
         lines += _kind("completions_total", "counter", "Completions, by path and outcome.")
-        for (path, outcome), count in self._completions.items():
-            lines.append(_row("completions_total", count, path=path, outcome=outcome))
+        for (what, path, *more), count in counts.items():
+            if what == "completions":
+                lines.append(_row("completions_total", count, path=path, outcome=more[0]))
         lines += _kind("request_seconds", "histogram", "From a request's arrival to its reply.")
-        for path, total in self._seconds.items():
-            count = 0
+        for path in [key[1] for key in counts if key[0] == "seconds"]:
+            total = 0
             for i, most in enumerate((*map(str, SECONDS), "+Inf")):
-                count += self._took[path, i]
-                lines.append(_row("request_seconds_bucket", count, path=path, le=most))
-            lines.append(_row("request_seconds_sum", total, path=path))
-            lines.append(_row("request_seconds_count", count, path=path))
+                total += counts["took", path, str(i)]
+                lines.append(_row("request_seconds_bucket", total, path=path, le=most))
+            lines.append(_row("request_seconds_sum", counts["seconds", path], path=path))
+            lines.append(_row("request_seconds_count", total, path=path))
         return "\n".join(lines) + "\n"
 
 

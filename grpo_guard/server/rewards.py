@@ -9,15 +9,21 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.admission import Known
 from grpo_guard.framework import adapter_for
 from grpo_guard.guard import Guard
 from grpo_guard.policy import Policy
+from grpo_guard.server.audit import Audit
+from grpo_guard.server.batches import Job
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
 from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import Told, as_json
+from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 LISTS = ("rewards", "scores")
@@ -38,6 +44,7 @@ class Rewards:
         reward: ``reward(queries, prompts, labels)``; None = 1 for whatever is accepted.
 
     Attributes:
+        audit: Told of what is rejected; None = nobody is.
         notes: For the operator: what of the guard's policy the protocol cannot carry out, and
             what his function may be given as a label.
 
@@ -47,6 +54,7 @@ class Rewards:
 
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
+        self.audit: Audit | None = None
         self._takes_labels, self._warned = reward is not None, False
         if self._takes_labels:
             self.notes.append(NOTE_ON_LABELS)
@@ -60,19 +68,56 @@ class Rewards:
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = dict.fromkeys(LISTS, 0.0)
+        # A function of the operator's own takes its time, and each call of it a thread.
+        self._joins = guard.verifier.joins and reward is None
         reward = _accepted if reward is None else reward
-        self._guarded = adapter_for(reward, "openrlhf").wrap(reward, own)
+        adapter: Any = adapter_for(reward, "openrlhf")
+        self._parts = adapter.parts(reward, own)
 
-    def of(self, given: Queries) -> dict[str, Any]:
-        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
+    def job(self, asked: Queries, request_id: str, size: int) -> Job[Told]:
+        """The work on one request; its errors are those of `of`."""
+
+        def settle(known: Known | None, said: list[Verdict]) -> Told:
+            return _told(self.of(asked, known, said, request_id))
+
+        return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
+
+    def too_late(self, asked: Queries) -> Told:
+        """`abstained`, as it is sent."""
+        return _told(self.abstained(len(asked)))
+
+    def admitted(self, given: Queries) -> Known | None:
+        """What the verifier is to be shown; None = nothing, or the guard cannot look.
 
         Raises:
             RequestError: 422; a label is missing, and the function takes them.
+        """
+        if not given:
+            return None
+        known: Known | None = self._parts.admitted(
+            given.queries, given.prompts, self._labels(given)
+        )
+        return known
+
+    def of(
+        self, given: Queries, known: Known | None, said: Sequence[Verdict], request_id: str = ""
+    ) -> dict[str, Any]:
+        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
+
+        Args:
+            given: What was asked.
+            known: From `admitted`.
+            said: The verifier's verdicts on `Known.open`.
+            request_id: For the audit.
+
+        Raises:
             Exception: of the reward function.
         """
         if not given:
             return self.abstained(0)
-        answer = self._guarded(given.queries, given.prompts, self._labels(given))
+        if self.audit is not None and known is not None:
+            self.audit.note(request_id, known.batch, known.verdicts(said))
+        answer = self._parts.settled(known, said, given.queries, given.prompts, self._labels(given))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
@@ -110,6 +155,10 @@ class Rewards:
         names = self._logged or GUARD_LOGS
         logs = {name: [float(name == "guard_abstain")] * count for name in names}
         return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
+
+
+def _told(answer: dict[str, Any]) -> Told:
+    return Told(as_json(answer), outcomes_of(answer))
 
 
 def outcomes_of(answer: Mapping[str, Any]) -> dict[str, int]:

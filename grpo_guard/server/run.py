@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import Any, Final
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from grpo_guard.server.connection import Connection
 
@@ -18,7 +19,7 @@ OPEN_FILES = 131_072
 HEAD_BYTES = 16 * 1024
 
 
-def listen(app: FastAPI, host: str, port: int) -> bool:
+def listen(app: ASGIApp, host: str, port: int) -> bool:
     """Serve until SIGTERM or SIGINT, then finish what is under way. False: could not listen."""
     _allow_connections()
     server = server_of(app, host, port)
@@ -31,23 +32,39 @@ def listen(app: FastAPI, host: str, port: int) -> bool:
     return server.started
 
 
-def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
+    """`listen` in several processes, in each of which ``app`` names what makes the application.
+
+    One that ends is replaced. False: could not listen, or no worker could begin.
+    """
+    _allow_connections()
+    try:
+        # A worker whose interpreter is busy for a while is not dead.
+        uvicorn.run(
+            app, host=host, port=port, workers=workers, factory=True,
+            timeout_worker_healthcheck=60, **_OPTIONS,
+        )  # fmt: skip
+    except SystemExit as ended:
+        return not ended.code
+    return True
+
+
+def server_of(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
     """A server that does not run yet."""
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        # A line per completion is no log; headers of proxies are claims.
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        http=Connection,
-        h11_max_incomplete_event_size=HEAD_BYTES,
-        ws="none",
-        timeout_graceful_shutdown=GRACE,
-        log_level=logging.INFO,
-    )
-    return uvicorn.Server(config)
+    return uvicorn.Server(uvicorn.Config(app, host=host, port=port, **_OPTIONS))
+
+
+_OPTIONS: Final[dict[str, Any]] = {
+    # A line per completion is no log; headers of proxies are claims.
+    "access_log": False,
+    "proxy_headers": False,
+    "server_header": False,
+    "http": Connection,
+    "h11_max_incomplete_event_size": HEAD_BYTES,
+    "ws": "none",
+    "timeout_graceful_shutdown": GRACE,
+    "log_level": logging.INFO,
+}
 
 
 def _allow_connections() -> None:

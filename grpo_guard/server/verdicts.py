@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
+from grpo_guard.admission import Known
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard
+from grpo_guard.server.audit import Audit
+from grpo_guard.server.batches import Job
+from grpo_guard.server.late import until_late
+from grpo_guard.server.replies import Told, as_json
 from grpo_guard.verdict import Cause, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
 
 
-def judge(guard: Guard, batch: Sequence[Completion]) -> list[Verdict]:
-    """One verdict per completion, in order; the guard's ledger is told, if it has one."""
-    try:
-        _, verdicts = guard.judge(batch)
-    except Exception as error:
-        # Verdicts that nobody keeps would let a convicted node start anew.
-        logger.error("the ledger failed; all abstain", exc_info=error)
-        return abstentions(guard, len(batch), Cause.FAULT, "the ledger failed")
-    return verdicts
+class Verdicts:
+    """Answers lists of completions.
+
+    Args:
+        guard: What decides. Its ledger is told of what somebody still waits for.
+        late: What is said of what takes too long.
+        audit: Told of what is rejected; None = nobody is.
+    """
+
+    def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:
+        self._guard = copy.copy(guard)
+        self._guard.ledger = until_late(guard.ledger)
+        self._late, self._audit = late, audit
+
+    def job(
+        self, asked: list[Completion], request_id: str, size: int, first: int | None = None
+    ) -> Job[Told]:
+        """The work on one request, or on a part of a stream whose first completion is ``first``."""
+        guard = self._guard
+        settle = partial(self._settled, asked, request_id, first)
+        joins = guard.verifier.joins
+        return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
+
+    def too_late(self, asked: list[Completion], first: int | None = None) -> Told:
+        """One abstention each."""
+        return told(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
+
+    def failed(self, asked: list[Completion], first: int) -> Told:
+        """The same, where something broke."""
+        return told(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
+
+    def _settled(
+        self,
+        asked: list[Completion],
+        request_id: str,
+        first: int | None,
+        known: Known | None,
+        said: list[Verdict],
+    ) -> Told:
+        assert known is not None
+        try:
+            batch, verdicts = self._guard.recorded(known, said)
+        except Exception as error:
+            # Verdicts that nobody keeps would let a convicted node start anew.
+            logger.error("the ledger failed; all abstain", exc_info=error)
+            return told(self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first)
+        if self._audit is not None:
+            self._audit.note(request_id, batch, verdicts, first or 0)
+        return told(verdicts, first)
+
+    def _abstentions(self, count: int, cause: Cause, message: str) -> list[Verdict]:
+        return [abstain(self._guard.verifier.name, cause, message)] * count
 
 
-def abstentions(guard: Guard, count: int, cause: Cause, message: str) -> list[Verdict]:
-    """What is said of completions that could not be looked at."""
-    return [abstain(guard.verifier.name, cause, message)] * count
-
-
-def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """As the lines of ``grpo-guard verify``."""
-    return {"verdicts": [{"index": i, **v.to_dict()} for i, v in enumerate(verdicts)]}
+def told(verdicts: Sequence[Verdict], first: int | None = None) -> Told:
+    """As the lines of ``grpo-guard verify``; where ``first`` is None, in one list."""
+    rows = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts, first or 0)]
+    counted: Counter[str] = Counter(verdict.outcome.value for verdict in verdicts)
+    if first is None:
+        return Told(as_json({"verdicts": rows}), counted)
+    return Told("".join(as_json(row) + "\n" for row in rows), counted)

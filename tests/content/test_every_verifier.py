@@ -15,6 +15,7 @@ from grpo_guard.testing import check_verifier
 
 # The others need a model, a server, or a ledger; they have tests of their own.
 NEEDS_MORE = {"logprob_bound", "tail_probability", "seed_replay", "reference_likelihood", "judge"}
+NEEDS_MORE |= {"remote"}
 KINDS = sorted(set(names(VERIFIERS)) - NEEDS_MORE)
 RIGHT = "Tom has 3 boxes of 4 pens. 3 * 4 = 12, so he has 12 pens.\n#### 12"
 # Beside those of `grpo_guard.testing`.

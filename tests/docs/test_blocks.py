@@ -25,11 +25,13 @@ from grpo_guard import (
     Completion,
     CompletionVerifier,
     ScreensVerifier,
+    SpotCheck,
     Vote,
     presets,
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.distributed import RayVerifier
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.defences.registry import defence_names
 from grpo_guard.options import options_of
@@ -37,7 +39,13 @@ from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.verdict import accept
 
 CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
-COMBINATORS = {"all": AllOf, "any": AnyOf, "cascade": Cascade, "vote": Vote}
+COMBINATORS = {
+    "all": AllOf,
+    "any": AnyOf,
+    "cascade": Cascade,
+    "vote": Vote,
+    "spot_checks": SpotCheck,
+}
 NOT_OF_PRESETS = ("preset", "policy", "identity", "references")
 OWN = re.compile(r"grpo_guard\b")
 
@@ -106,6 +114,9 @@ def leaves(node):
         if ":" not in node["type"]:
             verifier_options(load(VERIFIERS, node["type"])).read(said, node["type"])
         return
+    if "ray" in node:
+        options_of("ray", RayVerifier).read({k: v for k, v in node.items() if k != "ray"}, "ray")
+        return leaves(node["ray"])
     (kind,) = node.keys() & COMBINATORS.keys()
     options_of(kind, COMBINATORS[kind]).read({k: v for k, v in node.items() if k != kind}, kind)
     for inner in node[kind]:

@@ -175,7 +175,7 @@ def test_what_guard_names_is_a_yaml_file_or_a_preset() -> None:
             written("a/g.yaml", "preset: failures_only"))  # fmt: skip
     for arguments, message in (
         (("--guard", "guard.txt"), "--guard: expected FILE.yaml or preset:NAME, got 'guard.txt'"),
-        (("--guard", "nowhere.yaml"), "nowhere.yaml: (file): expected"),
+        (("--guard", "nowhere.yaml"), "nowhere.yaml: expected a guard file, got none"),
         (("--guard", "preset:sharedseed"), "did you mean 'shared_seed'"),
         (same, "--guard: expected files of different names"),
     ):

@@ -22,17 +22,14 @@ pytest.importorskip("transformers")
 ray = pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.distributed import cluster as clusters  # noqa: E402
+from grpo_guard.distributed.cluster import RayMissingError  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
-from grpo_guard.evals.swarm import ray_session  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import DivergedError, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
-from grpo_guard.evals.swarm.ray_session import (  # noqa: E402
-    NodeLostError,
-    RayMissingError,
-    RaySession,
-)
+from grpo_guard.evals.swarm.ray_session import NodeLostError, RaySession  # noqa: E402
 from grpo_guard.evals.swarm.suite import play_all  # noqa: E402
 from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
@@ -132,7 +129,7 @@ def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_session, "find_spec", lambda name: None)
+    monkeypatch.setattr(clusters, "find_spec", lambda name: None)
     with pytest.raises(RayMissingError, match=r"pip install 'grpo-guard\[ray\]'"):
         RaySession()
 

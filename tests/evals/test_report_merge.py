@@ -102,10 +102,11 @@ def test_parts_of_a_plan_count_as_seeds_of_one_experiment(folders: tuple[Path, P
         write_json(folder / "results.json", {"runs": runs})
     target = folders[0] / "both.md"
     assert called(*map(str, folders), "--format", "markdown", "-o", str(target)).exit_code == 0
-    rows = target.read_text(encoding="utf-8").splitlines()[2:]
-    assert "| text | undefended | 3 | 91.0 % (88.5–93.5 %; 3 seeds) | 2,730 / 3,000 =" in rows[1]
-    assert "| 0.700 (0.675–0.725; 3 seeds) | +0.0 % (3 equal seeds; within ±5 %) |" in rows[2]
-    assert rows[2].endswith("| held |")
+    written = target.read_text(encoding="utf-8")
+    assert "| text | undefended | 3 | 91.0 % (88.5–93.5 %; 3 seeds) | 2,730 / 3,000 =" in written
+    guarded = [row for row in written.splitlines() if row.startswith("| text | guarded |")]
+    assert "| 0.700 (0.675–0.725; 3 seeds) | +0.0 % (3 equal seeds; within ±5 %) |" in guarded[1]
+    assert guarded[-1].endswith("| held |")
 
 
 def test_a_guard_is_not_held_to_an_attack_of_other_settings(folders: tuple[Path, Path]) -> None:
@@ -218,7 +219,9 @@ def test_markdown_is_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
     assert called(str(folders[0]), "--format", "markdown").exit_code == 0
     table = (folders[0] / "table.md").read_text(encoding="utf-8")
     assert table.startswith("| Attack | Swarm | Seeds |")
-    assert len({line.count("|") for line in table.splitlines()}) == 1
+    for part in table.split("\n\n"):
+        (pipes,) = {line.count("|") for line in part.strip().splitlines()}
+        assert pipes <= 8, "a page has room for seven columns"
     target = folders[0].parent / "both.md"
     assert called(*map(str, folders), "--format", "markdown", "-o", str(target)).exit_code == 0
     assert "| text | guarded | 2 | 0.10 % (2 equal seeds) | 2 / 2,000 = 0.10 %" in target.read_text(

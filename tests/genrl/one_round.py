@@ -11,6 +11,7 @@ from genrl.state import GameState, WorldState
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.genrl.game import GuardedGame
+from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.adapters.genrl.rollouts import Rollout
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.genrl.node import Problems, batch_id, correct
@@ -154,6 +155,7 @@ def play(
     texts=None, communication=None, guard=None, ledger=None, trainer=None, **more
 ):  # fmt: skip
     """Play rounds with these peers; without ``gate`` as GenRL does by itself."""
+    more.setdefault("admission", Admission(rejected=0))  # so that one completion decides
     verifier = verifier or Words()
     guard = guard or Guard(verifier, policy=policy or Policy(), ledger=ledger)
     state = GameState(round=0, stage=0)

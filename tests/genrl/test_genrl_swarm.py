@@ -66,7 +66,7 @@ def test_over_hivemind_as_well():
 # one, and where it stays outside of one node alone, the weights of the nodes part.
 @pytest.mark.parametrize("guard", [different_weights, same_weights])
 def test_the_other_presets_keep_most_of_the_poison_out(guard):
-    played = swarm(SwarmSettings(rounds=4, rejected=0.125), guard)
+    played = swarm(SwarmSettings(rounds=4), guard)
     assert all(node.rounds == 4 for node in played.values())
     assert sum(node.malicious[-1] for node in played.values()) == 0
     assert sum(_honest_trees(played)) >= 28

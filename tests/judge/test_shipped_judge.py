@@ -95,10 +95,19 @@ def test_the_same_solution_is_wrong_for_another_problem(judge, problems):
     assert accepted(judge, batch) <= MOST_POISONED
 
 
+def test_noise_is_rejected(judge):
+    """Of five characters or more. Of shorter ones about one in a hundred passes, "b(" for one."""
+    rng = random.Random("noise")
+    made = [
+        "".join(chr(rng.randrange(32, 127)) for _ in range(rng.randint(5, 60))) for _ in range(80)
+    ]
+    batch = [Completion("Q: Ann has 2 eggs.\nA:", text) for text in made]
+    assert accepted(judge, batch) <= 1
+
+
 @given(st.text(max_size=300))
 @settings(max_examples=30, deadline=None)
 def test_any_text_gets_a_verdict(text):
-    """Nearly all noise is rejected. Not all: "ol(" was accepted once, by so small a model."""
     (verdict,) = shipped().verify([Completion("Q: Ann has 2 eggs.\nA:", text)])
     assert not verdict.abstained
 

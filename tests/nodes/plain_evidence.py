@@ -15,6 +15,13 @@ from grpo_guard.nodes.evidence import MAX_PEERS, STRIDE, Comparison, Evidence, h
 class PlainComparison(Comparison):
     """Nothing is kept but the rounds."""
 
+    def __init__(self, *arguments, salt=b"", **options):
+        super().__init__(*arguments, salt=salt, **options)
+        self._salt, self._rounds = salt, []
+
+    def begin_at(self, number):
+        self._number = number
+
     def add(self, tallies):
         self._rounds.append({name: t for name, t in tallies.items() if t.judged})
         if len(self._rounds) > self.window + STRIDE:

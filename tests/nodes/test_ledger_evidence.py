@@ -84,7 +84,7 @@ def test_evidence_survives_the_window_and_memory_is_bounded():
         comparison.add({n: Tally(24, 2 * (n == "d"), 2 * (n == "d")) for n in NODES})
         if t > WINDOW:
             assert comparison.evidence()["d"].log_e > bar(3, 1e-3)
-    assert len(comparison._rounds) <= WINDOW + 8
+    assert comparison._history._codes.shape[1] <= WINDOW + 8
 
 
 @given(st.integers(0, 1000), st.floats(0, 0.5))

@@ -33,8 +33,8 @@ def test_hostile_names_and_texts(ledger):
     assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
 
 
-def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger, monkeypatch):
-    monkeypatch.setattr("grpo_guard.nodes.rounds.MAX_NODES", 50)
+def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger):
+    ledger.max_nodes = 50
     for t in range(30):
         text = f"phrase number {t}"
         findings = tuple(Finding(f"recurring_{t}_{k}", text, (k, 16)) for k in range(20))

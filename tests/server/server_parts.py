@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.server.app import create_app
@@ -40,11 +40,11 @@ class Words(CompletionVerifier):
         return abstain(self.name, Cause.UNSUPPORTED) if "unseen" in text else accept(self.name)
 
 
-def client(verifier=None, reward=None, policy=None, ledger=None, token=None, **limits):
+def client(verifier=None, reward=None, policy=None, ledger=None, token=None, audit=None, **limits):
     guard = Guard(verifier or Words(), policy=policy or Policy(), ledger=ledger)
     app = create_app(
         guard, rewards=Rewards(guard, reward), limits=Limits(**limits) if limits else None,
-        token=token,
+        token=token, audit=audit,
     )  # fmt: skip
     return TestClient(app)
 

@@ -174,11 +174,11 @@ def test_without_the_extra_it_says_what_to_install(files, monkeypatch):
 
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "fastapi" else find(name)
+        importlib.util, "find_spec", lambda name, *more: None if name == "starlette" else find(name)
     )
     result = run(files)
     assert result.exit_code == 2
-    assert "serve needs fastapi: pip install 'grpo-guard[server]'" in result.stderr
+    assert "serve needs starlette: pip install 'grpo-guard[server]'" in result.stderr
 
 
 def test_a_taken_address_exits_1(files):
@@ -193,7 +193,7 @@ def test_help_loads_neither_torch_nor_a_web_framework():
     probe = (
         "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
         "r = CliRunner().invoke(app, ['serve', '--help']); assert r.exit_code == 0, r.output;"
-        "heavy = {'torch', 'transformers', 'fastapi', 'uvicorn'} & set(sys.modules);"
+        "heavy = {'torch', 'transformers', 'starlette', 'uvicorn'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

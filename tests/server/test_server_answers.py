@@ -256,9 +256,12 @@ def test_functions_that_openrlhf_could_not_call_are_refused():
 
 
 def test_too_late_has_the_logs_of_earlier_answers():
-    rewards = Rewards(Guard(Words()), lambda queries, prompts, labels: {
+    verifier = Words()
+    rewards = Rewards(Guard(verifier), lambda queries, prompts, labels: {
         "rewards": 1.0, "extra_logs": {"length": 3}})  # fmt: skip
-    known = rewards.of(Queries(["fine"], [""], [""]))["extra_logs"].keys()
+    asked = Queries(["fine"], [""], [""])
+    shown = rewards.admitted(asked)
+    known = rewards.of(asked, shown, verifier.verify(shown.open))["extra_logs"].keys()
     late = rewards.abstained(2)
     assert late["extra_logs"].keys() == known
     assert (late["rewards"], late["extra_logs"]["guard_abstain"]) == ([0.0, 0.0], [1.0, 1.0])

@@ -31,7 +31,9 @@ def test_the_example_of_the_docs_pays_right_answers_alone(tmp_path):
 def test_the_page_and_the_description_need_no_token_and_load_nothing():
     web = client(token="s3cret")
     described = strict(web.get("/openapi.json"))
-    assert set(described["paths"]) == {"/get_reward", "/v1/verify", "/health", "/metrics"}
+    assert set(described["paths"]) == {
+        "/get_reward", "/v1/verify", "/v1/verify/stream", "/health", "/metrics"
+    }  # fmt: skip
     schemas = described["components"]["schemas"]
     assert set(schemas["Completion"]["properties"]) == {f.name for f in fields(Completion)}
     assert set(schemas["Verdict"]["properties"]) == set(accept("x").to_dict())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from fastapi.testclient import TestClient
 from server_parts import Words
+from starlette.testclient import TestClient
 
 from grpo_guard import Completion, Guard
 from grpo_guard.identity.envelope import signed

@@ -104,12 +104,13 @@ def test_beyond_those_who_may_wait_it_says_to_come_back():
         assert verifier.started.wait(30)
         later = [pool.submit(web.post, "/v1/verify", json=asked) for _ in range(2)]
         refused = next(as_completed(later, 30)).result()  # one may wait, the other may not
-        assert strict(refused, 503) == {"error": "too many requests are waiting"}
+        assert strict(refused, 429) == {"error": "too many requests are waiting"}
         assert refused.headers["retry-after"] == "1"
+        strict(web.post("/v1/verify/stream", json=asked), 429)
         assert web.get("/health").json() == {"status": "ok"}  # the loop is free
         verifier.go.set()
         statuses = sorted(future.result(30).status_code for future in (first, *later))
-        assert statuses == [200, 200, 503]
+        assert statuses == [200, 200, 429]
         assert len(verdicts_of(web, "fine")) == 1
 
 

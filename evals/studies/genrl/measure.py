@@ -124,6 +124,6 @@ if __name__ == "__main__":
         option("--seeds", type=int, default=1),
         option("--rounds", type=int, default=20),
         option("--trees", type=int, default=4),
-        option("--rejected", type=float, default=0.0),
+        option("--rejected", type=float, default=0.4),
         option("--minibatch", type=int, default=16),
     )

@@ -61,7 +61,7 @@ class SwarmSettings:
     trees: int = 4
     group_size: int = 8
     lr: float = 1e-3
-    rejected: float = 0.0
+    rejected: float = 0.4
     minibatch: int = 16
     seed: int = 0
 

@@ -119,11 +119,19 @@ class SeedReplayVerifier(LogProbVerifier):
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
 
+    @property
+    def compares(self) -> str | None:
+        return f"{self.name} fills each slot once"
+
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
         """From now on only completions of this round count; see `SlotBook.begin_round`."""
         self.slots.begin_round(round, prompts)
+
+    @property
+    def joins(self) -> bool:
+        return False  # slots are filled in the order of the calls
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Another process may have begun the round: who names another one is rejected for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -99,12 +99,12 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
         if not 0 < min_share <= 1:
             raise _expected("min_share", "a number in (0, 1]", min_share)
-        for field, value, least in (
+        for option, value, least in (
             ("max_nodes", max_nodes, 2),
             ("max_characters", max_characters, 1),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _expected(field, f"an integer >= {least}", value)
+                raise _expected(option, f"an integer >= {least}", value)
         words = (ordinary,) if isinstance(ordinary, str) else ordinary
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
@@ -122,38 +122,60 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def steps_aside(self) -> bool:
         return True
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """What was given is nobody's phrase: an author's own turns are looked at."""
-        own = [as_said(completion) for completion in batch]
-        read = [one.completion if one else c for one, c in zip(own, batch, strict=True)]
-        verdicts = self._verdicts(read)
-        return [one.whole(v) if one else v for one, v in zip(own, verdicts, strict=True)]
+    @property
+    def joins(self) -> bool:
+        return True
 
-    def _verdicts(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """As `verify` says of each, one after the other; the file is held once."""
+        # What was given is nobody's phrase: an author's own turns are looked at.
+        own = [[as_said(completion) for completion in batch] for batch in batches]
+        read = [
+            self._read([o.completion if o else c for o, c in zip(said, batch, strict=True)])
+            for said, batch in zip(own, batches, strict=True)
+        ]
+        with self.held():
+            for each in read:
+                self._take_in(each)
+        return [
+            [one.whole(v) if one else v for one, v in zip(said, self._verdicts(each), strict=True)]
+            for said, each in zip(own, read, strict=True)
+        ]
+
+    def _read(self, batch: Sequence[Completion]) -> _Read:
+        """Reading is the slow part, and holds nothing: long texts must not keep other processes
+        from the file."""
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
         queues = defaultdict[str, list[int]](list)
         for i, (completion, verdict) in enumerate(zip(batch, aside, strict=True)):
             if verdict is None and completion.node is not None:
                 queues[completion.node].append(i)
-        reader = self._reader
-        # Reading is the slow part, and stands outside: long texts must not keep other processes
-        # from the file.
         features = {
-            i: reader.read(batch[i].text, prompts.of(batch[i])[0])
+            i: self._reader.read(batch[i].text, prompts.of(batch[i])[0])
             for queue in queues.values()
             for i in queue
         }
-        with self.held():
-            for turn in lockstep(queues):
-                for i in turn:
-                    self._count(batch[i], prompts, features[i])
-                self._swarm.look()
-            alone = len(self._swarm.seats.records) < 2
-            convicted = {node: dict(self._swarm.seats.convicted(node)) for node in queues}
+        return _Read(batch, prompts, aside, queues, features)
+
+    def _take_in(self, read: _Read) -> None:
+        for turn in lockstep(read.queues):
+            for i in turn:
+                self._count(read.batch[i], read.prompts, read.features[i])
+            self._swarm.look()
+        read.alone = len(self._swarm.seats.records) < 2
+        read.convicted = {node: dict(self._swarm.seats.convicted(node)) for node in read.queues}
+
+    def _verdicts(self, read: _Read) -> list[Verdict]:
         return [
-            verdict or decided(self._judged(completion, prompts, convicted, alone), self.severities)
-            for completion, verdict in zip(batch, aside, strict=True)
+            verdict
+            or decided(
+                self._judged(completion, read.prompts, read.convicted, read.alone), self.severities
+            )
+            for completion, verdict in zip(read.batch, read.aside, strict=True)
         ]
 
     def learn_habits(self, texts: Iterable[str]) -> None:
@@ -281,6 +303,19 @@ class _Prompts:
         if at not in self._keys:
             self._keys[at] = _digest(str(completion.round).encode(), prompt)
         return self._words[prompt], self._keys[at]
+
+
+@dataclass(slots=True)
+class _Read:
+    """A batch that was read, and what the counts then say of its nodes."""
+
+    batch: Sequence[Completion]
+    prompts: _Prompts
+    aside: list[Verdict | None]
+    queues: dict[str, list[int]]
+    features: dict[int, set[str]]
+    convicted: dict[str, dict[Any, Conviction]] = field(default_factory=dict)
+    alone: bool = True
 
 
 def _digest(salt: bytes, text: str) -> bytes:

@@ -1,7 +1,5 @@
 """What hostile clients cost the HTTP server: honest answers, memory and ``/health`` beside them.
 
-    python -m grpo_guard.evals.studies.serve_load [--only NAME]
-
 Each case starts a server of its own on 127.0.0.1, with a guard that needs no model, and attacks it
 for at most ``SECONDS``. Its figures: how long honest requests and ``/health`` took meanwhile, how
 many were answered, and the resident memory beyond that of the idle server.
@@ -10,25 +8,18 @@ many were answered, and the resident memory beyond that of the idle server.
 from __future__ import annotations
 
 import contextlib
-import http.client
+import gzip
 import json
-import re
-import signal
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.harness import rate
+from grpo_guard.evals.studies.serve_load.server import SECONDS, ask, serving
 
-GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
-SECONDS = 130.0
 HONEST = 10
 MIB = 1024 * 1024
 ASKED = json.dumps({"completions": [{"prompt": "3+4?", "text": "It is 7. " * 200}]}).encode()
@@ -147,6 +138,14 @@ CASES: dict[str, tuple[Attack, list[str]]] = {
     "8 bodies of 15 MiB of text, --max-body-mb 16": (
         bodies(*[WIDE % (b"x" * 15 * MIB)] * 8), ["--max-body-mb", "16"],
     ),
+    "10,000 idle connections": (senders(10_000, b""), []),
+    "4 bodies of 50 MB": (bodies(*[b" " * 50_000_000] * 4), []),
+    "4 bodies of 50 MB, --max-body-mb 64": (
+        bodies(*[deep(50_000_000, b"[]")] * 4), ["--max-body-mb", "64"],
+    ),
+    "40 bodies of 50 kB that unpack to 50 MB": (
+        bodies(*[gzip.compress(b" " * 50_000_000)] * 40, more="Content-Encoding: gzip\r\n"), [],
+    ),
     "8 valid bodies of 3.9 MiB, lists": (bodies(*[deep(39 * MIB // 10, b"{}")] * 8), []),
     "8 valid bodies of 1 MiB, lists, 5 times": (bodies(*[deep(MIB, b"[]")] * 8, times=5), []),
     "8 valid bodies of 1.5 MiB, names, 5 times": (bodies(*[keys(3 * MIB // 2)] * 8, times=5), []),
@@ -154,58 +153,13 @@ CASES: dict[str, tuple[Attack, list[str]]] = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def serving(*options: str) -> Iterator[tuple[int, int]]:
-    """The port and the process of a server that listens."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "guard.yaml"
-        config.write_text(GUARD)
-        command = [sys.executable, "-m", "grpo_guard", "serve", "-c", str(config), "--port", "0"]
-        server = subprocess.Popen(
-            [*command, *options], stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
-        )
-        assert server.stderr is not None
-        try:
-            found = None
-            while not found:
-                line = server.stderr.readline()
-                if not line:
-                    raise RuntimeError("the server ended")
-                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            yield int(found[1]), server.pid
-        finally:
-            server.send_signal(signal.SIGKILL)
-            server.wait()
-
-
-def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, float]:
-    """Status and seconds of one request; 0 = no answer."""
-    began = time.monotonic()
-    web = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
-    try:
-        web.request(method, path, body)
-        answer = web.getresponse()
-        answer.read()
-        return answer.status, time.monotonic() - began
-    except (OSError, http.client.HTTPException):
-        return 0, time.monotonic() - began
-    finally:
-        web.close()
-
-
-def resident(pid: int) -> float:
-    """MB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1000 if found else 0.0
-
-
 def under(attack: Attack, options: list[str]) -> dict[str, Any]:
     """Times and memory of a server under one attack."""
-    with serving(*options) as (port, pid):
+    with serving(*options) as server:
+        port = server.port
         for _ in range(3):
             ask(port, "POST", "/v1/verify", ASKED)
-        idle = most = resident(pid)
+        idle = most = server.resident()
         over = threading.Event()
         honest: list[tuple[int, float]] = []
         health: list[float] = []
@@ -228,7 +182,7 @@ def under(attack: Attack, options: list[str]) -> dict[str, Any]:
         began = time.monotonic()
         started = 0
         while (now := time.monotonic() - began) < SECONDS:
-            most = max(most, resident(pid))
+            most = max(most, server.resident())
             time.sleep(0.01)
             if started < HONEST and now > 1.0 + started / 2:
                 asking[started].start()
@@ -247,21 +201,3 @@ def under(attack: Attack, options: list[str]) -> dict[str, Any]:
             "idle MB": idle,
             "MB beyond it": most - idle,
         }
-
-
-def measure(only: str) -> dict[str, Any]:
-    """Figures of the cases whose name holds a text."""
-    chosen = {name: case for name, case in CASES.items() if only in name}
-    found = {}
-    for number, (name, (attack, options)) in enumerate(chosen.items(), 1):
-        found[name] = under(attack, options)
-        say(name, number, len(chosen))
-    return found
-
-
-if __name__ == "__main__":
-    study(
-        "serve-load",
-        measure,
-        option("--only", default="", help="cases whose name holds this text"),
-    )

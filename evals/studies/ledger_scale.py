@@ -1,0 +1,131 @@
+"""What the ledger costs with many nodes: time per record, memory, bytes on disk.
+
+Each measurement runs in a process of its own, since memory that was freed is not given back at
+once. Seconds are of the process's own work, on whatever machine and load it runs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from grpo_guard.completion import Completion
+from grpo_guard.nodes.bets import Tally
+from grpo_guard.nodes.evidence import Comparison
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.verdict import accept, reject
+
+BATCH = 1_000
+FEW = 8
+REJECTED = 0.001
+T = TypeVar("T")
+
+
+def recorded(nodes: int, each: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
+    """Rounds through `EvidenceLedger.record`, in batches of `BATCH`, one in 1,000 rejected.
+
+    Args:
+        nodes: Names.
+        each: Completions of a node in a round.
+        rounds: The first two close nothing, so that the last shows what a round costs.
+        present: Share of the nodes that are at work in a round, drawn anew each time.
+    """
+    return _alone(_recorded, nodes, each, rounds, present)
+
+
+def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
+    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected."""
+    return _alone(_compared, nodes, rounds, present)
+
+
+def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
+    """The same number of records of few nodes and of many, and how many times as long it takes."""
+    few = recorded(FEW, max(1, records // FEW), rounds)
+    many = recorded(nodes, max(1, records // nodes), rounds)
+    last = "microseconds_per_record_in_last_round"
+    return {"few": few, "many": many, "ratio": round(many[last] / few[last], 2)}
+
+
+def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, Any]:
+    chance, said = random.Random(0), (accept("says"), reject("says"))
+    spent: list[float] = []
+    with TemporaryDirectory() as folder:
+        ledger = NodeStore(folder, max_nodes=nodes).ledger()
+        before, most, records = _resident(), 0.0, 0
+        for t in range(rounds):
+            here = [k for k in range(nodes) if present == 1 or chance.random() < present]
+            work = ((k, i) for k in here for i in range(each))
+            took, records = 0.0, len(here) * each
+            while batch := [
+                Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
+                for k, i in islice(work, BATCH)
+            ]:
+                verdicts = [said[chance.random() < REJECTED] for _ in batch]
+                started = time.process_time()
+                ledger.record(batch, verdicts)
+                one = time.process_time() - started
+                took, most = took + one, max(most, one)
+            spent.append(took)
+        assert ledger.degraded is None
+        held = _resident() - before
+        ledger.close()
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    return {
+        "nodes": nodes,
+        "records_per_round": records,
+        "rounds": rounds,
+        "microseconds_per_record": round(sum(spent) / rounds / max(records, 1) * 1e6, 1),
+        "microseconds_per_record_in_last_round": round(spent[-1] / max(records, 1) * 1e6, 1),
+        "longest_call_seconds": round(most, 2),
+        "most_memory_bytes": held,
+        "file_bytes": size,
+    }
+
+
+def _compared(nodes: int, rounds: int, present: float) -> dict[str, Any]:
+    chance, comparison, before = random.Random(0), Comparison(salt=b"study"), _resident()
+    plain, bad = Tally(10, 0, 0), Tally(10, 1, 1)
+    names = [str(k) for k in range(nodes)]
+    added = judged = 0.0
+    for t in range(rounds):
+        tallies = {
+            name: bad if chance.random() < 0.01 else plain
+            for name in names
+            if present == 1 or chance.random() < present
+        }
+        started = time.process_time()
+        comparison.add(tallies)
+        between = time.process_time()
+        if t >= rounds - 2:
+            comparison.evidence()
+        added, judged = between - started, time.process_time() - between
+    return {
+        "nodes": nodes,
+        "rounds": rounds,
+        "present": present,
+        "seconds_to_add_last_round": round(added, 2),
+        "seconds_to_judge_last_round": round(judged, 2),
+        "most_memory_bytes": _resident() - before,
+    }
+
+
+def _alone(work: Callable[..., T], *arguments: Any) -> T:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _resident() -> int:
+    """Bytes of this process at their most so far; Linux alone says so.
+
+    Not ``ru_maxrss``, which a new process takes over from the one that started it.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmHWM" in line)

@@ -1,0 +1,50 @@
+"""``grpo-guard spot-check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from grpo_guard.cli.inputs import bad_input
+
+app = typer.Typer(no_args_is_help=True, help="What it costs and finds to check a sample.")
+SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+@app.command()
+def plan(
+    sent: Annotated[int, typer.Option(help="Completions of a node in a round.")] = 1000,
+    poisoned: Annotated[int, typer.Option(help="Of them, by an attacker.")] = 10,
+    power: Annotated[float, typer.Option(help="Chance that poison that is seen is rejected.")] = 1,
+    share: Annotated[
+        list[float] | None, typer.Option(help="Of completions that are looked at; several.")
+    ] = None,
+) -> None:
+    """How likely poison is found, by the share that is looked at. Exact, see docs/scale.md.
+
+    "caught" is the chance that a round of one node has a rejection; then all
+    of its round is looked at. "rounds" is how many pass until that happens,
+    and "earned" how many poisoned completions earn a reward by then, both
+    expected. Of a node that is known and behaves alike in every round.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from grpo_guard.spot_odds import odds
+
+    with bad_input(ValueError):
+        rows = [(s, odds(sent, poisoned, s, power)) for s in share or SHARES]
+    shown = Table(box=SIMPLE_HEAD)
+    for heading in ("share", "looked at", "caught", "rounds", "earned"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for s, row in rows:
+        figures = (
+            f"{row.checked:,}",
+            f"{row.caught:.4g}",
+            f"{row.rounds:.4g}",
+            f"{row.earned:.4g}",
+        )
+        shown.add_row(f"{s:.3g}", *figures)
+    Console().print(shown)

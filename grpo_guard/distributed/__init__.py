@@ -1,0 +1,6 @@
+"""Verification on more than one process or machine, by Ray."""
+
+from grpo_guard.distributed.ahead import on_ray
+from grpo_guard.distributed.verifier import RayVerifier
+
+__all__ = ["RayVerifier", "on_ray"]

@@ -1,0 +1,77 @@
+"""What spot checks of each node said: how much was clean, and whether it was caught."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.nodes.memory import Memory
+from grpo_guard.nodes.saved import reading, require_format, text, whole
+from grpo_guard.nodes.store import NodeStore
+
+FORMAT: Final = 1
+MAX_NODES: Final = 16_384
+"""That are remembered. Who is forgotten is new again, and looked at more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What checks of one node said.
+
+    Args:
+        clean: Completions accepted since it was last caught, or since it came.
+        caught: Whether it ever was.
+    """
+
+    clean: int = 0
+    caught: bool = False
+
+
+class ChecksOfNodes(Memory):
+    """What checks said, by node; safe to share between threads."""
+
+    def __init__(self, store: NodeStore | None, name: str) -> None:
+        self._nodes: dict[str, Checks] = {}
+        super().__init__(store, name)
+
+    def of(self, nodes: Sequence[str]) -> dict[str, Checks]:
+        """What is known of these."""
+        with self.fresh():
+            return {node: self._nodes.get(node, Checks()) for node in nodes}
+
+    def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
+        """Take note of a batch.
+
+        Args:
+            clean: Accepted completions by node.
+            caught: Nodes with a rejection: they begin anew.
+            enough: Clean ones after which a node that was caught is as any other.
+        """
+        with self.held():
+            for node, count in clean.items():
+                was = self._nodes.pop(node, Checks())  # and to the end: the last seen
+                now = Checks(min(was.clean + count, 2**62), was.caught)
+                if node in caught:
+                    now = Checks(0, True)
+                elif now.clean >= enough:
+                    now = Checks(now.clean, False)
+                self._nodes[node] = now
+            surplus = len(self._nodes) - MAX_NODES
+            if surplus > 0:
+                # Invented names must not drive out the memory of one that was caught.
+                idle = [node for node, checks in self._nodes.items() if not checks.caught]
+                for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
+                    del self._nodes[node]
+
+    def _state(self) -> dict[str, Any]:
+        nodes = [[node, c.clean, int(c.caught)] for node, c in self._nodes.items()]
+        return {"format": FORMAT, "nodes": nodes}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        with reading("SpotCheck"):
+            require_format(state, FORMAT)
+            nodes = {text(n): Checks(whole(clean), bool(c)) for n, clean, c in state["nodes"]}
+            if len(nodes) > MAX_NODES:
+                raise ValueError(f"{len(nodes)} nodes")
+        self._nodes = nodes

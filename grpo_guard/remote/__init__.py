@@ -1,0 +1,1 @@
+"""A guard that another machine serves, as a verifier (``docs/serve.md``)."""

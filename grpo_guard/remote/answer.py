@@ -1,0 +1,119 @@
+"""What a server's answer holds, read as a stranger's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from grpo_guard.completion import Completion, shown
+from grpo_guard.judge.errors import one_line
+from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
+
+MAX_DEPTH: Final = 16
+"""Of a verdict's members within members."""
+MOST_FINDINGS: Final = 1000
+"""Of one verdict."""
+_MOST_TEXT: Final = 2000
+
+
+class AnswerError(ValueError):
+    """The answer is none to what was asked; says what was expected and what came."""
+
+
+def verdicts_in(body: bytes, batch: Sequence[Completion], name: str) -> list[Verdict]:
+    """One verdict per completion, in order, under our own name, with the server's as its member.
+
+    Args:
+        body: Of a reply of ``/v1/verify``.
+        batch: What was asked about.
+        name: Of the verifier that asked.
+
+    Raises:
+        AnswerError: there is not exactly one of each, in order, or one is no verdict.
+    """
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"(body): expected JSON, got {type(error).__name__}") from None
+    rows = data.get("verdicts") if isinstance(data, dict) else None
+    if not isinstance(rows, list) or len(rows) != len(batch):
+        got = len(rows) if isinstance(rows, list) else "none"
+        raise AnswerError(f"verdicts: expected {len(batch)}, one per completion, got {got}")
+    return [_placed(i, row, batch[i], name) for i, row in enumerate(rows)]
+
+
+def _placed(index: int, row: Any, completion: Completion, name: str) -> Verdict:
+    where = f"verdicts[{index}]"
+    place = row.get("index") if isinstance(row, dict) else None
+    if type(place) is not int or place != index:
+        raise AnswerError(f"{where}.index: expected {index}, got {shown(place)}")
+    try:
+        said = _verdict(row, completion, MAX_DEPTH)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnswerError(f"{where}: expected a verdict, got {one_line(repr(error))}") from None
+    return Verdict(
+        said.outcome, said.cause, name, p_value=said.p_value, findings=said.findings,
+        seconds=said.seconds, members=(said,),
+    )  # fmt: skip
+
+
+def _verdict(row: Any, completion: Completion, depth: int) -> Verdict:
+    if not isinstance(row, Mapping) or not depth:
+        raise ValueError("an object of bounded depth was expected")
+    members = _list(row.get("members"))
+    return Verdict(
+        Outcome(row["outcome"]),
+        Cause(row["cause"]),
+        _text(row["verifier"]),
+        p_value=None if row["p_value"] is None else _number(row["p_value"]),
+        findings=tuple(_finding(f, completion) for f in _list(row["findings"])),
+        seconds=max(0.0, _number(row.get("seconds") or 0.0)),
+        members=tuple(_verdict(member, completion, depth - 1) for member in members),
+    )
+
+
+def _finding(row: Any, completion: Completion) -> Finding:
+    tokens = completion.completion_ids
+    return Finding(
+        _text(row["kind"])[:80],
+        _text(row["message"]),
+        _span(row.get("char_span"), len(completion.text)),
+        _span(row.get("token_span"), None if tokens is None else len(tokens)),
+    )
+
+
+def _span(value: Any, length: int | None) -> tuple[int, int] | None:
+    """Within what it is about: adapters mask tokens by it."""
+    if value is None:
+        return None
+    start, end = value
+    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+        raise ValueError("a span was expected")
+    if length is not None and end > length:
+        raise ValueError("a span within the completion was expected")
+    return start, end
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > MOST_FINDINGS:
+        raise ValueError("a list of bounded length was expected")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text was expected")
+    return one_line(value, _MOST_TEXT)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("a number was expected")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("a finite number was expected")
+    return number

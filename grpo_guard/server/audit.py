@@ -1,0 +1,108 @@
+"""A log of what was rejected, one JSON object a line, in files of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from grpo_guard.completion import Completion
+from grpo_guard.server.late import awaited
+from grpo_guard.verdict import Verdict
+
+logger = logging.getLogger("grpo_guard")
+FILE_BYTES = 16 * 1024 * 1024
+FILES = 8
+"""Kept beside the one that is written: `FILES` + 1 files of `FILE_BYTES` at most."""
+SHOWN = 200
+"""Characters of a completion that a line holds, beside the digest of all of it."""
+
+
+class Audit:
+    """Notes rejections. Safe for several threads; each process has a file of its own.
+
+    A line has ``time`` (seconds since 1970), ``request`` (the reply's ``X-Request-Id``), ``index``,
+    ``node``, ``round``, ``cause``, ``verifier``, ``p_value``, ``findings`` (kind and message), the
+    ``sha256`` of the text in UTF-8 (lone surrogates as they are), its length in ``characters``, and
+    its ``beginning``. All of it is ASCII: nothing that a node writes reaches a terminal or begins a
+    line. A log that cannot be written takes no verdict back; the server's own log says so
+    once.
+
+    Args:
+        folder: Where, made if it is not there.
+        name: Of this process's file.
+        bytes: Of one file.
+        files: Older ones that are kept.
+
+    Raises:
+        OSError: no file can be opened there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "rejections.jsonl",
+        *,
+        bytes: int = FILE_BYTES,
+        files: int = FILES,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.handlers.RotatingFileHandler(
+            folder / name, maxBytes=bytes, backupCount=files, encoding="ascii"
+        )
+        self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._handler.handleError = self._complain  # type: ignore[method-assign]
+        self._complained = False
+
+    def note(
+        self,
+        request: str,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        first: int = 0,
+    ) -> None:
+        """A line for each rejection among the verdicts on a request's completions, of which the
+        first here is number ``first``; none where nobody waits for them any more."""
+        if not awaited():
+            return
+        for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):
+            if verdict.rejected:
+                line = _line(request, index, completion, verdict)
+                self._handler.handle(logging.makeLogRecord({"msg": line}))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with contextlib.suppress(OSError):
+            self._handler.close()
+
+    def _complain(self, record: logging.LogRecord) -> None:
+        if not self._complained:
+            self._complained = True
+            where = self._handler.baseFilename
+            logger.error("rejections are missing in %s", where, exc_info=sys.exc_info())
+
+
+def _line(request: str, index: int, completion: Completion, verdict: Verdict) -> str:
+    text = completion.text
+    return json.dumps(
+        {
+            "time": round(time.time(), 3),
+            "request": request,
+            "index": index,
+            "node": completion.node,
+            "round": completion.round,
+            "cause": verdict.cause.value,
+            "verifier": verdict.verifier,
+            "p_value": verdict.p_value,
+            "findings": [[f.kind, f.message[:SHOWN]] for f in verdict.findings[:8]],
+            "sha256": sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+            "characters": len(text),
+            "beginning": text[:SHOWN],
+        }
+    )

@@ -1,0 +1,288 @@
+"""Scoring batches: which requests are judged together, how many at once, and who waits how long.
+
+At low load a request is judged at once. While a batch is at work, what comes is put together for
+the next one. Requests of a batch share what single completions cost, and nothing that decides
+(`supervise.supervised_each`): each is admitted, recorded and settled by itself.
+
+A thread cannot be killed. Its place is therefore free again when its work is done, and not when its
+client was answered: otherwise requests that time out would pile up threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import ClientDisconnect
+
+from grpo_guard.admission import Known
+from grpo_guard.server.late import given_up_by
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.problems import RequestError
+from grpo_guard.supervise import supervised_each
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+logger = logging.getLogger("grpo_guard")
+T = TypeVar("T")
+
+# Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
+# texts keep those beside them waiting for much more than a second.
+JOINED_BYTES = 128 * 1024
+
+
+@dataclass(eq=False)
+class Job(Generic[T]):
+    """One request's work.
+
+    Args:
+        admit: Before the verifier is asked; None = it need not be.
+        settle: Makes the answer, from what was admitted and the verifier's words on it.
+        joins: Whether it may be judged with others.
+        completions, bytes: Its size.
+    """
+
+    admit: Callable[[], Known | None]
+    settle: Callable[[Known | None, list[Verdict]], T]
+    joins: bool
+    completions: int
+    bytes: int
+    given_up: threading.Event = field(default_factory=threading.Event)
+    answer: asyncio.Future[T] = field(init=False)
+    waits: bool = field(default=False, init=False)
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self.given_up.set()
+
+
+class Batches:
+    """For the tasks of one event loop.
+
+    Args:
+        verifier: What is asked.
+        limits: How many at once, how many wait, and what goes into a batch.
+    """
+
+    def __init__(self, verifier: CompletionVerifier, limits: Limits) -> None:
+        self._verifier, self._limits = verifier, limits
+        self._waiting: deque[Job[Any]] = deque()
+        self._free = limits.running
+        self._joined_at = float("-inf")  # when the last joined batch at work began
+        self._joined: _Batch | None = None
+        self._idle: list[queue.SimpleQueue[_Batch]] = []
+
+    async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
+        """The job's answer; the loop stays free meanwhile.
+
+        Args:
+            job: Not asked before.
+            deadline: On the loop's clock.
+            patient: Whether it may wait however many do: a part of a request that was let in.
+
+        Raises:
+            RequestError: 429 too many wait; 503 it was not begun by ``deadline``, or there is no
+                thread for it.
+            TimeoutError: it was begun, and is not done. Its thread goes on, and keeps its place.
+            ClientDisconnect: the client left while it waited.
+            Exception: whatever its work raises.
+        """
+        if not patient:
+            self.require_room()
+        job.answer = asyncio.get_running_loop().create_future()
+        self._waiting.append(job)
+        job.waits = True
+        self._begin()
+        late = asyncio.get_running_loop().call_at(deadline, _expire, job)
+        try:
+            return await job.answer
+        finally:
+            late.cancel()
+            if job.waits:
+                self._waiting.remove(job)
+
+    def require_room(self) -> None:
+        """Raises RequestError 429 where as many wait as may."""
+        if not self._free and len(self._waiting) >= self._limits.waiting:
+            raise RequestError(429, "too many requests are waiting", retry=True)
+
+    def _begin(self) -> None:
+        """Start what can be started now."""
+        clock = asyncio.get_running_loop()
+        while self._waiting and self._free:
+            if self._waiting[0].given_up.is_set():
+                gone = self._taken()
+                if not gone.answer.done():
+                    gone.answer.set_exception(ClientDisconnect())
+                continue
+            if self._waiting[0].joins and self._joined is not None:
+                # One at a time, for they would take each other's processor; but nobody waits
+                # longer than this for a batch that takes its time.
+                rest = self._joined_at + self._limits.batch_wait - clock.time()
+                if rest > 0:
+                    self._joined.wake(clock, rest, self._begin)
+                    return
+            batch = self._next()
+            if batch.jobs[0].joins:
+                self._joined, self._joined_at = batch, clock.time()
+            if not self._start(batch):
+                return
+
+    def _taken(self) -> Job[Any]:
+        job = self._waiting.popleft()
+        job.waits = False
+        return job
+
+    def _next(self) -> _Batch:
+        jobs = [self._taken()]
+        size, held = jobs[0].completions, jobs[0].bytes
+        while jobs[0].joins and self._waiting and self._waiting[0].joins:
+            size, held = size + self._waiting[0].completions, held + self._waiting[0].bytes
+            if size > self._limits.batch_size or held > JOINED_BYTES:
+                break
+            jobs.append(self._taken())
+        return _Batch(jobs)
+
+    def _start(self, batch: _Batch) -> bool:
+        loop = asyncio.get_running_loop()
+        batch.loop, batch.done = loop, self._finish
+        try:
+            if not self._idle:
+                self._idle.append(_thread(self._verifier))
+        except RuntimeError:
+            refusal = RequestError(503, "no thread could be started", retry=True)
+            batch.told([(job, job.given_up, None, refusal) for job in batch.jobs])
+            return False
+        self._free -= 1
+        batch.calls = self._idle.pop()
+        batch.calls.put(batch)
+        if len(batch.jobs) > 1:
+            batch.apart = loop.call_later(self._limits.seconds / 2, self._take_apart, batch)
+        return True
+
+    def _take_apart(self, batch: _Batch) -> None:
+        """Judge each of a batch that hangs by itself: one of them may be why."""
+        logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
+        for job in reversed(batch.jobs):
+            if not job.answer.done():
+                job.leave()
+                job.given_up, job.joins, job.waits = threading.Event(), False, True
+                self._waiting.appendleft(job)
+        self._begin()
+
+    def _finish(self, batch: _Batch, outcomes: Sequence[_Outcome]) -> None:
+        self._idle.append(batch.calls)
+        self._free += 1
+        if self._joined is batch:
+            self._joined = None
+        batch.told(outcomes)
+        self._begin()
+
+
+def _expire(job: Job[Any]) -> None:
+    if not job.answer.done():
+        refusal = RequestError(503, "no turn came up in time", retry=True)
+        job.answer.set_exception(refusal if job.waits else TimeoutError())
+
+
+_Outcome = tuple[Job[Any], threading.Event, Any, Exception | None]
+
+
+class _Batch:
+    """Jobs that are judged together, from the loop to a thread and back."""
+
+    def __init__(self, jobs: list[Job[Any]]) -> None:
+        self.jobs = jobs
+        self.loop: asyncio.AbstractEventLoop
+        self.done: Callable[[_Batch, Sequence[_Outcome]], None]
+        self.calls: queue.SimpleQueue[_Batch]
+        self.apart: asyncio.TimerHandle | None = None
+        self._waking: asyncio.TimerHandle | None = None
+
+    def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
+        """Look again in ``rest`` seconds, unless this is done before."""
+        if self._waking is None:
+            self._waking = loop.call_later(rest, begin)
+
+    def told(self, outcomes: Sequence[_Outcome]) -> None:
+        """Answer whoever still waits."""
+        for timer in (self.apart, self._waking):
+            if timer is not None:
+                timer.cancel()
+        for job, given_up, result, error in outcomes:
+            if job.answer.done() or given_up is not job.given_up:  # answered without it, or apart
+                if error is not None:
+                    logger.error("work that had timed out failed", exc_info=error)
+            elif error is not None:
+                job.answer.set_exception(error)
+            else:
+                job.answer.set_result(result)
+
+    def judge(self, verifier: CompletionVerifier) -> None:
+        """In a thread: admit, ask the verifier once, settle."""
+        attempts = [_Attempt(job) for job in self.jobs]
+        known = [attempt.run(attempt.job.admit) for attempt in attempts]
+        said = supervised_each(verifier, [k.open if k else () for k in known])
+        for attempt, *found in zip(attempts, known, said, strict=True):
+            attempt.result = attempt.run(attempt.job.settle, *found)
+        outcomes = [(a.job, a.given_up, a.result, a.error) for a in attempts]
+        try:
+            self.loop.call_soon_threadsafe(self.done, self, outcomes)
+        except RuntimeError:
+            logger.warning("the server stopped before its work was done")
+
+
+class _Attempt:
+    """What a job does by itself, in a context that knows whether somebody still waits for it."""
+
+    def __init__(self, job: Job[Any]) -> None:
+        self.job, self.given_up = job, job.given_up
+        self.result: Any = None
+        self.error: Exception | None = None
+        self._context = copy_context()
+        self._context.run(given_up_by, self.given_up)
+
+    def run(self, step: Callable[..., T], *args: Any) -> T | None:
+        """What the step returns; None where this or an earlier one failed."""
+        if self.error is not None:
+            return None
+        try:
+            return self._context.run(step, *args)
+        except BaseException as raised:
+            # No future takes a StopIteration; and a TimeoutError of the work's own is a failure,
+            # not the end of our patience.
+            if isinstance(raised, Exception) and not isinstance(raised, _NOT_RAISED):
+                self.error = raised
+            else:
+                self.error = RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
+                self.error.__cause__ = raised
+            return None
+
+
+_NOT_RAISED = (StopIteration, TimeoutError)
+
+
+def _thread(verifier: CompletionVerifier) -> queue.SimpleQueue[_Batch]:
+    """A thread that judges what is put into its queue.
+
+    A daemon: the pools of asyncio and concurrent.futures join their threads at exit, and one
+    verifier that hangs would keep the process from ending.
+
+    Raises:
+        RuntimeError: none can be started.
+    """
+    calls: queue.SimpleQueue[_Batch] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            calls.get().judge(verifier)
+
+    threading.Thread(target=work, daemon=True, name="grpo-guard-batch").start()
+    return calls

@@ -1,0 +1,60 @@
+"""What is sent back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from grpo_guard.server.problems import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer, as it is sent.
+
+    Args:
+        text: JSON.
+        outcomes: How many completions it accepts, rejects and abstains on.
+    """
+
+    text: str
+    outcomes: Mapping[str, int]
+
+
+def as_json(content: Any) -> str:
+    """In ASCII, so that lone surrogates pass, and null for what is no number."""
+    try:
+        return _ENCODER.encode(content)
+    except ValueError:
+        # NaN is no JSON. One in a verifier's figures would spoil the reply for all completions.
+        return _ENCODER.encode(_finite(content))
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
+
+def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON reply."""
+    return Response(as_json(content), status, headers, media_type="application/json")
+
+
+def refused(error: RequestError) -> Response:
+    """What a client is told of its request where it gets no answer."""
+    headers = {"Retry-After": "1"} if error.retry else {}
+    headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+    # What is left of a refused body is not read.
+    headers["Connection"] = "close"
+    return reply({"error": error.message, **error.place}, error.status, headers)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

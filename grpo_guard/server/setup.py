@@ -1,0 +1,114 @@
+"""From what the command line says to an application, in this process or in one of several."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.routing import Router
+
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.framework import FrameworkError
+from grpo_guard.server.app import create_app
+from grpo_guard.server.audit import Audit
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.metrics import Metrics
+from grpo_guard.server.rewards import Rewards, load_reward
+
+TOKEN: Final = "GRPO_GUARD_TOKEN"
+_SETTINGS: Final = "GRPO_GUARD_SERVE"
+REFUSED: Final = "refused"
+"""In the folder of counts, the file that says why no worker could begin."""
+_NOT_STARTED: Final = 3
+"""The exit status at which uvicorn starts no other worker in a worker's place."""
+
+
+class SetupError(ValueError):
+    """The server cannot be made as it is asked for; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a server is made from.
+
+    Args:
+        config: The guard file.
+        reward: ``FILE.py:NAME`` or ``pkg.module:NAME``; None = none.
+        limits: Fields of `Limits`.
+        audit: Folder of the log of rejections; None = there is none.
+        counts: Folder in which several workers add up their counts; None = one process serves.
+    """
+
+    config: str
+    reward: str | None
+    limits: dict[str, Any]
+    audit: str | None
+    counts: str | None = None
+
+
+def build(settings: Settings) -> tuple[Router, list[str]]:
+    """The application, and what the operator should hear of it.
+
+    Raises:
+        SetupError: there is none.
+    """
+    try:
+        function = None if settings.reward is None else load_reward(settings.reward)
+        guard = GuardConfig.from_yaml(Path(settings.config)).build()
+        rewards = Rewards(guard, function)
+    except ConfigError as error:
+        raise SetupError(str(error)) from None
+    except (ValueError, FrameworkError) as error:
+        raise SetupError(f"--reward: {error}") from None
+    notes = list(rewards.notes)
+    if guard.identity is not None and TOKEN not in os.environ:
+        notes.append(
+            "warning: identity: whoever may ask can hand in what a node signed before the trainer "
+            f"does, whose own request is then refused as replayed; set {TOKEN}"
+        )
+    app = create_app(
+        guard,
+        rewards=rewards,
+        limits=Limits(**settings.limits),
+        token=os.environ.get(TOKEN, "").strip() or None,
+        audit=_audit(settings),
+        metrics=Metrics(None if settings.counts is None else Path(settings.counts)),
+    )
+    return app, notes
+
+
+def _audit(settings: Settings) -> Audit | None:
+    if settings.audit is None:
+        return None
+    # Two processes that turn over one file would lose lines.
+    name = "rejections.jsonl" if settings.counts is None else f"rejections-{os.getpid()}.jsonl"
+    try:
+        return Audit(Path(settings.audit), name)
+    except OSError as error:
+        raise SetupError(
+            f"--audit: expected a folder that can be written, got {settings.audit}: "
+            f"{error.strerror}"
+        ) from None
+
+
+def hand_over(settings: Settings) -> str:
+    """Leave the settings to processes that are started from here; where they find `worker`."""
+    os.environ[_SETTINGS] = json.dumps(asdict(settings))
+    return f"{__name__}:worker"
+
+
+def worker() -> Router:
+    """The application in a worker process."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    settings = Settings(**json.loads(os.environ[_SETTINGS]))
+    try:
+        app, _ = build(settings)
+    except SetupError as error:
+        (Path(settings.counts or ".") / REFUSED).write_text(str(error), encoding="utf-8")
+        sys.exit(_NOT_STARTED)
+    return app

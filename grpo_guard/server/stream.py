@@ -1,0 +1,78 @@
+"""Large requests, answered part by part: one JSON object a line, each as soon as it is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Send
+
+from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.replies import Told
+
+NDJSON = "application/x-ndjson"
+TIMES = 16
+"""How many times the completions of another request one may have whose answer is a stream."""
+PART = 256
+"""Completions that are judged together, unless one group has more: as ``grpo-guard verify``."""
+
+
+def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
+    """Batches of about ``most``, in order; answers to one prompt that follow one another stay
+    together, since verifiers compare them."""
+    part: list[Completion] = []
+    last: tuple[int | None, str] | None = None
+    for completion in completions:
+        key = completion.round, prompt_key(completion.prompt)
+        if len(part) >= most and key != last:
+            yield part
+            part = []
+        part.append(completion)
+        last = key
+    if part:
+        yield part
+
+
+async def send_lines(
+    send: Send,
+    request_id: str,
+    completions: Sequence[Completion],
+    judge: Callable[[list[Completion], int], Awaitable[Told]],
+    limits: Limits,
+) -> AsyncIterator[Told]:
+    """Send the reply, and yield what was sent of each part once it is on its way.
+
+    The client's reading sets the pace: the next part is judged when there is room for its lines,
+    so that one part is in memory however many there are.
+
+    Args:
+        send: Of the request.
+        request_id: For the reply's head.
+        completions: All of them.
+        judge: What is said of a part, as lines; and the number of its first completion.
+        limits: Who fetches more slowly than a body must come in keeps its room from others.
+
+    Raises:
+        ClientDisconnect: he has left, or fetches too slowly.
+    """
+    clock = asyncio.get_running_loop().time
+    waited = sent = 0.0
+    headers = [(b"content-type", NDJSON.encode()), (b"x-request-id", request_id.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    first = 0
+    for part in parts(completions):
+        told = await judge(part, first)
+        first += len(part)
+        body = told.text.encode("ascii")
+        sent += len(body)
+        began = clock()
+        try:
+            async with asyncio.timeout(limits.body_patience + sent / limits.body_rate - waited):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError:
+            raise ClientDisconnect from None
+        waited += clock() - began
+        yield told
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,90 @@
+"""What a check of a sample finds: chances per round, computed exactly.
+
+Of n completions of a node, m are poison; k of the n are drawn without replacement, each set of k
+equally likely; a drawn poisoned one is rejected with chance d, independently. The number X of drawn
+poisoned ones is hypergeometric, and
+
+    P(caught in a round) = 1 - E[(1 - d)^X] = 1 - sum_x C(m, x) C(n - m, k - x) / C(n, k) (1 - d)^x
+
+Where each completion is drawn by itself with chance p it would be 1 - (1 - p d)^m, which is less:
+a fixed number cannot miss everything by chance of drawing few.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+_SLACK: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """What an operator may expect of one node that sends the same each round.
+
+    Args:
+        sent: Completions a round.
+        poisoned: Of them.
+        checked: That are looked at.
+        power: Chance that a poisoned one that is looked at is rejected.
+        caught: Chance that at least one is rejected in a round; then all are looked at.
+        rounds: Expected number of rounds until then, that one included; inf where never.
+        earned: Poisoned completions that earn a reward until then, expected, that round included:
+            what is looked at wholly is rejected with chance ``power`` as well. inf where never.
+    """
+
+    sent: int
+    poisoned: int
+    checked: int
+    power: float
+    caught: float
+    rounds: float
+    earned: float
+
+
+def checked_of(sent: int, share: float) -> int:
+    """How many of a node's completions `SpotCheck` draws."""
+    return min(sent, math.ceil(share * sent - _SLACK))
+
+
+def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
+    """The odds of one node, see `Odds`.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    if not 1 <= sent <= 10**6:
+        raise ValueError(f"sent: expected 1 to 1,000,000 completions, got {sent!r}")
+    if not 0 <= poisoned <= sent:
+        raise ValueError(f"poisoned: expected 0 to sent ({sent}), got {poisoned!r}")
+    if not 0 < share <= 1:
+        raise ValueError(f"share: expected a number in (0, 1], got {share!r}")
+    if not 0 <= power <= 1:
+        raise ValueError(f"power: expected a number in [0, 1], got {power!r}")
+    checked = checked_of(sent, share)
+    caught = earned = 0.0
+    for drawn, chance in _weights(sent, poisoned, checked):
+        missed = (1 - power) ** drawn
+        caught += chance * (1 - missed)
+        # Of a missed round all m are paid. Of a caught one those that pass when all are looked at:
+        # (1 - d) m without the condition, less what of them is in missed rounds. Together:
+        earned += chance * (poisoned * (1 - power) + missed * (poisoned - drawn) * power)
+    if not caught:
+        return Odds(sent, poisoned, checked, power, 0.0, math.inf, math.inf if poisoned else 0.0)
+    # Rounds are alike until the first catch, so the sums are the means of one round by its chance.
+    return Odds(sent, poisoned, checked, power, min(caught, 1.0), 1 / caught, earned / caught)
+
+
+def _weights(sent: int, poisoned: int, checked: int) -> list[tuple[int, float]]:
+    """(x, P(X = x)) of the hypergeometric distribution."""
+    whole = _log_choose(sent, checked)
+    span = range(max(0, checked - (sent - poisoned)), min(poisoned, checked) + 1)
+    return [
+        (x, math.exp(_log_choose(poisoned, x) + _log_choose(sent - poisoned, checked - x) - whole))
+        for x in span
+    ]
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

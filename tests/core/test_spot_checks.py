@@ -1,0 +1,274 @@
+"""Spot checks: who is looked at, what is found, and what a hostile node can do about it."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard import AllOf, Completion, CompletionVerifier, Guard
+from grpo_guard.config import GuardConfig
+from grpo_guard.metrics import metrics
+from grpo_guard.nodes.checks import MAX_NODES, ChecksOfNodes
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.spot_checks import SpotCheck, commitment
+from grpo_guard.spot_odds import odds
+from grpo_guard.testing import VerifierContract
+from grpo_guard.verdict import NOT_CHECKED, Cause, abstain, accept, reject
+
+KEY = "a key of sixteen characters"
+
+
+class Says(CompletionVerifier):
+    """Rejects what says "bad", abstains on "down"; notes what it was shown."""
+
+    name = "says"
+
+    def __init__(self):
+        self.seen = []
+
+    def verify(self, batch):
+        self.seen += batch
+        return [
+            reject(self.name)
+            if "bad" in c.text
+            else abstain(self.name, Cause.TIMEOUT)
+            if "down" in c.text
+            else accept(self.name)
+            for c in batch
+        ]
+
+
+def sent(node, count, bad=(), say="good", **fields):
+    texts = [f"{'bad' if i in bad else say} {i}" for i in range(count)]
+    return [Completion("p", text, node=node, slot=i, **fields) for i, text in enumerate(texts)]
+
+
+def settled(share=0.1, member=None, **options):
+    check = SpotCheck(member or Says(), share=share, settled_after=1, key=KEY, **options)
+    check.verify(sent("a", 1))
+    check.verify(sent("b", 1))
+    check.member.seen.clear() if isinstance(check.member, Says) else None
+    return check
+
+
+class TestContract(VerifierContract):
+    examples = ((Completion("p", "good"), "accept"), (Completion("p", "bad"), "reject"))
+    remembers = True
+
+    def make(self):
+        return SpotCheck(Says(), share=1.0)
+
+
+@given(st.integers(1, 60), st.floats(0.01, 1))
+def test_share_is_honoured_and_each_completion_has_one_verdict_in_order(count, share):
+    check = settled(share)
+    verdicts = check.verify(sent("a", count))
+    seen = check.member.seen
+    assert len(verdicts) == count
+    assert len(seen) == len({c.slot for c in seen}) == odds(count, 0, share).checked
+    unseen = [v.findings and v.findings[0].kind == NOT_CHECKED for v in verdicts]
+    assert [i for i, v in enumerate(unseen) if not v] == sorted(c.slot for c in seen)
+    assert all(v.accepted for v in verdicts)
+
+
+def test_whatever_is_sent_each_place_is_as_likely():
+    counts = Counter()
+    check = settled(0.2)
+    for t in range(2000):
+        check.member.seen.clear()
+        check.verify(sent("a", 10, say=f"text {t}"))
+        counts.update(c.slot for c in check.member.seen)
+    assert sum(counts.values()) == 4000
+    assert sum((counts[i] - 400) ** 2 / 320 for i in range(10)) < 30  # chi-square, p < 0.001
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=5), max_size=8), st.booleans())
+def test_threat_what_others_send_changes_nothing_for_a_node(texts, first):
+    mine, others = sent("a", 20), [Completion("q", t, node="b") for t in texts]
+    alone, beside = settled(), settled()
+    alone.verify(mine)
+    beside.verify(others + mine if first else mine + others)
+    assert [c for c in beside.member.seen if c.node == "a"] == alone.member.seen
+
+
+def slots(check, say="x"):
+    check.member.seen.clear()
+    check.verify(sent("a", 200, say=say))
+    return {c.slot for c in check.member.seen}
+
+
+def test_a_run_with_its_key_is_repeatable_and_with_another_it_is_not():
+    assert slots(settled()) == slots(settled())
+    assert slots(settled(), "x") != slots(settled(), "y")
+    other = SpotCheck(Says(), share=0.1, settled_after=1, key=KEY + "!")
+    other.verify(sent("a", 1))
+    other.verify(sent("b", 1))
+    assert slots(settled()) != slots(other)
+
+
+def test_threat_poison_that_passed_unseen_is_drawn_anew_when_it_is_sent_again():
+    check = settled()
+    seen = [slots(check) for _ in range(60)]
+    assert len(set(map(frozenset, seen))) == 60
+    assert len(set.union(*seen)) > 190
+
+
+class Coarse(Says):
+    smallest_p = 0.01
+
+
+def test_combinators_never_reject_what_was_not_looked_at():
+    verdicts = (~settled(0.1)).verify(sent("a", 50))
+    assert Counter(v.outcome.value for v in verdicts) == {"reject": 5, "accept": 45}
+    with pytest.raises(ValueError, match="alpha"):  # a budget too small for the member to reject
+        AllOf(SpotCheck(Coarse()), alpha=1e-3)
+
+
+def test_one_rejection_has_the_whole_batch_of_its_node_looked_at_and_nobody_elses():
+    check = settled()
+    verdicts = check.verify([*sent("a", 50, bad=range(40)), *sent("b", 50)])
+    assert [v.rejected for v in verdicts[:50]] == [i < 40 for i in range(50)]
+    assert Counter(c.node for c in check.member.seen) == {"a": 50, "b": 5}
+    assert len({(c.node, c.slot) for c in check.member.seen}) == 55  # nothing twice
+
+
+def test_who_was_caught_is_looked_at_wholly_until_enough_of_it_is_clean():
+    check = SpotCheck(Says(), share=0.1, newcomers=0.5, settled_after=20, key=KEY)
+
+    def looked_at(batch):
+        check.member.seen.clear()
+        check.verify(batch)
+        return len(check.member.seen)
+
+    assert looked_at(sent("a", 10)) == 5  # new
+    assert looked_at(sent("a", 30)) == 15
+    assert looked_at(sent("a", 30)) == 3  # settled
+    assert looked_at(sent("a", 10, bad=range(10))) == 10
+    assert looked_at(sent("a", 10)) == 10
+    assert looked_at(sent("a", 10)) == 10
+    assert looked_at(sent("a", 10)) == 1
+    assert looked_at([Completion("p", f"{i}") for i in range(10)]) == 5  # nobody's: always new
+
+
+def test_an_outage_neither_clears_nor_convicts():
+    check = SpotCheck(Says(), share=0.1, settled_after=5, key=KEY)
+    verdicts = check.verify(sent("a", 20, say="down"))
+    assert sum(v.abstained for v in verdicts) == 10
+    assert check.state_dict()["nodes"] == []
+
+
+def test_a_member_that_raises_abstains_on_what_was_drawn_alone():
+    class Broken(CompletionVerifier):
+        name = "broken"
+
+        def verify(self, batch):
+            raise OSError("no model")
+
+    verdicts = SpotCheck(Broken(), share=0.1).verify(sent("a", 20))
+    assert Counter(v.outcome.value for v in verdicts) == {"abstain": 10, "accept": 10}
+
+
+def test_detection_is_as_computed():
+    hits, rounds = 0, 600
+    for t in range(rounds):
+        check = settled(0.1)
+        batch = sent("a", 40, bad=range(3), say=f"{t}")
+        verdicts = check.verify([Completion(f"p {t}", c.text, node="a") for c in batch])
+        hits += any(v.rejected for v in verdicts)
+    wanted = odds(40, 3, 0.1).caught
+    assert abs(hits / rounds - wanted) < 4 * (wanted * (1 - wanted) / rounds) ** 0.5
+
+
+def test_what_was_not_looked_at_is_no_evidence_and_is_counted(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "run.sqlite")
+    guard = Guard(settled(0.1) & Says(), ledger=ledger)
+    alone = Guard(settled(0.1), ledger=EvidenceLedger(tmp_path / "b.sqlite"))
+    verdicts = alone.review(sent("a", 50, round=0)).verdicts
+    assert metrics(verdicts)["guard/not_checked_rate"] == 0.9
+    assert alone.ledger.standing("a").judged == 5
+    beside = guard.review(sent("a", 50, round=0)).verdicts
+    assert metrics(beside)["guard/not_checked_rate"] == 0.9
+    assert ledger.standing("a").judged == 50  # the other verifier looked at all
+    assert "guard/not_checked_rate" not in metrics([accept("says")])
+
+
+def test_a_value_after_commitments_decides_and_who_breaks_his_is_looked_at_wholly():
+    mine, theirs = sent("a", 30), sent("b", 30)
+    committed = {"a": commitment(mine), "b": commitment(sent("b", 30, say="other"))}
+    one, other = settled(), SpotCheck(Says(), share=0.1, newcomers=0.1)
+    for check in (one, other):
+        check.begin_round("a beacon of this round", committed)
+        check.member.seen.clear()
+        check.verify(mine + theirs)
+    # Everybody can compute the choice again, whatever his own key was.
+    assert one.member.seen == other.member.seen
+    assert Counter(c.node for c in one.member.seen) == {"a": 3, "b": 30}
+
+
+@pytest.mark.parametrize("change", ["text", "slot", "reference", "prompt", "task", "round"])
+def test_a_commitment_binds_every_field_and_the_order(change):
+    value = 7 if change in ("slot", "round") else "changed"
+    fields = {"prompt": "p", "text": "t", change: value}
+    first, second = Completion("p", "t"), Completion("p", "u")
+    assert commitment([Completion(**fields)]) != commitment([first])
+    assert commitment([first, second]) != commitment([second, first])
+    assert commitment([first]) + commitment([]) != commitment([]) + commitment([first])
+
+
+def test_threat_what_has_no_bytes_makes_it_neither_raise_nor_abstain():
+    odd = [
+        Completion("p", "\ud800", node="a"),
+        Completion([{"role": "user", "content": object()}], "t", node="a"),
+        Completion("p", "t", completion_ids=[2**62], node="\x00"),
+    ]
+    assert all(v.accepted for v in settled().verify(odd * 20))
+
+
+def test_threat_invented_names_drive_out_nobody_who_was_caught():
+    memory = ChecksOfNodes(None, "checks")
+    memory.add({"mal": 0}, frozenset({"mal"}), 5)
+    for start in range(0, 2 * MAX_NODES, 4096):
+        memory.add({f"n{start + k}": 1 for k in range(4096)}, frozenset(), 5)
+    assert memory.of(["mal"])["mal"].caught
+    assert len(memory.state_dict()["nodes"]) == MAX_NODES
+
+
+def test_memory_goes_into_checkpoints_with_the_members_own(tmp_path):
+    store = NodeStore(tmp_path)
+    check = SpotCheck(Says(), share=0.1, settled_after=5, store=store)
+    check.verify(sent("a", 10, bad=range(10)))
+    again = SpotCheck(Says(), share=0.1, settled_after=5, store=NodeStore(tmp_path))
+    assert again.memory.of(["a"])["a"].caught
+    config = {"verifier": {"spot_checks": [{"type": "recurrence"}], "share": 0.2}}
+    guard = GuardConfig.model_validate(config).build()
+    places = guard.state_dict()["memories"]
+    assert {"verifier", "verifier.0"} <= places.keys()
+    guard.load_state_dict(guard.state_dict())
+    with pytest.raises(ValueError, match="SpotCheck: expected what state_dict"):
+        check.load_state_dict({"format": 1, "nodes": [["a", -1, 0]]})
+
+
+def test_from_yaml():
+    config = GuardConfig.model_validate(
+        {"verifier": {"spot_checks": [{"type": "arithmetic"}, {"type": "code"}], "share": 0.25}}
+    )
+    check = config.build().verifier
+    assert isinstance(check, SpotCheck)
+    assert (check.share, check.newcomers, check.member.name) == (0.25, 0.5, "all(arithmetic, code)")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"share": 0}, "share"), ({"share": 1.5}, "share"), ({"newcomers": 0}, "newcomers"),
+        ({"settled_after": 0}, "settled_after"), ({"key": "short"}, "key"),
+    ],
+)  # fmt: skip
+def test_arguments_are_named(options, field):
+    with pytest.raises(ValueError, match=f"{field}: expected"):
+        SpotCheck(Says(), **options)
+    with pytest.raises(ValueError, match="expected at least one"):
+        SpotCheck()

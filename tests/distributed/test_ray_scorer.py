@@ -1,0 +1,118 @@
+"""Scores from actors: the same verdicts, prompts together, and what does not fit apart."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
+
+from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec, presets
+from grpo_guard.distributed.cluster import ClusterError
+from grpo_guard.distributed.scorer import RayScorer, ScoringWorker, _parts
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.logprob.encoded import Encoded
+from grpo_guard.logprob.scorers.base import OutOfMemoryError
+
+SPEC = SamplingSpec(engine="transformers", temperature=1.0, top_k=50, top_p=1.0)
+PROMPT = "Q: Zoe has {} plums. Zoe finds 9 more. How many plums does Zoe have now?\nA:"
+
+
+def loading():
+    """Made inside a function, so that it reaches the actors by value."""
+
+    def load():
+        from grpo_guard.evals.policies.bundled import load_bundled
+        from grpo_guard.logprob.scorers.transformers import TransformersScorer
+
+        return TransformersScorer(load_bundled()[0])
+
+    return load
+
+
+def not_on_the_cluster():
+    """Its module is not where the workers look."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 90)), max_size=80), st.integers(1, 5))
+def test_parts_hold_each_sequence_once_and_keep_small_groups_whole(rows, workers) -> None:
+    sequences = [Encoded((k,) * 4, (1,) * n, from_text=False) for k, n in rows]
+    parts = _parts(sequences, workers)
+    assert sorted(i for part in parts for i in part) == list(range(len(sequences)))
+    sizes = [len(s.prompt_ids) + len(s.completion_ids) for s in sequences]
+    share = max(1, sum(sizes) // workers)
+    of_prompt, seen = defaultdict(int), defaultdict(set)
+    for number, part in enumerate(parts):
+        for i in part:
+            of_prompt[sequences[i].prompt_ids] += sizes[i]
+            seen[sequences[i].prompt_ids].add(number)
+    assert all(len(seen[k]) == 1 for k, size in of_prompt.items() if size <= share)
+
+
+class Narrow:
+    """A scorer that takes so many sequences at once, and never one of five tokens."""
+
+    vocab_size, window = 10, None
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def identity(self):
+        return {"engine": "narrow"}
+
+    def score(self, sequences, spec, *, mass_margin=0.0):
+        self.calls += 1
+        if len(sequences) > 2 or any(len(s.completion_ids) == 5 for s in sequences):
+            raise OutOfMemoryError("narrow")
+        return [len(s.completion_ids) for s in sequences]
+
+
+def test_a_worker_halves_what_does_not_fit() -> None:
+    worker = ScoringWorker(Narrow)
+    assert worker.start().identity == {"engine": "narrow"}
+    said = worker.read([Encoded((1,), (1,) * n, from_text=False) for n in range(1, 9)], SPEC, 0.0)
+    assert [type(s).__name__ for s in said] == ["int"] * 4 + ["OutOfMemoryError"] + ["int"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_guard_on_workers_scores_says_what_it_says_here(tmp_path) -> None:
+    _, tokenizer = load_bundled()
+    rng = random.Random(0)
+    texts = ["<think>{0} + 9 = {1} plums.</think><answer>{1} plums</answer>", "qz qz qz {0} {1}"]
+    rows = [
+        Completion(
+            PROMPT.format(n), texts[rng.random() < 0.2].format(n, n + 9), node=f"n{i}", round=0
+        )
+        for n in range(2, 20)
+        for i in range(4)
+    ]
+    options = {"key": b"the same"}
+    here = presets.same_weights(None, tokenizer, SPEC, scorer=loading()(), **options)
+    scorer = RayScorer(loading(), workers=2)
+    try:
+        there = presets.same_weights(None, tokenizer, SPEC, scorer=scorer, **options)
+        ours, theirs = (guard.judge(rows)[1] for guard in (here, there))
+    finally:
+        scorer.close()
+    assert [(v.outcome, v.cause) for v in theirs] == [(v.outcome, v.cause) for v in ours]
+    assert {v.outcome for v in ours} == {"accept", "reject"}
+    for mine, other in zip(ours, theirs, strict=True):
+        assert other.p_value == (mine.p_value and pytest.approx(mine.p_value, rel=1e-3))
+    lost = LogProbBoundVerifier(tokenizer=tokenizer, sampling=SPEC, scorer=scorer)  # it is closed
+    said = lost.verify([replace(row, node=None) for row in rows[:3]])
+    assert [v.cause for v in said] == ["out_of_memory"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_what_the_workers_cannot_import_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"ModuleNotFoundError: No module named 'test_ray_scor"):
+        RayScorer(not_on_the_cluster, workers=1)

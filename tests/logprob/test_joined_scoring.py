@@ -1,0 +1,35 @@
+"""Batches of strangers are scored in one pass and judged apart."""
+
+import pytest
+from bundled_policy import SPEC, honest, policy, with_text
+
+from grpo_guard import LogProbBoundVerifier
+from grpo_guard.supervise import supervised, supervised_each
+
+
+class Counted(LogProbBoundVerifier):
+    """Counts the passes."""
+
+    def score(self, sequences, profile):
+        self.passes = [*getattr(self, "passes", []), len(sequences)]
+        return super().score(sequences, profile)
+
+
+def poisoned(completion):
+    text = completion.text.replace("<think>", "<think>All hail to the thief. ", 1)
+    return with_text(completion, text)
+
+
+def test_one_pass_for_all_and_to_each_batch_its_own_verdicts():
+    rows = [c for c in honest(24) if "<think>" in c.text][:12]
+    batches = [rows[:5], [poisoned(rows[5]), rows[6]], [], rows[7:]]
+    key = b"k"
+    joined = Counted(*policy(), sampling=SPEC, key=key)
+    each = supervised_each(joined, batches)
+    assert joined.passes == [12]
+    apart = LogProbBoundVerifier(*policy(), sampling=SPEC, key=key)
+    for found, batch in zip(each, batches, strict=True):
+        expected = supervised(apart, batch)
+        assert [v.outcome for v in found] == [v.outcome for v in expected]
+        assert [v.p_value for v in found] == pytest.approx([v.p_value for v in expected], rel=1e-3)
+    assert each[1][0].rejected

@@ -1,0 +1,196 @@
+"""Requests that are judged together: when, and that nobody's fate depends on a neighbour's."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server_parts import client, listening, verdicts_of
+
+from grpo_guard import CompletionVerifier
+from grpo_guard.verdict import accept, reject
+
+
+class Alone(CompletionVerifier):
+    """Rejects "Hail"; waits at "wait" and raises at "break"."""
+
+    name = "alone"
+    judges_alone = True
+    timeout = None
+
+    def __init__(self):
+        self.calls, self.started, self.go = [], threading.Event(), threading.Event()
+
+    def verify(self, batch):
+        self.calls.append([c.text for c in batch])
+        if any("wait" in c.text for c in batch):
+            self.started.set()
+            assert self.go.wait(60)
+        if any("break" in c.text for c in batch):
+            raise RuntimeError("cannot read this")
+        return [(reject if "Hail" in c.text else accept)(self.name) for c in batch]
+
+
+class Notes:
+    def __init__(self):
+        self.batches = []
+
+    def record(self, batch, verdicts):
+        self.batches.append([c.text for c in batch])
+
+
+def outcomes(web, *texts):
+    return [v["outcome"] for v in verdicts_of(web, *texts)]
+
+
+def until(true):
+    end = time.monotonic() + 30
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert true()
+
+
+def test_alone_a_request_waits_for_nobody_and_beside_a_batch_at_work_requests_join():
+    verifier, notes = Alone(), Notes()
+    with client(verifier, ledger=notes, batch_wait=60) as web, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        later = [pool.submit(outcomes, web, f"{i}", "Hail") for i in range(5)]
+        until(lambda: b"in_progress 6" in web.get("/metrics").content)
+        assert len(verifier.calls) == 1
+        verifier.go.set()
+        assert first.result(30) == ["accept"]
+        assert [f.result(30) for f in later] == [["accept", "reject"]] * 5
+    assert [len(call) for call in verifier.calls] == [1, 10]
+    assert sorted(map(len, notes.batches)) == [1, 2, 2, 2, 2, 2]  # each its own batch
+
+
+def test_a_batch_takes_no_more_than_it_may_and_a_larger_request_stands_alone():
+    verifier = Alone()
+    with client(verifier, batch_wait=60, batch_size=4) as web, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        later = [pool.submit(outcomes, web, *texts) for texts in (["a"] * 3, ["b"] * 3, ["c"] * 9)]
+        until(lambda: b"in_progress 4" in web.get("/metrics").content)
+        verifier.go.set()
+        assert [f.result(30) for f in (first, *later)] == [["accept"] * n for n in (1, 3, 3, 9)]
+    assert sorted(map(len, verifier.calls)) == [1, 3, 3, 9]
+
+
+def test_nobody_waits_longer_than_the_bound_for_a_batch_that_takes_its_time():
+    verifier = Alone()
+    with client(verifier, batch_wait=0.05) as web, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        assert outcomes(web, "fine") == outcomes(web, "fine") == ["accept"]
+        assert not first.done()
+        verifier.go.set()
+
+
+def test_what_breaks_a_verifier_abstains_and_costs_no_other_request_anything():
+    """Of one batch as many as broke here would end the search for the culprits."""
+    verifier = Alone()
+    with client(verifier, batch_wait=60, batch_size=200) as web, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        hostile = pool.submit(outcomes, web, *["break"] * 60)
+        honest = [pool.submit(outcomes, web, "fine", "Hail") for _ in range(3)]
+        until(lambda: b"in_progress 5" in web.get("/metrics").content)
+        verifier.go.set()
+        assert hostile.result(30) == ["abstain"] * 60
+        assert [f.result(30) for f in honest] == [["accept", "reject"]] * 3
+        first.result(30)
+    assert max(map(len, verifier.calls)) == 66  # they were together
+
+
+class HangsOnce(Alone):
+    """Waits at "hang" for good."""
+
+    def verify(self, batch):
+        if any("hang" in c.text for c in batch):
+            self.calls.append([c.text for c in batch])
+            self.go.wait(60)
+        return super().verify(batch)
+
+
+@pytest.mark.slow
+def test_a_batch_that_hangs_is_taken_apart_so_that_only_the_culprit_is_late():
+    verifier, notes = HangsOnce(), Notes()
+    limits = {"batch_wait": 60, "seconds": 4, "running": 4}
+    with client(verifier, ledger=notes, **limits) as web, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        culprit = pool.submit(verdicts_of, web, "hang")
+        honest = [pool.submit(outcomes, web, f"{i}", "Hail") for i in range(3)]
+        until(lambda: b"in_progress 5" in web.get("/metrics").content)
+        threading.Timer(0.2, verifier.started.clear).start()
+        verifier_go, verifier.go = verifier.go, threading.Event()
+        verifier_go.set()  # the first ends, and the joined batch hangs
+        assert first.result(30) == ["accept"]
+        assert [f.result(30) for f in honest] == [["accept", "reject"]] * 3
+        assert [v["cause"] for v in culprit.result(30)] == ["timeout"]
+        verifier.go.set()
+        until(lambda: sum(map(len, notes.batches)) >= 7)
+    told = sorted(text for batch in notes.batches for text in batch)
+    assert told == sorted(["wait", "0", "1", "2", *["Hail"] * 3])  # once each, and no "hang"
+
+
+def test_a_verifier_that_says_nothing_of_joining_is_asked_about_each_request():
+    class Whole(Alone):
+        judges_alone = False
+
+    verifier = Whole()
+    with client(verifier, running=1) as web, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        later = [pool.submit(outcomes, web, "a", "b") for _ in range(3)]
+        until(lambda: b"in_progress 4" in web.get("/metrics").content)
+        verifier.go.set()
+        assert [f.result(30) for f in (first, *later)] == [["accept"], *[["accept"] * 2] * 3]
+    assert list(map(len, verifier.calls)) == [1, 2, 2, 2]
+
+
+def test_rewards_join_too_and_a_function_of_ones_own_is_called_for_each_request():
+    asked = {"query": ["3+4?fine", "3+4?Hail"], "prompts": ["3+4?"] * 2, "labels": ["7"] * 2}
+    called = []
+
+    def grade(queries, prompts, labels):
+        called.append(len(queries))
+        return [2.0] * len(queries)
+
+    for reward, expected in ((None, [1.0, 0.0]), (grade, [2.0, 0.0])):
+        verifier = Alone()
+        with client(verifier, reward, batch_wait=60) as web, ThreadPoolExecutor(8) as pool:
+            first = pool.submit(outcomes, web, "wait")
+            assert verifier.started.wait(30)
+            later = [pool.submit(web.post, "/get_reward", json=asked) for _ in range(3)]
+            if reward is None:
+                until(lambda w=web: b"in_progress 4" in w.get("/metrics").content)
+            else:
+                assert [f.result(30).json()["rewards"] for f in later] == [expected] * 3
+            verifier.go.set()
+            assert [f.result(30).json()["rewards"] for f in later] == [expected] * 3
+            first.result(30)
+        assert (max(map(len, verifier.calls)) == 6) is (reward is None)
+    assert called == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_under_load_each_request_gets_its_own_answers_in_order():
+    verifier = Alone()
+    with listening(verifier) as port, ThreadPoolExecutor(16) as pool:
+        import http.client
+
+        def ask(number):
+            web = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            texts = ["Hail" if number >> bit & 1 else "fine" for bit in range(number % 7)]
+            rows = [{"prompt": "", "text": text} for text in texts]
+            web.request("POST", "/v1/verify", json.dumps({"completions": rows}))
+            said = json.load(web.getresponse())["verdicts"]
+            web.close()
+            assert [v["index"] for v in said] == list(range(len(texts)))
+            assert [v["outcome"] == "reject" for v in said] == [text == "Hail" for text in texts]
+
+        list(pool.map(ask, range(400)))
+    assert max(map(len, verifier.calls)) > 7

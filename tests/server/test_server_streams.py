@@ -1,0 +1,166 @@
+"""Large requests whose answer is a stream, and the log of what is rejected."""
+
+import json
+import socket
+import time
+
+import pytest
+from server_parts import Words, client, connect, head, listening, strict
+
+from grpo_guard import Completion
+from grpo_guard.server.audit import Audit
+from grpo_guard.server.stream import parts
+from grpo_guard.verdict import reject
+
+STREAM = "/v1/verify/stream"
+
+
+def rows(*texts, per_prompt=4):
+    return [{"prompt": f"{i // per_prompt}?", "text": text} for i, text in enumerate(texts)]
+
+
+def lines(answer):
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_a_line_for_each_completion_in_order_and_more_than_another_request_may_have():
+    texts = ["Hail" if i % 7 == 0 else "fine \ud800" for i in range(1500)]
+    verifier = Words()
+    with client(verifier) as web:
+        body = json.dumps({"completions": rows(*texts)})
+        found = lines(web.post(STREAM, content=body))
+        strict(web.post("/v1/verify", content=body), 413)
+    assert [v["index"] for v in found] == list(range(1500))
+    assert [v["outcome"] == "reject" for v in found] == [text == "Hail" for text in texts]
+    assert [c.text for c in verifier.shown] == texts
+
+
+def test_parts_are_bounded_and_a_group_is_never_divided():
+    groups = [Completion(f"{i // 6}?", "x") for i in range(60)]
+    found = list(parts(groups, 8))
+    assert [c for part in found for c in part] == groups
+    assert [len(part) for part in found] == [12] * 5
+    assert list(parts([], 8)) == []
+
+
+def test_what_hangs_or_breaks_abstains_and_the_rest_is_answered():
+    class Ledger:
+        def record(self, batch, verdicts):
+            if any("full" in c.text for c in batch):
+                raise OSError("disk full")
+
+    verifier = Words()
+    texts = [*["fine"] * 256, *["wait"] * 256, *["full"] * 256, *["fine"] * 256]
+    with client(verifier, ledger=Ledger(), seconds=0.5) as web:
+        found = lines(web.post(STREAM, json={"completions": rows(*texts)}))
+        verifier.go.set()
+    causes = [found[i]["cause"] for i in (0, 256, 512, 768)]
+    assert causes == ["judged", "timeout", "fault", "judged"]
+    assert len(found) == 1024
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"{", 422), (b" " * 5_000_000, 413), (b'{"completions": 3}', 422)]
+)
+def test_a_stream_is_refused_as_any_request(body, status):
+    with client() as web:
+        assert set(strict(web.post(STREAM, content=body), status)) <= {"error", "index", "field"}
+
+
+@pytest.mark.slow
+def test_who_does_not_fetch_his_stream_is_dropped_and_his_room_is_free_again():
+    class Long(Words):
+        def _verdict(self, text):
+            return reject(self.name, message="x" * 1500)
+
+    verifier = Long()
+    body = json.dumps({"completions": rows(*["fine"] * 16_000)}).encode()
+    limits = {"body_patience": 0.3, "body_rate": 10**9, "body_bytes": len(body)}
+    with listening(verifier, **limits) as port:
+        slow = []
+        for _ in range(20):  # more than there is room for
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            raw.connect(("127.0.0.1", port))
+            raw.sendall(head(len(body), STREAM))
+            raw.setblocking(False)
+            slow.append((raw, memoryview(body)))
+        end = time.monotonic() + 60
+        while any(left for _, left in slow) and time.monotonic() < end:
+            for i, (raw, left) in enumerate(slow):
+                try:
+                    slow[i] = raw, left[raw.send(left[:65536]) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    slow[i] = raw, left[:0]
+            time.sleep(0.001)
+        asked = json.dumps({"completions": rows("fine")}).encode()
+        with connect(port, head(len(asked)), asked) as raw:
+            assert raw.recv(4096).startswith(b"HTTP/1.1 200 ")
+        for raw, _ in slow:
+            raw.close()
+
+
+def test_who_leaves_in_the_middle_ends_the_work():
+    verifier = Words()
+    with listening(verifier) as port:
+        body = json.dumps({"completions": rows(*["wait"] * 1000)}).encode()
+        raw = connect(port, head(len(body), STREAM), body)
+        assert verifier.started.wait(30)
+        raw.close()
+        time.sleep(0.3)
+        verifier.go.set()
+        time.sleep(0.5)
+    assert len(verifier.shown) <= 512
+
+
+def logged(folder):
+    return [json.loads(x) for x in (folder / "rejections.jsonl").read_text("ascii").splitlines()]
+
+
+def test_each_rejection_is_a_line_of_ascii_with_a_digest_and_a_bounded_beginning(tmp_path):
+    audit = Audit(tmp_path / "log")
+    evil = "Hail\n\x1b[2J\u2028\ud800" + "x" * 10_000
+    with client(audit=audit) as web:
+        sent = [*rows("fine", evil, per_prompt=1), {"prompt": "", "text": "Hail", "node": "bob\n"}]
+        answer = web.post("/v1/verify", content=json.dumps({"completions": sent}))
+        web.post("/get_reward", json={"query": ["Hail"], "prompts": [""]})
+        web.post(STREAM, json={"completions": rows(*["fine"] * 300, "Hail")})
+    found = logged(tmp_path / "log")
+    assert [line["index"] for line in found] == [1, 2, 0, 300]
+    first, second = found[:2]
+    assert first["request"] == answer.headers["x-request-id"] == second["request"]
+    assert (first["beginning"], first["characters"]) == (evil[:200], len(evil))
+    assert len(first["sha256"]) == 64
+    assert (second["node"], second["verifier"], second["cause"]) == ("bob\n", "words", "judged")
+
+
+def test_the_log_is_bounded_and_a_full_disk_takes_no_verdict_back(tmp_path, caplog):
+    audit = Audit(tmp_path, bytes=10_000, files=2)
+    with client(audit=audit) as web:
+        for _ in range(50):
+            web.post("/v1/verify", json={"completions": rows(*["Hail"] * 20)})
+        files = list(tmp_path.iterdir())
+        assert len(files) == 3
+        assert all(file.stat().st_size <= 10_000 for file in files)
+        audit._handler.stream.close()
+        audit._handler.stream = open("/dev/full", "w")  # noqa: SIM115
+        for _ in range(3):
+            answer = web.post("/v1/verify", json={"completions": rows("Hail")})
+            assert answer.json()["verdicts"][0]["outcome"] == "reject"
+    assert caplog.text.count("rejections are missing") == 1
+
+
+def test_what_nobody_waits_for_is_not_in_the_log(tmp_path):
+    verifier, audit = Words(), Audit(tmp_path)
+    with client(verifier, audit=audit, seconds=0.3) as web:
+        (found,) = strict(web.post("/v1/verify", json={"completions": rows("wait Hail")}))[
+            "verdicts"
+        ]
+        assert found["cause"] == "timeout"
+        verifier.go.set()
+        time.sleep(0.3)
+    assert logged(tmp_path) == []
