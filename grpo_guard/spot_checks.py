@@ -22,8 +22,15 @@ A choice binds nobody who knows it beforehand. Who can grind what:
 
 What is not looked at is accepted, since the operator chose that risk, with a finding of a kind of
 its own that metrics count (`NOT_CHECKED`). It is no evidence for a ledger. One rejection has all
-that its node sent in the batch looked at, so poison of a caught node earns nothing in that batch;
-what it earned before is not taken back. `grpo_guard.spot_odds` says how likely that is to happen.
+that its node sent in the batch looked at, so poison of a caught node earns nothing in that batch
+unless the verifier itself lets it pass; what it earned before is not taken back.
+`grpo_guard.spot_odds` says how likely that is to happen.
+
+An abstention is no rejection, so poison that makes a verifier abstain would never be caught, and
+earn wherever it was not drawn. So the whole node is looked at as well where one drawn completion
+made a verifier abstain that a text can make abstain (`author_can_abstain`), and where nothing drawn
+had an answer: in an outage what was not drawn would be a silent reward. Neither is held against the
+node in later batches, since a machine that fails looks the same.
 
 Members see what is chosen and nothing else: a verifier that compares completions with each other
 (`recurrence`, counted findings, a node's evidence together) has that much less to compare. Put
@@ -36,7 +43,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -47,10 +54,25 @@ from grpo_guard.identity.envelope import prompt_bytes
 from grpo_guard.nodes.checks import Checks, ChecksOfNodes
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import BARRING_CAUSES, NOT_CHECKED, SPOT_CHECKS, Finding, Verdict, accept
+from grpo_guard.verdict import (
+    BARRING_CAUSES,
+    NOT_CHECKED,
+    SPOT_CHECKS,
+    Cause,
+    Finding,
+    Verdict,
+    accept,
+)
 from grpo_guard.verifier import CompletionVerifier, Composed, smallest_p
 
 _UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
+# What no one text brings about by itself, or is meant: it would have all looked at for nothing.
+_NOT_ONE_TEXT: Final = (
+    Cause.RATE_LIMITED,
+    Cause.CIRCUIT_OPEN,
+    Cause.BUDGET,
+    Cause.NOT_APPLICABLE,
+)
 _SLACK: Final = 1e-9
 _SHORTEST_VALUE: Final = 16
 
@@ -58,9 +80,10 @@ _SHORTEST_VALUE: Final = 16
 class SpotCheck(Composed):
     """Verifies a share of what each node sent, and all of it once a forgery is found.
 
-    Of n completions of one node in a batch ``ceil(share * n)`` are drawn, at least one. A node is
-    looked at more while it is new, and wholly after it was caught, until ``settled_after`` of its
-    completions have been looked at and accepted. Completions without a node are one newcomer's.
+    Of n completions of one node in a batch ``ceil(share * n)`` are drawn, at least one; all n where
+    one of them is rejected, or dodges its check (see the module). A node is looked at more while it
+    is new, and wholly after it was caught, until ``settled_after`` of its completions have been
+    looked at and accepted. Completions without a node are one newcomer's.
 
     A name must be authenticated, or poison is sent under the names of settled nodes.
 
@@ -122,7 +145,8 @@ class SpotCheck(Composed):
         """Choose by a value that was revealed after the nodes had committed, from now on.
 
         Whoever sent something else than it had committed to, or had committed to nothing, is
-        looked at wholly. So a round is one batch.
+        looked at wholly. So a round is one batch: a commitment holds for the first that a node
+        is in, or the same again would pass unseen where it did before.
 
         Args:
             value: Of 16 characters or more; unknown to every node until it had committed.
@@ -139,8 +163,11 @@ class SpotCheck(Composed):
             places[completion.node].append(i)
         drawn = self._drawn(batch, places)
         found = self._checked(batch, sorted(drawn))
-        caught = {batch[i].node for i, verdict in found.items() if verdict.rejected}
-        rest = {i for node in caught for i in places[node]} - drawn
+        said: dict[str | None, list[Verdict]] = defaultdict(list)
+        for i, verdict in found.items():
+            said[batch[i].node].append(verdict)
+        wholly = [node for node, verdicts in said.items() if self._suspect(verdicts)]
+        rest = {i for node in wholly for i in places[node]} - drawn
         found |= self._checked(batch, sorted(rest))
         self._remember(batch, found)
         unchecked = accept(
@@ -174,8 +201,9 @@ class SpotCheck(Composed):
             share = self._share(known.get(node or "", Checks()) if node is not None else Checks())
             sent = [batch[i] for i in indices]
             said = commitment(sent) if share < 1 else ""
-            if self._committed is not None and self._committed.get(node or "") != said:
-                share = 1.0
+            if self._committed is not None:
+                promised = None if node is None else self._committed.pop(node, None)
+                share = share if promised == said else 1.0
             drawn |= {indices[k] for k in self._choice(f"{call} {said}", len(sent), share)}
         return drawn
 
@@ -194,6 +222,15 @@ class SpotCheck(Composed):
         if checks.caught:
             return 1.0
         return self.newcomers if checks.clean < self.settled_after else self.share
+
+    def _suspect(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether a node's sample says nothing good of the rest."""
+        at_will = self.author_can_abstain is not None
+        return (
+            any(v.rejected for v in verdicts)
+            or any(v.abstained and at_will and v.cause not in _NOT_ONE_TEXT for v in verdicts)
+            or all(v.abstained and v.cause is not Cause.NOT_APPLICABLE for v in verdicts)
+        )
 
     def _checked(self, batch: Sequence[Completion], indices: Sequence[int]) -> dict[int, Verdict]:
         if not indices:
@@ -232,12 +269,18 @@ def _content(of: Completion) -> bytes:
     numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
     labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
     parts = [ascii(labels).encode()]
-    try:
-        parts += [ascii(numbers).encode(), prompt_bytes(of.prompt)]
-    except (ValueError, RecursionError):
-        # An image, or a number too long to write. The commitment is looser, and the choice as
-        # unknown as ever; it must not raise, or its author could have it abstained on.
-        parts += [b"what has no bytes"]
+    # Each by itself: beside an image, ids would not be bound, and chosen once the draw is known.
+    ways: tuple[Callable[[], bytes], ...] = (
+        lambda: ascii(numbers).encode(),
+        lambda: prompt_bytes(of.prompt),
+    )
+    for written in ways:
+        try:
+            parts.append(written())
+        except (ValueError, RecursionError):
+            # An image, or a number too long to write. The commitment is looser, and the choice as
+            # unknown as ever; it must not raise, or its author could have it abstained on.
+            parts.append(b"what has no bytes")
     content = blake2b(digest_size=32)
     for part in parts:
         content.update(len(part).to_bytes(8, "big") + part)

@@ -156,11 +156,11 @@ def test_who_was_caught_is_looked_at_wholly_until_enough_of_it_is_clean():
 def test_an_outage_neither_clears_nor_convicts():
     check = SpotCheck(Says(), share=0.1, settled_after=5, key=KEY)
     verdicts = check.verify(sent("a", 20, say="down"))
-    assert sum(v.abstained for v in verdicts) == 10
+    assert all(v.abstained for v in verdicts)  # or an outage would be a silent reward
     assert check.state_dict()["nodes"] == []
 
 
-def test_a_member_that_raises_abstains_on_what_was_drawn_alone():
+def test_a_member_that_raises_accepts_nothing_unseen():
     class Broken(CompletionVerifier):
         name = "broken"
 
@@ -168,7 +168,27 @@ def test_a_member_that_raises_abstains_on_what_was_drawn_alone():
             raise OSError("no model")
 
     verdicts = SpotCheck(Broken(), share=0.1).verify(sent("a", 20))
-    assert Counter(v.outcome.value for v in verdicts) == {"abstain": 10, "accept": 10}
+    assert Counter(v.outcome.value for v in verdicts) == {"abstain": 20}
+
+
+class Dodged(Says):
+    author_can_abstain = "by a text that is long enough"
+
+
+def test_threat_poison_that_makes_a_member_abstain_does_not_earn_where_it_was_not_drawn():
+    batch = [*sent("a", 50), *sent("mal", 50, say="down"), *sent("mal", 50)]
+    check = settled(member=Dodged())
+    verdicts = check.verify(batch)
+    for completion, verdict in zip(batch, verdicts, strict=True):
+        assert verdict.accepted == ("down" not in completion.text)
+    assert Counter(c.node for c in check.member.seen) == {"a": 5, "mal": 100}
+    assert not check.memory.of(["mal"])["mal"].caught
+
+
+def test_an_abstention_beside_answers_costs_no_more_where_no_text_can_cause_it():
+    check = settled(0.5)
+    check.verify([c for i in range(40) for c in sent("a", 1, say="down" if i % 8 == 0 else "good")])
+    assert len(check.member.seen) == 20
 
 
 def test_detection_is_as_computed():
@@ -206,6 +226,16 @@ def test_a_value_after_commitments_decides_and_who_breaks_his_is_looked_at_wholl
     # Everybody can compute the choice again, whatever his own key was.
     assert one.member.seen == other.member.seen
     assert Counter(c.node for c in one.member.seen) == {"a": 3, "b": 30}
+    # What passed unseen does not pass again by the same value.
+    one.member.seen.clear()
+    one.verify(mine)
+    assert len(one.member.seen) == 30
+
+
+def test_threat_ids_are_bound_beside_an_image():
+    image = [{"role": "user", "content": [object()]}]
+    one, other = (commitment([Completion(image, "t", completion_ids=[i])]) for i in (1, 2))
+    assert one != other
 
 
 @pytest.mark.parametrize("change", ["text", "slot", "reference", "prompt", "task", "round"])
