@@ -15,11 +15,12 @@ from typing import Any, Final, TypeVar
 from grpo_guard.admission import Known
 from grpo_guard.completion import Completion
 from grpo_guard.distributed.verifier import RayVerifier
-from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.fitting import require_fitting
 from grpo_guard.guard import Guard
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
 
 T = TypeVar("T")
 BATCHES_A_WORKER: Final = 2
@@ -55,14 +56,14 @@ def judged(
 ) -> Iterator[tuple[T, list[Completion], list[Verdict]]]:
     """Each batch as `Guard.judge` judges it, one after the other.
 
-    Where the guard holds `RayVerifier`s, they are shown the next batches meanwhile; no more than
-    `BATCHES_A_WORKER` for each worker are in memory.
+    Where the guard holds `RayVerifier`s outside spot checks, they are shown the next batches
+    meanwhile; no more than `BATCHES_A_WORKER` for each worker are in memory.
 
     Args:
         guard: Of any kind.
         batches: Something of the caller's with each.
     """
-    there = [one for one in inner_verifiers(guard.verifier) if isinstance(one, RayVerifier)]
+    there = list(_asked_of_all(guard.verifier))
     most = max((BATCHES_A_WORKER * one.workers for one in there), default=0)
     on_their_way: deque[tuple[T, Known]] = deque()
 
@@ -82,3 +83,13 @@ def judged(
             yield next_one()
     while on_their_way:
         yield next_one()
+
+
+def _asked_of_all(verifier: CompletionVerifier) -> Iterator[RayVerifier]:
+    """Those within that are shown whole batches: what is checked by sample is not sent ahead, or
+    the operator would pay for all of it."""
+    if isinstance(verifier, RayVerifier):
+        yield verifier
+    elif not isinstance(verifier, SpotCheck):
+        for member in getattr(verifier, "members", ()):
+            yield from _asked_of_all(member)

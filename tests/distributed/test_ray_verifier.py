@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +21,7 @@ from grpo_guard import (
     Policy,
     RecurrenceVerifier,
     ScreensVerifier,
+    SpotCheck,
     presets,
 )
 from grpo_guard.config import ConfigError, GuardConfig
@@ -222,3 +224,16 @@ def test_a_missing_ray_is_named(monkeypatch) -> None:
     monkeypatch.setattr(clusters, "find_spec", lambda name: None)
     with pytest.raises(RayMissingError, match=r"pip install 'grpo-guard\[ray\]'"):
         RayVerifier(ArithmeticVerifier, workers=1)
+
+
+def test_what_is_checked_by_sample_is_not_read_ahead() -> None:
+    there = RayVerifier(ScreensVerifier, workers=1)
+    try:
+        with patch.object(there, "_sent", wraps=there._sent) as sent:
+            guard = Guard(ScreensVerifier() & SpotCheck(there, share=0.1, newcomers=0.1))
+            batches = [[Completion("p", f"It is {i}.", node="a") for i in range(40)]] * 2
+            verdicts = [v for _, _, said in judged(guard, enumerate(batches)) for v in said]
+        assert sum(len(call.args[0]) for call in sent.call_args_list) == 8
+        assert [v.accepted for v in verdicts] == [True] * 80
+    finally:
+        there.close()
