@@ -59,9 +59,12 @@ class ChecksOfNodes(Memory):
                 self._nodes[node] = now
             surplus = len(self._nodes) - MAX_NODES
             if surplus > 0:
-                # Invented names must not drive out the memory of one that was caught.
+                # Invented names must not drive out the memory of one that was caught; nor may
+                # those that were caught, thrown away, take all room and keep others new for ever.
+                caught_ones = [node for node, checks in self._nodes.items() if checks.caught]
+                gone = caught_ones[: max(0, len(caught_ones) - MAX_NODES // 2)][:surplus]
                 idle = [node for node, checks in self._nodes.items() if not checks.caught]
-                for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
+                for node in gone + idle[: surplus - len(gone)]:
                     del self._nodes[node]
 
     def _state(self) -> dict[str, Any]:

@@ -266,6 +266,15 @@ def test_threat_invented_names_drive_out_nobody_who_was_caught():
     assert len(memory.state_dict()["nodes"]) == MAX_NODES
 
 
+def test_threat_names_that_were_caught_and_thrown_away_keep_nobody_new():
+    memory = ChecksOfNodes(None, "checks")
+    thrown = frozenset(f"n{k}" for k in range(MAX_NODES))
+    memory.add(dict.fromkeys(thrown, 0), thrown, 5)
+    memory.add({"honest": 9}, frozenset(), 5)
+    assert memory.of(["honest"])["honest"].clean == 9
+    assert len(memory.state_dict()["nodes"]) == MAX_NODES
+
+
 def test_memory_goes_into_checkpoints_with_the_members_own(tmp_path):
     store = NodeStore(tmp_path)
     check = SpotCheck(Says(), share=0.1, settled_after=5, store=store)
