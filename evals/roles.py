@@ -87,7 +87,7 @@ def role(defence: str) -> Role:
         return Role.GUARD
     if name.startswith(_BASELINES):
         return Role.BASELINE
-    return Role.PART if name in _PARTS else Role.GUARD
+    return Role.PART if name.startswith("spot_checks_") or name in _PARTS else Role.GUARD
 
 
 def under_test(defences: Iterable[str]) -> list[str]:

@@ -79,6 +79,9 @@ class Cascade(AllOf):
     compares the completions of a group is then spared the poison among them.
     """
 
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         rows: list[list[list[Verdict]]] = [[[] for _ in batch] for batch in batches]
         left = [list(range(len(batch))) for batch in batches]

@@ -16,7 +16,7 @@ from itertools import compress
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
-from grpo_guard.supervise import supervised_each
+from grpo_guard.supervise import supervised, supervised_each
 from grpo_guard.verdict import NOT_CHECKED, Cause, Outcome, Verdict, abstain, merged_findings
 
 
@@ -231,13 +231,17 @@ class Ensemble(Composed):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self._row_by_row([supervised(member, batch) for member in self.members])
+
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        columns = [
-            [[self._counted(verdict, i) for verdict in said] for said in each]
-            for i, each in enumerate(supervised_each(m, batches) for m in self.members)
-        ]
-        each = zip(*columns, strict=True)
-        return [[self._combine(row) for row in zip(*own, strict=True)] for own in each]
+        columns = [supervised_each(member, batches) for member in self.members]
+        return [self._row_by_row(own) for own in zip(*columns, strict=True)]
+
+    def _row_by_row(self, columns: Sequence[Sequence[Verdict]]) -> list[Verdict]:
+        """One verdict for each completion, from what every member said of all."""
+        counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
+        return [self._combine(row) for row in zip(*counted, strict=True)]
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
         """The verdict of the member at ``index``, as this ensemble counts it."""

@@ -41,7 +41,7 @@ from grpo_guard.verifier import CompletionVerifier
 NONE: Final = "none"
 _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 # These need what a swarm run does not have: a judge, or a reference model of one's own.
-_ELSEWHERE: Final = ("judge", "reference_likelihood")
+_ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
 _GOLD_SOLUTIONS: Final = 1000
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02

@@ -53,7 +53,10 @@ def test_the_servers_reward_function(page, shown):
         (shown / "served.py").write_text(code, encoding="utf-8")
         function = load_reward(f"{shown / 'served.py'}:grade")
     guard = Guard(ScreensVerifier(), policy=Policy(on_abstain="zero"))
-    assert Rewards(guard, function).of(given)["rewards"] == [1.0, 0.0, 0.0, 1.0]
+    rewards = Rewards(guard, function)
+    known = rewards.admitted(given)
+    answer = rewards.of(given, known, guard.verifier.verify(known.open))
+    assert answer["rewards"] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_the_flags_and_defaults_that_the_page_names():
