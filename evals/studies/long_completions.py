@@ -41,7 +41,7 @@ TIMED: Final = 8000
 """Tokens that a length is timed on."""
 PROMPT: Final = 40
 ALPHA: Final = 1e-3
-BUDGET: Final = 512 * 2**20
+BUDGET: Final = 4 * 2**30  # a text of 8,000 tokens needs 2.9 GB by the estimate of `MemoryPlan`
 
 Text = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of prompt and completion."""
