@@ -1,6 +1,6 @@
 """TEXT by one of three GenRL nodes: what the honest policy shows, who is let in, what it costs.
 
-    python -m grpo_guard.evals.studies.genrl.measure -o docs/results/genrl.json
+    python -m grpo_guard.evals.studies.genrl.measure -o FILE.json
 
 Needs the environment of `make test-genrl`. Runs that are done are kept in .measure/genrl.
 """
