@@ -34,8 +34,10 @@ MAX_ISOLATED_FAILURES = 8
 # Failures of a whole service. Each part of a batch would meet the same one, after all its retries.
 ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 
-# Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive.
-_hung: dict[int, int] = {}
+# Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive; and
+# by whether the call was of several senders' batches. Such a one is judged again batch by batch,
+# and would count twice: one sender could then open the circuit for those beside him.
+_hung: dict[tuple[int, bool], int] = {}
 _hung_lock = threading.Lock()
 
 
@@ -133,7 +135,8 @@ def supervised_each(
         started = time.monotonic()
         deadline = None if verifier.timeout is None else started + verifier.timeout
         try:
-            said = _said(verifier, partial(_jointly, verifier, batches), deadline)
+            ask = partial(_jointly, verifier, batches)
+            said = _said(verifier, ask, deadline, jointly=True)
             found = iter(_timed(_checked(verifier, said, sum(sizes)), started))
             return [list(islice(found, size)) for size in sizes]
         except Exception as error:
@@ -264,7 +267,7 @@ class _Worker:
         self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
         # The verifier in whose call it was left behind; guarded by `_hung_lock`, with the count.
-        self.left_in: int | None = None
+        self.left_in: tuple[int, bool] | None = None
         threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
 
     def _work(self) -> None:
@@ -293,13 +296,16 @@ _idle: list[_Worker] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _said(verifier: Runnable, ask: Callable[[], object], deadline: float | None) -> object:
+def _said(
+    verifier: Runnable, ask: Callable[[], object], deadline: float | None, jointly: bool = False
+) -> object:
     """What the verifier says, from a thread that can be left behind where time is limited."""
     if deadline is None:
         return ask()
     if time.monotonic() >= deadline:
         raise _HungError
-    if _hung.get(id(verifier), 0) >= MAX_HUNG_CALLS:
+    called = id(verifier), jointly
+    if _hung.get(called, 0) >= MAX_HUNG_CALLS:
         raise _CircuitOpenError(f"{MAX_HUNG_CALLS} earlier calls have not returned yet")
     try:
         worker = _idle.pop()
@@ -311,8 +317,8 @@ def _said(verifier: Runnable, ask: Callable[[], object], deadline: float | None)
     except queue.Empty:
         with _hung_lock:
             if worker.answers.empty():
-                worker.left_in = id(verifier)
-                _hung[worker.left_in] = _hung.get(worker.left_in, 0) + 1
+                worker.left_in = called
+                _hung[called] = _hung.get(called, 0) + 1
                 raise _HungError from None
             result, error = worker.answers.get()
     except BaseException:  # an interrupt: the thread ends after this call

@@ -1,5 +1,6 @@
 """Batches of strangers judged in one call: the same verdicts as of each by itself."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from grpo_guard import (
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.supervise import supervised, supervised_each
-from grpo_guard.verdict import Outcome, accept
+from grpo_guard.verdict import Cause, Outcome, accept
 
 TEXTS = [
     "3 + 4 = 7, so the answer is 7.",
@@ -125,3 +126,20 @@ def test_empty_batches_have_no_verdicts_and_their_neighbours_all():
     found = supervised_each(ScreensVerifier(), [[], *TWO, []])
     assert list(map(len, found)) == [0, 1, 2, 0]
     assert all(v.outcome is Outcome.ACCEPT for batch in found for v in batch)
+
+
+def test_one_completion_that_hangs_opens_the_circuit_for_nobody_beside_it():
+    release = threading.Event()
+
+    class Hangs(CompletionVerifier):
+        name, judges_alone, timeout = "hangs", True, 0.2
+
+        def verify(self, batch):
+            if any(c.text == "hang" for c in batch):
+                release.wait(60)
+            return [accept(self.name) for _ in batch]
+
+    batches = [[Completion("p", text)] for text in ("hang", "fine", "fine")]
+    said = supervised_each(Hangs(), batches)
+    release.set()
+    assert [v.cause for own in said for v in own] == [Cause.TIMEOUT, Cause.JUDGED, Cause.JUDGED]
