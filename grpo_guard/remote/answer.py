@@ -51,7 +51,7 @@ def _placed(index: int, row: Any, completion: Completion, name: str) -> Verdict:
         raise AnswerError(f"{where}.index: expected {index}, got {shown(place)}")
     try:
         said = _verdict(row, completion, MAX_DEPTH)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"{where}: expected a verdict, got {one_line(repr(error))}") from None
     return Verdict(
         said.outcome, said.cause, name, p_value=said.p_value, findings=said.findings,

@@ -126,6 +126,7 @@ for _ in range(40):
         {"verdicts": [row(0), row(1, cause="malformed")]},  # which accepts nothing
         {"verdicts": [row(0), row(1, p_value=2)]},
         {"verdicts": [row(0), row(1, p_value="0")]},
+        {"verdicts": [row(0), row(1, p_value=10**400)]},
         {"verdicts": [row(0), row(1, seconds=float("nan"))]},
         {"verdicts": [row(0), row(1, verifier=None)]},
         {"verdicts": [row(0), row(1, findings=[{"kind": "a"}])]},
