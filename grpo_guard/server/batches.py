@@ -26,7 +26,7 @@ from grpo_guard.admission import Known
 from grpo_guard.server.late import given_up_by
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
-from grpo_guard.supervise import supervised_each
+from grpo_guard.supervise import supervised, supervised_each
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -158,7 +158,8 @@ class Batches:
                 self._idle.append(_thread(self._verifier))
         except RuntimeError:
             refusal = RequestError(503, "no thread could be started", retry=True)
-            batch.told([(job, job.given_up, None, refusal) for job in batch.jobs])
+            batch.outcomes.extend((job, job.given_up, None, refusal) for job in batch.jobs)
+            batch.told()
             return False
         self._free -= 1
         batch.calls = self._idle.pop()
@@ -170,19 +171,23 @@ class Batches:
     def _take_apart(self, batch: _Batch) -> None:
         """Judge each of a batch that hangs by itself: one of them may be why."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
-        for job in reversed(batch.jobs):
-            if not job.answer.done():
-                job.leave()
-                job.given_up, job.joins, job.waits = threading.Event(), False, True
-                self._waiting.appendleft(job)
+        batch.told()
+        with batch.lock:
+            for job in reversed(batch.jobs):
+                # What is being settled would be settled twice, and a node's ledger told twice.
+                if not job.answer.done() and job not in batch.settling:
+                    job.leave()
+                    job.given_up, job.joins, job.waits = threading.Event(), False, True
+                    self._waiting.appendleft(job)
         self._begin()
 
-    def _finish(self, batch: _Batch, outcomes: Sequence[_Outcome]) -> None:
+    def _finish(self, batch: _Batch) -> None:
         self._idle.append(batch.calls)
         self._free += 1
         if self._joined is batch:
             self._joined = None
-        batch.told(outcomes)
+        batch.rest()
+        batch.told()
         self._begin()
 
 
@@ -201,22 +206,31 @@ class _Batch:
     def __init__(self, jobs: list[Job[Any]]) -> None:
         self.jobs = jobs
         self.loop: asyncio.AbstractEventLoop
-        self.done: Callable[[_Batch, Sequence[_Outcome]], None]
+        self.done: Callable[[_Batch], None]
         self.calls: queue.SimpleQueue[_Batch]
         self.apart: asyncio.TimerHandle | None = None
+        self.outcomes: deque[_Outcome] = deque()  # that nobody was told yet
+        # Whether a job is settled here, or alone, is decided under the lock.
+        self.lock = threading.Lock()
+        self.settling: set[Job[Any]] = set()
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
         """Look again in ``rest`` seconds, unless this is done before."""
-        if self._waking is None:
-            self._waking = loop.call_later(rest, begin)
+        # A loop of whole milliseconds wakes us a little early: then once more, or nobody would.
+        if self._waking is None or self._waking.when() <= loop.time() + 0.001:
+            self._waking = loop.call_later(max(rest, 0.001), begin)
 
-    def told(self, outcomes: Sequence[_Outcome]) -> None:
-        """Answer whoever still waits."""
+    def rest(self) -> None:
+        """No timer of this batch goes off any more."""
         for timer in (self.apart, self._waking):
             if timer is not None:
                 timer.cancel()
-        for job, given_up, result, error in outcomes:
+
+    def told(self) -> None:
+        """Answer whoever still waits for what is settled."""
+        while self.outcomes:
+            job, given_up, result, error = self.outcomes.popleft()
             if job.answer.done() or given_up is not job.given_up:  # answered without it, or apart
                 if error is not None:
                     logger.error("work that had timed out failed", exc_info=error)
@@ -229,12 +243,21 @@ class _Batch:
         """In a thread: admit, ask the verifier once, settle."""
         attempts = [_Attempt(job) for job in self.jobs]
         known = [attempt.run(attempt.job.admit) for attempt in attempts]
-        said = supervised_each(verifier, [k.open if k else () for k in known])
-        for attempt, *found in zip(attempts, known, said, strict=True):
-            attempt.result = attempt.run(attempt.job.settle, *found)
-        outcomes = [(a.job, a.given_up, a.result, a.error) for a in attempts]
+        opened = [k.open if k else [] for k in known]
+        said: Sequence[list[Verdict] | None]
         try:
-            self.loop.call_soon_threadsafe(self.done, self, outcomes)
+            said = supervised_each(verifier, opened)
+        except BaseException:  # SystemExit, say: a thread that ends keeps its place for good
+            alone = zip(attempts, opened, strict=True)
+            said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
+        for attempt, *found in zip(attempts, known, said, strict=True):
+            with self.lock:
+                if attempt.given_up is attempt.job.given_up:
+                    self.settling.add(attempt.job)
+            result = attempt.run(attempt.job.settle, *found)
+            self.outcomes.append((attempt.job, attempt.given_up, result, attempt.error))
+        try:
+            self.loop.call_soon_threadsafe(self.done, self)
         except RuntimeError:
             logger.warning("the server stopped before its work was done")
 
@@ -244,7 +267,6 @@ class _Attempt:
 
     def __init__(self, job: Job[Any]) -> None:
         self.job, self.given_up = job, job.given_up
-        self.result: Any = None
         self.error: Exception | None = None
         self._context = copy_context()
         self._context.run(given_up_by, self.given_up)

@@ -40,7 +40,10 @@ class Verdicts:
         """The work on one request, or on a part of a stream whose first completion is ``first``."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
-        joins = guard.verifier.joins
+        # An environment answers in its own time, for which strangers should not wait.
+        joins = guard.verifier.joins and guard.environment is None
+        # Of a stream, ``size`` is a share: a part may hold nearly all of its body.
+        size = max(size, sum(len(completion.text) for completion in asked))
         return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
 
     def too_late(self, asked: list[Completion], first: int | None = None) -> Told:

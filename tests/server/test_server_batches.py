@@ -1,14 +1,19 @@
 """Requests that are judged together: when, and that nobody's fate depends on a neighbour's."""
 
+import asyncio
 import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_parts import client, listening, verdicts_of
+from server_parts import asking, client, listening, verdicts_of
 
-from grpo_guard import CompletionVerifier
+from grpo_guard import Completion, CompletionVerifier, Guard
+from grpo_guard.admission import Known
+from grpo_guard.server.batches import Batches, Job
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.verdicts import Verdicts
 from grpo_guard.verdict import accept, reject
 
 
@@ -194,3 +199,96 @@ def test_under_load_each_request_gets_its_own_answers_in_order():
 
         list(pool.map(ask, range(400)))
     assert max(map(len, verifier.calls)) > 7
+
+
+class Exits(Alone):
+    """Ends its thread at "exit"."""
+
+    def verify(self, batch):
+        if any("exit" in c.text for c in batch):
+            raise SystemExit(3)
+        return super().verify(batch)
+
+
+def test_what_ends_a_thread_costs_no_other_request_anything_and_no_place():
+    verifier = Exits()
+    with client(verifier, batch_wait=60, running=1) as web, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        hostile = pool.submit(web.post, "/v1/verify", content=asking("exit"))
+        honest = pool.submit(outcomes, web, "fine", "Hail")
+        until(lambda: b"in_progress 3" in web.get("/metrics").content)
+        verifier.go.set()
+        assert honest.result(30) == ["accept", "reject"]
+        assert hostile.result(30).status_code == 500
+        assert outcomes(web, "after") == first.result(30) == ["accept"]
+
+
+class SlowNotes(Notes):
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Event()
+
+    def record(self, batch, verdicts):
+        super().record(batch, verdicts)
+        if "slow" in batch[0].text:
+            assert self.go.wait(60)
+
+
+@pytest.mark.slow
+def test_a_batch_whose_ledger_hangs_tells_it_of_nobody_twice(caplog):
+    verifier, notes = Alone(), SlowNotes()
+    limits = {"batch_wait": 60, "seconds": 4, "running": 4}
+    with client(verifier, ledger=notes, **limits) as web, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(outcomes, web, "wait")
+        assert verifier.started.wait(30)
+        asked = []
+        for i, text in enumerate(("fine", "slow", "later"), 2):
+            asked.append(pool.submit(outcomes, web, text))
+            until(lambda i=i: f"in_progress {i}".encode() in web.get("/metrics").content)
+        verifier.go.set()
+        # Taken apart, with "slow" still at the ledger: what is settled is told, the rest asked.
+        assert [f.result(30) for f in (first, asked[0], asked[2])] == [["accept"]] * 3
+        assert "is judged alone" in caplog.text
+        notes.go.set()
+        asked[1].result(30)
+        time.sleep(0.1)  # for a second record, which would come now
+    assert sorted(notes.batches) == [["fine"], ["later"], ["slow"], ["wait"]]
+
+
+class Early(asyncio.SelectorEventLoop):
+    """Of timers that go off a little before their time, as those of whole milliseconds may."""
+
+    def call_later(self, delay, *args, **options):
+        return super().call_later(max(0.0, delay - 0.0005), *args, **options)
+
+
+def test_a_timer_that_goes_off_early_leaves_nobody_behind_a_batch():
+    verifier = Alone()
+    batches = Batches(verifier, Limits(batch_wait=0.02))
+
+    def job(text):
+        known = Known([Completion("p", text)], [None], [None])
+        return Job(lambda: known, lambda known, said: said[0], True, 1, 1)
+
+    async def both():
+        end = asyncio.get_running_loop().time() + 30
+        first = asyncio.create_task(batches.answer(job("wait"), end))
+        await asyncio.to_thread(verifier.started.wait, 30)
+        try:
+            return await asyncio.wait_for(batches.answer(job("fine"), end), 10)
+        finally:
+            verifier.go.set()
+            await first
+
+    with asyncio.Runner(loop_factory=Early) as runner:
+        assert runner.run(both()).accepted
+
+
+def test_strangers_wait_for_no_environment_and_a_part_of_a_stream_is_as_large_as_its_texts():
+    guard = Guard(Alone())
+    asked = [Completion("p", "x" * 1000)]
+    job = Verdicts(guard, "late").job(asked, "id", 10, 0)
+    assert job.joins
+    assert job.bytes == 1000
+    assert not Verdicts(guard.asking(lambda turns: turns), "late").job(asked, "id", 10).joins
