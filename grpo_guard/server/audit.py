@@ -6,10 +6,12 @@ import contextlib
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 from grpo_guard.completion import Completion
@@ -86,6 +88,34 @@ class Audit:
             self._complained = True
             where = self._handler.baseFilename
             logger.error("rejections are missing in %s", where, exc_info=sys.exc_info())
+
+
+def own_name(folder: Path) -> str:
+    """Of a file in ``folder`` that no other process writes, until this one ends.
+
+    The lowest number that is free: names that no later process takes up again, such as process ids,
+    would leave their files behind at each start, and no bound would hold.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return f"rejections-{os.getpid()}.jsonl"
+    for number in count(1):
+        held = os.open(folder / f".rejections-{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+        except OSError:
+            os.close(held)
+            raise
+        else:
+            return f"rejections-{number}.jsonl"  # held until the process ends
+    raise AssertionError("unreachable: numbers do not end")
 
 
 def _line(request: str, index: int, completion: Completion, verdict: Verdict) -> str:

@@ -115,9 +115,11 @@ class Rewards:
         """
         if not given:
             return self.abstained(0)
-        if self.audit is not None and known is not None:
-            self.audit.note(request_id, known.batch, known.verdicts(said))
         answer = self._parts.settled(known, said, given.queries, given.prompts, self._labels(given))
+        if (
+            self.audit is not None and known is not None
+        ):  # not before: who gets no answer asks again
+            self.audit.note(request_id, known.batch, known.verdicts(said))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}

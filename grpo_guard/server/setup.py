@@ -15,7 +15,7 @@ from starlette.routing import Router
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.framework import FrameworkError
 from grpo_guard.server.app import create_app
-from grpo_guard.server.audit import Audit
+from grpo_guard.server.audit import Audit, own_name
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import Metrics
 from grpo_guard.server.rewards import Rewards, load_reward
@@ -85,10 +85,10 @@ def build(settings: Settings) -> tuple[Router, list[str]]:
 def _audit(settings: Settings) -> Audit | None:
     if settings.audit is None:
         return None
-    # Two processes that turn over one file would lose lines.
-    name = "rejections.jsonl" if settings.counts is None else f"rejections-{os.getpid()}.jsonl"
+    folder = Path(settings.audit)
     try:
-        return Audit(Path(settings.audit), name)
+        # Two processes that turn over one file would lose lines.
+        return Audit(folder, "rejections.jsonl" if settings.counts is None else own_name(folder))
     except OSError as error:
         raise SetupError(
             f"--audit: expected a folder that can be written, got {settings.audit}: "

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -152,6 +154,39 @@ def test_the_log_is_bounded_and_a_full_disk_takes_no_verdict_back(tmp_path, capl
             answer = web.post("/v1/verify", json={"completions": rows("Hail")})
             assert answer.json()["verdicts"][0]["outcome"] == "reject"
     assert caplog.text.count("rejections are missing") == 1
+
+
+CLAIMS = """
+import sys
+from pathlib import Path
+from grpo_guard.server.audit import own_name
+print(own_name(Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_workers_write_files_of_their_own_and_the_next_ones_take_them_up_again(tmp_path):
+    def workers():
+        piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", CLAIMS, str(tmp_path)]
+        started = [subprocess.Popen(command, **piped) for _ in range(2)]
+        names = {worker.stdout.readline().strip() for worker in started}
+        for worker in started:
+            worker.kill()
+            worker.communicate()
+        return names
+
+    assert workers() == workers() == {"rejections-1.jsonl", "rejections-2.jsonl"}
+
+
+def test_who_gets_no_reward_since_the_function_failed_is_in_no_log(tmp_path):
+    def broken(queries, prompts, labels):
+        raise RuntimeError("no")
+
+    with client(reward=broken, audit=Audit(tmp_path)) as web:
+        asked = {"query": ["Hail", "fine"], "prompts": ["", ""], "labels": ["7", "7"]}
+        assert web.post("/get_reward", json=asked).status_code == 500
+    assert logged(tmp_path) == []
 
 
 def test_what_nobody_waits_for_is_not_in_the_log(tmp_path):
