@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.completion import Completion, CompletionError, Message
+from grpo_guard.conditions import only
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
@@ -17,7 +18,7 @@ from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.registry import register_verifier, with_remedy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Outcome, Usage, Verdict
-from grpo_guard.verifier import CompletionVerifier, only
+from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from grpo_guard.completion import Completion
-from grpo_guard.p_values import ruger
+from grpo_guard.p_values import ruger, smallest_p
 from grpo_guard.supervise import supervised_each
-from grpo_guard.verdict import Outcome, Verdict
-from grpo_guard.verifier import (
-    AllOf,
-    AnyOf,
-    CompletionVerifier,
-    Ensemble,
-    applicable_of,
-    smallest_p,
-)
+from grpo_guard.verdict import Outcome, Verdict, applicable_of
+from grpo_guard.verifier import AllOf, AnyOf, CompletionVerifier, Ensemble
 
 __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Vote", "inner_verifiers"]
 

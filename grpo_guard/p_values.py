@@ -82,3 +82,8 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
     message = f"p-value {p_text(p)}, at most {alpha:.2g}, its share of the budget"
     note = Finding("small_p_value", message)
     return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))
+
+
+def smallest_p(verifier: object) -> float:
+    """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
+    return float(getattr(verifier, "smallest_p", 0.0))

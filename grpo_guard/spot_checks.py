@@ -53,6 +53,7 @@ from grpo_guard.ensemble import AllOf
 from grpo_guard.identity.envelope import prompt_bytes
 from grpo_guard.nodes.checks import Checks, ChecksOfNodes
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import (
     BARRING_CAUSES,
@@ -63,7 +64,7 @@ from grpo_guard.verdict import (
     Verdict,
     accept,
 )
-from grpo_guard.verifier import CompletionVerifier, Composed, smallest_p
+from grpo_guard.verifier import CompletionVerifier, Composed
 
 _UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
 # What no one text brings about by itself, or is meant: it would have all looked at for nothing.

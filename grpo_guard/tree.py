@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from grpo_guard.calibrated import Calibrated
+from grpo_guard.conditions import only
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.schema import LedgerError
@@ -18,7 +19,7 @@ from grpo_guard.options import ConfigError, Options, named, options_of, shown, w
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import SPOT_CHECKS
-from grpo_guard.verifier import CompletionVerifier, only
+from grpo_guard.verifier import CompletionVerifier
 
 _ONLY = options_of("OnlyConfig", only)
 WRAPPERS: dict[str, Any] = {

@@ -255,3 +255,8 @@ def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
         words = finding.message if places == (None, None) else ""
         merged.setdefault((finding.kind, *places, words), finding)
     return tuple(merged.values())
+
+
+def applicable_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Those of verifiers that did not step aside."""
+    return [v for v in verdicts if v.cause is not Cause.NOT_APPLICABLE]

@@ -3,21 +3,28 @@
 ``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
 ``only(a, task="code")`` looks at some completions and steps aside for the rest.
 
-In an ensemble each member is supervised by itself, so that one that fails abstains alone. Members
-that are NOT_APPLICABLE are left out of it; where none applies, neither does the ensemble.
+In an ensemble each member is called under supervision of its own, so that one that fails abstains
+alone. A member that is NOT_APPLICABLE is left out of the combination; where no member applies,
+neither does the ensemble.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
 
 from grpo_guard.completion import Completion
-from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares
+from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
 from grpo_guard.supervise import supervised, supervised_each
-from grpo_guard.verdict import NOT_CHECKED, Cause, Outcome, Verdict, abstain, merged_findings
+from grpo_guard.verdict import (
+    NOT_CHECKED,
+    Cause,
+    Outcome,
+    Verdict,
+    applicable_of,
+    merged_findings,
+)
 
 
 class CompletionVerifier(ABC):
@@ -45,15 +52,17 @@ class CompletionVerifier(ABC):
     def author_can_abstain(self) -> str | None:
         """How a completion's author can make this verifier abstain, and the remedy; None = no way.
 
-        Under ``Policy(on_abstain="pass")`` that would be a reward at will, so `Guard` refuses the
-        two together.
+        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
+        refuses the two together. Override it where a verifier of your own can be made to abstain.
         """
         return None
 
     @property
     def steps_aside(self) -> bool:
-        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit:
-        combinators leave that out, and where every member steps aside, nobody has looked."""
+        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
+
+        Combinators leave such a verdict out; where every member steps aside, nobody has looked.
+        """
         return False
 
     @abstractmethod
@@ -163,59 +172,6 @@ class Not(Composed):
         # The p-value speaks of the member's hypothesis, not of its opposite.
         turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
         return replace(turned, members=(verdict,))
-
-
-class Only(Composed):
-    """Runs its member on the completions that match; the others are NOT_APPLICABLE.
-
-    Combinators skip such a verdict. Alone at the top of a guard it is an abstention, so that
-    completions which nothing looked at do not earn their reward by accident.
-    """
-
-    def __init__(self, member: CompletionVerifier, matches: Callable[[Completion], bool]) -> None:
-        super().__init__(member)
-        self.member = member
-        self.matches = matches
-        self.name = member.name
-
-    @property
-    def steps_aside(self) -> bool:
-        return True
-
-    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]
-        chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
-        aside = abstain(self.name, Cause.NOT_APPLICABLE)
-        left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
-        return [[next(said) if yes else aside for yes in each] for each, said in left]
-
-
-def only(
-    verifier: CompletionVerifier,
-    *,
-    task: str | None = None,
-    node: str | None = None,
-    when: Callable[[Completion], bool] | None = None,
-) -> CompletionVerifier:
-    """Restrict a verifier to a task, a node, or whatever ``when`` says; all given must hold.
-
-    Condition on what you know yourself. A task or node that came with the completion is the
-    sender's claim: with ``only(checker, task="math")`` it could call its sums "poetry".
-
-    Raises:
-        ValueError: no condition was given.
-    """
-    if task is None and node is None and when is None:
-        raise ValueError("only(...): expected task=, node= or when=, got none of them")
-
-    return Only(
-        verifier,
-        lambda c: (
-            (task is None or c.task == task)
-            and (node is None or c.node == node)
-            and (when is None or when(c))
-        ),
-    )
 
 
 class Ensemble(Composed):
@@ -379,17 +335,6 @@ class AnyOf(Ensemble):
     def smallest_p(self) -> float:
         """The smallest p-value that the members together can give."""
         return max(smallest_p(member) for member in self.members)
-
-
-def smallest_p(verifier: CompletionVerifier) -> float:
-    """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
-    while isinstance(verifier, Only):
-        verifier = verifier.member
-    return float(getattr(verifier, "smallest_p", 0.0))
-
-
-def applicable_of(row: Sequence[Verdict]) -> list[Verdict]:
-    return [v for v in row if v.cause is not Cause.NOT_APPLICABLE]
 
 
 def _flattened(

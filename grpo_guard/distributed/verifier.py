@@ -14,9 +14,10 @@ from grpo_guard.distributed.reading import Readings
 from grpo_guard.distributed.ticket import Lost, Ticket
 from grpo_guard.distributed.worker import Described, Make, Reading, Worker, readers
 from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict, abstain
-from grpo_guard.verifier import AllOf, CompletionVerifier, Composed, smallest_p
+from grpo_guard.verifier import AllOf, CompletionVerifier, Composed
 
 
 class RayVerifier(Composed):
