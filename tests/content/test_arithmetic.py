@@ -94,17 +94,6 @@ def test_a_wrong_equation_that_is_taken_back_does_not_reject() -> None:
     assert judge("5 * 7 = 36. Wait, a mistake.\n#### 12", "12", on_wrong="reject").rejected
 
 
-def test_a_trial_that_is_given_up_in_words_is_counted() -> None:
-    """Trial and error over whole numbers is honest; a node that does it everywhere is not."""
-    trial = "a = 2: b = (2013 - 8) / 4 = 502.75. This doesn't work, since b is whole.\n#### 7"
-    verdict = judge(trial, "7")
-    assert verdict.accepted
-    assert [f.kind for f in verdict.findings] == ["taken_back"]
-    # Nobody who then counts with the true value has given it up.
-    assert judge(trial.replace("#### 7", "4 * 501.25 = 2005\n#### 7"), "7").rejected
-    assert judge(trial.replace("This", "Guessing"), "7").rejected
-
-
 def test_calculator_notes_and_their_copies() -> None:
     text = "He has 16 - 3 = <<16-3=12>>12 left.\n#### 13"
     verdict = judge(text, "13")

@@ -27,7 +27,6 @@ _LONGEST_SENTENCE: Final = 1000
 _MOST_SOUGHT: Final = 50
 _UNEQUAL: Final = re.compile(r"([0-9][0-9.,]{0,20}) {0,2}(?:\\neq?(?![a-z])|≠|!=)")
 _FAILED: Final = re.compile(r"\\neq?(?![a-z])|≠|!=|(?i:contradict)")
-_DISCARDED: Final = re.compile(r"(?i)\b(?:this|that|it|which) (?:does|did)(?:n't| not) work")
 _FAILED_WITHIN: Final = 60
 _RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
@@ -102,11 +101,6 @@ class Flow:
         """Whether the text only tries a value and finds that it does not fit: ``= -44 ≠ 0``."""
         end = self.ends[at]
         return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
-
-    def is_discarded(self, at: int) -> bool:
-        """``= 502.75. This doesn't work``: as above, in words that would fit any equation."""
-        end = self.ends[at]
-        return _DISCARDED.search(self.text, end, end + _FAILED_WITHIN) is not None
 
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.

@@ -45,8 +45,7 @@ class ArithmeticVerifier(RuleVerifier):
       words give reject only where the text goes on with the true value and never the stated one.
     - With the stated value alone, after a test that failed (``= -44 ≠ 0``), or towards an answer
       that is wrong: ``wrong_without_gain``, reported. No reward, no attack.
-    - Corrected soon after, or given up in words (``This doesn't work``) and never used rightly:
-      ``taken_back``. It is counted, as are wrong statements in words
+    - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
       (``wrong_textual``) and inequalities that do not hold (``wrong_inequality``): they reject
       where one node has them far more often than the others.
 
@@ -147,8 +146,6 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
         return "doubtful_equation"
     if right is False or (flow.is_failed_test(at) and not known):
         return "wrong_without_gain"
-    if not known and flow.is_discarded(at):
-        return "taken_back"
     return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
 
 
