@@ -86,6 +86,16 @@ GuardOption = Annotated[
         help="Your own guard, on the model and the sampler of this command; may be repeated.",
     ),
 ]
+AttacksOption = Annotated[
+    str, typer.Option(help="Names with commas; or your own, package.module:Class.")
+]
+CountOption = Annotated[
+    int | None,
+    typer.Option("--n", min=1, help="Honest completions. [default: 200; of --honest all]"),
+]
+MinTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
+]
 HonestOption = Annotated[
     Path | None,
     typer.Option(
@@ -101,18 +111,11 @@ def detect(
     model: PolicyOption = None,
     task: Annotated[TaskName, typer.Option(help="What to ask it.")] = TaskName.GSM8K,
     data: DataOption = None,
-    attacks: Annotated[
-        str, typer.Option(help="Names with commas; or your own, package.module:Class.")
-    ] = "text,math,code",
+    attacks: AttacksOption = "text,math,code",
     guard: GuardOption = None,
     honest: HonestOption = None,
-    n: Annotated[
-        int | None,
-        typer.Option("--n", min=1, help="Honest completions. [default: 200; of --honest all]"),
-    ] = None,
-    min_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
-    ] = None,
+    n: CountOption = None,
+    min_tokens: MinTokensOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 192,
     temperature: Annotated[float, typer.Option(help="Declared sampler.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Declared sampler; 0 = off.")] = 50,
