@@ -45,6 +45,14 @@ class Ground:
         """The declared sampler."""
         return self.config.sampling
 
+    @property
+    def key(self) -> str:
+        """What guards draw with, so that a run with the same seed is the same run.
+
+        Known to whoever measures; no attack of the suite reads it. A guard in use draws its own.
+        """
+        return f"guard of a measured run, seed {self.config.seed}"
+
 
 @dataclass(frozen=True, slots=True)
 class Defence:

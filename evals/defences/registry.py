@@ -92,8 +92,9 @@ def _profile(peer: Peer) -> str:
 def _of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
     """A registered verifier on the live weights."""
     kind: Any = load(VERIFIERS, name)
+    keyed = {"key": ground.key.encode()} if name == "logprob_bound" else {}
     verifier: CompletionVerifier = kind(
-        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_profile(peer)
+        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_profile(peer), **keyed
     )
     return verifier
 
@@ -154,6 +155,7 @@ def _same_weights(peer: Peer, ground: Ground) -> NodeGuard:
         presets.same_weights(
             peer.model, peer.tokenizer, ground.sampling,
             state=emptied(ground.folder), policy=COUNTED, profile=_profile(peer),
+            key=ground.key.encode(),
         )
     )  # fmt: skip
 

@@ -22,14 +22,11 @@ def _sampled(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
     profile = "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
     whole = presets.same_weights(
         peer.model, peer.tokenizer, ground.sampling,
-        state=emptied(ground.folder), policy=COUNTED, profile=profile,
+        state=emptied(ground.folder), policy=COUNTED, profile=profile, key=ground.key.encode(),
     )  # fmt: skip
     share = percent / 100
-    # Known to who measures, so that a run can be repeated; no attack of the suite reads it.
-    key = f"spot checks of a measured run, seed {ground.config.seed}"
-    return VerifierGuard(
-        Guard(SpotCheck(whole.verifier, share=share, newcomers=share, key=key), policy=COUNTED)
-    )
+    checked = SpotCheck(whole.verifier, share=share, newcomers=share, key=ground.key)
+    return VerifierGuard(Guard(checked, policy=COUNTED))
 
 
 DEFENCES: Final = {

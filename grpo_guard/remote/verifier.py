@@ -155,7 +155,8 @@ class RemoteVerifier(CompletionVerifier):
         part = [batch[place] for place in places]
         body = _BODY % ", ".join(rows[place] for place in places).encode("ascii")
         try:
-            return verdicts_in(await self._answer(client, body, len(part), until), part, self.name)
+            answer = await self._answer(client, body, len(part), until)
+            return verdicts_in(answer, part, self.name, most=_most_bytes(len(part)))
         except AnswerError as error:
             failure = self._failure(BackendError(one_line(str(error))), 0.0)
         except BackendError as error:
@@ -178,7 +179,7 @@ class RemoteVerifier(CompletionVerifier):
             wait=_wait(until),
             reraise=True,
         )
-        most = _REPLY_BYTES + count * _VERDICT_BYTES
+        most = _most_bytes(count)
         async for attempt in attempts:
             with attempt:
                 left = min(self.request_timeout, until - time.monotonic())
@@ -243,6 +244,11 @@ class RemoteVerifier(CompletionVerifier):
 
     def __repr__(self) -> str:
         return f"<RemoteVerifier {self._where}>"
+
+
+def _most_bytes(completions: int) -> int:
+    """Of a reply about so many."""
+    return _REPLY_BYTES + completions * _VERDICT_BYTES
 
 
 def _wait(until: float) -> Any:

@@ -12,6 +12,7 @@ from server_parts import Words, listening
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.judge.errors import BackendError
 from grpo_guard.options import options_of
+from grpo_guard.remote.answer import AnswerError, verdicts_in
 from grpo_guard.remote.verifier import RemoteVerifier
 from grpo_guard.verdict import Cause
 
@@ -100,6 +101,12 @@ def test_answers_to_one_prompt_are_sent_in_one_request():
     together = [{c["prompt"] for c in asked} for asked in server.asked]
     assert sorted(map(len, together)) == [2, 2]
     assert not together[0] & together[1]
+
+
+def test_what_would_fill_the_memory_once_it_is_parsed_is_not_parsed():
+    body = b'{"verdicts": [' + b"[]," * 100_000 + b"[]]}"
+    with pytest.raises(AnswerError, match="values"):
+        verdicts_in(body, batch("a"), "remote", most=len(body))
 
 
 GOOD = {"verdicts": [row(0), row(1)]}
