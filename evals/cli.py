@@ -229,7 +229,8 @@ def rules(
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for results.json and report.html.", file_okay=False)
+        Path,
+        typer.Option("-o", "--out", help="Folder for results.json, report.html.", file_okay=False),
     ] = Path("grpo-guard-demo"),
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Rounds of training, if not the preset's own.")
