@@ -141,7 +141,7 @@ def _side(tally: Tally) -> dict[str, Any]:
 
 def markdown(figures: dict[str, Any]) -> str:
     """The kinds as a table for the docs; those that met nothing in one line below it."""
-    rows = ["| kind | severity | poison caught | by it alone | honest right lost | by it alone |"]
+    rows = ["| kind | severity | poison | alone | honest | alone |"]
     rows.append("|---|---|---|---|---|---|")
     silent = []
     for name, found in figures["kinds"].items():
