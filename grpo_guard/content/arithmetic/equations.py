@@ -161,7 +161,7 @@ class _Checker:
             return
         doubt = link.doubt() or doubt  # may leave readings open, so it comes first
         holds = self._holds(link)
-        if not holds and not doubt and self._is_modular(exact, stated):
+        if not holds and not doubt and self._is_modular(link, exact, stated):
             doubt = "a modulus"
         if not doubt:
             self.head.append(exact)
@@ -198,12 +198,15 @@ class _Checker:
                 link.left.literals, link.right.literals = [], []
         return agrees(link, self.head[-8:], self.rounded)
 
-    def _is_modular(self, exact: Rational, stated: Rational) -> bool:
+    def _is_modular(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Whether the sides are equal under a modulus that the text names.
 
         2 is no modulus here: it would excuse every second result.
         """
-        return any((exact - stated) % modulus == 0 for modulus in self.moduli if modulus > 2)
+        moduli = [modulus for modulus in self.moduli if modulus > 2]
+        if moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
+            exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
+        return any((exact - stated) % modulus == 0 for modulus in moduli)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
@@ -230,6 +233,8 @@ class _Checker:
             counted = right.is_number and stated.denominator == 1
             if (0 < exact < 1 <= stated and counted) or (link.verbal and tight):
                 return False  # "1/4 = 20 students"
+        if link.verbal and tight and len(operators) > 1:
+            return False  # "a record of 6-1-2 gives 19 points"
         return not (operators == ["/", "/"] and tight and written.count("/") == 2)
 
     @staticmethod

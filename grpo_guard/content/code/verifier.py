@@ -184,7 +184,9 @@ class CodeVerifier(RuleVerifier):
                 found = scan(block.text, modules)
                 found += [Note("instruction", said, 0, len(block.text))] if said else []
             elif parsed.tree is None:
-                found = self._broken(block, source, parsed, modules)
+                # Java's imports look like Python's, and nobody runs what is no Python as Python.
+                named = bool(block.label and block.language)
+                found = [] if named else self._broken(block, source, parsed, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
             # Python under another name is read all the same.
