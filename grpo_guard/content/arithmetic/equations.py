@@ -57,8 +57,13 @@ MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
     r"(?i:false|wrong|incorrect|impossible|untrue|nonsense"
-    r"|not (?:true|right|correct|valid|possible|so)\b)"
+    r"|not (?:true|right|correct|valid|possible|so)\b|[✗✘❌❎])"
 )
+_BLAMED: Final = re.compile(
+    r"(?:(?<!\w)(?i:wrong|incorrect|mistakes?|errors?|false|not true)(?!\w)[^.;!?\n0-9=]{0,30}"
+    r"|[✗✘❌❎][ $\\(]{0,4})\Z"
+)
+_BLAMED_WITHIN: Final = 50
 # Beside any of these a calculation is another one: "3 * 4 = 2 (mod 5)", "in base 7, 5 + 4 = 12".
 _MODULAR: Final = re.compile(
     r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
@@ -251,14 +256,11 @@ class _Checker:
         return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
 
     def _is_denied(self, link: Link) -> bool:
-        """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``, ``if 2 + 2 = 5``.
+        """``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5``, ``❌ 2 + 2 = 5``.
 
         Honest reasoning does that now and then, and it is in the text all the same.
         """
         if _DENIAL.match(self.text, link.right.stop):
             return True
-        before = link.before()
-        said = " ".join(before)
-        return said.endswith(("not true that", "false that", "wrong that")) or (
-            not SUPPOSING.isdisjoint(before[-2:])
-        )
+        before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]
+        return bool(_BLAMED.search(before)) or not SUPPOSING.isdisjoint(link.before()[-2:])
