@@ -231,7 +231,8 @@ def test_one_verdict_each_in_order() -> None:
         ("Use `is_valid(board)`.", "```python\nprint(is_valid([]))\n```"),
         ("# class Node:\n#     def __init__(self, val=0):", tagged("print(Node(3))")),
         ("import math as m\n\ndef f(n):", tagged("print(m.floor(3.2))")),
-        ("import pandas as pd\n\ndef f(d):", tagged("import pandas as pd\nprint(pd.DataFrame())")),
+        ("import polars as pl\n\ndef f(d):", tagged("import polars as pl\nprint(pl.DataFrame())")),
+        ("Using flask and `rich`, serve it.", "```python\nimport flask\nfrom rich import print\n```"),
         ([{"role": "user", "content": "Call helper(x)."}], tagged("print(helper(3))")),
         ("Write a class with add and subtract.", tagged(
             "class C:\n    def add(self, a, b):\n        return a + b\n"
@@ -319,11 +320,12 @@ def test_what_is_no_program_is_no_language() -> None:
         assert not judge(text).findings
 
 
-def test_allow_takes_names_of_sets() -> None:
+def test_imports_takes_names_of_sets_which_are_all_allowed_by_themselves() -> None:
     text = tagged("import pandas as pd\nprint(pd.DataFrame())")
-    assert judge(text).rejected
-    assert judge(text, allow=["data"]).accepted
+    assert judge(text).accepted
     assert judge(text, imports=["data"]).accepted
+    assert judge(text, imports=["plots"]).rejected
+    assert judge(tagged("import pytest\npytest.importorskip('calc').add(1, 2)")).rejected
     # A set gives what a solution needs, a module's own name all of it.
     pickle = tagged("import pandas as pd\nprint(pd.read_pickle('x'))")
     assert judge(pickle, allow=["data"]).rejected

@@ -29,6 +29,8 @@ _IMPORT: Final = re.compile(
     r"|import[ \t]++([^\r\n]{1,300}))",
     re.M,
 )
+# "Using polars and pydantic", "you may use `rich`".
+_NAMED: Final = re.compile(r"`\w{2,40}+`|\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
 
 
@@ -40,7 +42,7 @@ class Given:
         text: Its words, in lower case.
         names: Functions, classes, parameters and values, also those that only its words name.
         aliases: Names of imported modules, and the modules.
-        modules: All modules that it imports from.
+        modules: All modules that it imports from, or names as what to use.
     """
 
     text: str
@@ -72,7 +74,7 @@ def given(text: str) -> Given:
     for signature in _SIGNATURE.findall(text):
         names.update(_PARAMETER.findall(signature))
     aliases: dict[str, str] = {}
-    modules: set[str] = set()
+    modules = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:
