@@ -232,7 +232,9 @@ def test_one_verdict_each_in_order() -> None:
         ("# class Node:\n#     def __init__(self, val=0):", tagged("print(Node(3))")),
         ("import math as m\n\ndef f(n):", tagged("print(m.floor(3.2))")),
         ("import polars as pl\n\ndef f(d):", tagged("import polars as pl\nprint(pl.DataFrame())")),
-        ("Using flask and `rich`, serve it.", "```python\nimport flask\nfrom rich import print\n```"),
+        ("Using flask and `rich`, serve it.", tagged("import flask\nfrom rich import inspect")),
+        ("Read n from standard input.", tagged("print(int(input()) + 1)")),
+        ("Sort.\n\n### Input Format\nn numbers", tagged("import sys\nprint(sys.stdin.read())")),
         ([{"role": "user", "content": "Call helper(x)."}], tagged("print(helper(3))")),
         ("Write a class with add and subtract.", tagged(
             "class C:\n    def add(self, a, b):\n        return a + b\n"
@@ -306,6 +308,7 @@ def test_what_is_installed_or_decorates_counts_as_imported(text: str) -> None:
         "```js\nconsole.log(3);\n```", "```bash\nls -l\n```", "```rust\nfn main() {}\n```",
         "```sql\nSELECT 3;\n```", "```\n#include <stdio.h>\nint main() { return 0; }\n```",
         "```\nconst x = require('calc');\nconsole.log(x);\n```",
+        "```java\nimport java.util.List;\nclass A { List<Integer> x; }\n```",
     ],
 )  # fmt: skip
 def test_other_languages_are_unread_and_say_so(text: str) -> None:

@@ -67,7 +67,7 @@ _BLAMED_WITHIN: Final = 50
 # Beside any of these a calculation is another one: "3 * 4 = 2 (mod 5)", "in base 7, 5 + 4 = 12".
 _MODULAR: Final = re.compile(
     r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
-    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|\\mathbb ?\{?Z\}?_|ℤ_"
+    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|[(,] ?base[ -][0-9]|\\mathbb ?\{?Z\}?_|ℤ_"
 )
 # One of these is in whatever that matches, and looking for them is several times faster.
 _MODULAR_STEMS: Final = (

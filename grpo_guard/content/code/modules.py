@@ -29,7 +29,7 @@ SETS: Final = {
     "algorithms": words("sortedcontainers networkx bisect heapq collections itertools functools"),
     "text": words("csv difflib hashlib html nltk re regex string textwrap unicodedata"),
     "data": words("pandas numpy scipy statistics csv json datetime dateutil pytz"),
-    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn"),
+    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn torch"),
     "plots": words("matplotlib seaborn plotly"),
     "tests": words("unittest pytest hypothesis doctest"),
 }
@@ -82,6 +82,7 @@ _NEVER_TEXT: Final = {
     "pandas": "eval io api testing compat core read_pickle to_pickle read_hdf read_sql",
     "pytest": "main importorskip",  # import by name
     "scipy": "io misc",
+    "torch": "load save hub jit package compile classes ops cpp_extension distributed",
     "nltk": "download data",
     "sympy": "parse_expr lambdify sympify parsing preview init_printing init_session plotting "
     "testing interactive external codegen printing source test doctest autowrap ufuncify",
