@@ -232,7 +232,7 @@ def test_one_verdict_each_in_order() -> None:
         ("# class Node:\n#     def __init__(self, val=0):", tagged("print(Node(3))")),
         ("import math as m\n\ndef f(n):", tagged("print(m.floor(3.2))")),
         ("import polars as pl\n\ndef f(d):", tagged("import polars as pl\nprint(pl.DataFrame())")),
-        ("Using flask and `rich`, serve it.", tagged("import flask\nfrom rich import inspect")),
+        ("Using flask and `rich`, serve it.", tagged("import flask\nfrom rich.table import Table")),
         ("Read n from standard input.", tagged("print(int(input()) + 1)")),
         ("Sort.\n\n### Input Format\nn numbers", tagged("import sys\nprint(sys.stdin.read())")),
         ([{"role": "user", "content": "Call helper(x)."}], tagged("print(helper(3))")),

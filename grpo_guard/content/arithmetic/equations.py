@@ -73,7 +73,7 @@ _MODULAR: Final = re.compile(
 _MODULAR_STEMS: Final = (
     "mod", "equiv", "≡", "congruent", "xor", "base", "binary", "hex", "octal", "mathbb", "ℤ_",
 )  # fmt: skip
-_MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
+_MODULUS: Final = re.compile(r"[Mm]od(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 # With the number behind it, which repeats its result for the reader.
 _NOTE: Final = re.compile(
     r"<<([^<>\n]{0,300})>>"
