@@ -127,7 +127,6 @@ def stats_with_gaps(gaps):
         in_set=ones.astype(bool),
         ties=0 * ones.astype(int),
         varentropy=ones,
-        eos_mass=0 * ones,
         logit=20.0 * ones,
         edge_gap=np.asarray(gaps, dtype=float),
     )

@@ -19,7 +19,6 @@ from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
-from grpo_guard.logprob.kernels.triton_stats import MeasuredRoutes
 from grpo_guard.sampling import SamplingSpec
 
 needs_triton = pytest.mark.skipif(
@@ -97,22 +96,3 @@ def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
     spec = SamplingSpec("transformers", 1.0, 5, 1.0)
     with pytest.raises(torch.OutOfMemoryError):
         head_stats(torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9), spec)
-
-
-def test_the_faster_route_is_measured_once_per_kind_of_call():
-    runs = []
-
-    def seconds(way):
-        return way()
-
-    def taking(name, duration):
-        return lambda: runs.append(name) or duration
-
-    routes = MeasuredRoutes(seconds)
-    ways = {"workspace": taking("workspace", 2.0), "fused": taking("fused", 1.0)}
-    assert routes.fastest("small", ways) == "fused"
-    measured = len(runs)
-    assert routes.fastest("small", ways) == "fused"
-    assert len(runs) == measured
-    slow = {**ways, "fused": taking("fused", 3.0)}
-    assert routes.fastest("large", slow) == "workspace"

@@ -51,7 +51,6 @@ class VLLMScorer:
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
     entropy, varentropy  upper bounds
-    eos_mass             lower bound, 0 where EOS is not listed
     logit                ``largest_logit``: vLLM does not tell the level of the logits
     replay_margin        None
     ===================  =========================================================================
@@ -244,7 +243,7 @@ class VLLMScorer:
         lists = self.backend.lists(rows, [len(s.prompt_ids) for s in sequences])
         return [
             top_stats(
-                self._table(positions, sequence, spec),
+                self._table(positions, sequence),
                 spec,
                 mass_margin=mass_margin,
                 largest_logit=self._largest_logit,
@@ -252,14 +251,13 @@ class VLLMScorer:
             for positions, sequence in zip(lists, sequences, strict=True)
         ]
 
-    def _table(self, positions: Any, sequence: Encoded, spec: SamplingSpec) -> TopList:
+    def _table(self, positions: Any, sequence: Encoded) -> TopList:
         try:
             return TopList.of(
                 positions,
                 sequence.completion_ids,
                 length=self.backend.n_logprobs,
                 vocab_size=self._vocab_size,
-                eos_ids=spec.eos_token_ids,
             )
         except TopListError as error:
             raise EngineUnavailableError(Cause.PROVIDER, f"{self.model}: {error}") from error
