@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from support import support_mask
 
 from grpo_guard.logprob.stats import (
     FLATTENINGS,
@@ -13,7 +14,7 @@ from grpo_guard.logprob.stats import (
     TokenStats,
     leader_block,
 )
-from grpo_guard.sampling import SamplingSpec, support_mask
+from grpo_guard.sampling import SamplingSpec
 
 
 def reference_stats(

@@ -10,6 +10,7 @@ from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_stats import reference_stats
+from support import support_mask
 
 from grpo_guard import (
     Cause,
@@ -27,7 +28,6 @@ from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
 from grpo_guard.logprob.tail import token_p_values
-from grpo_guard.sampling import support_mask
 
 SPECS = [
     SamplingSpec("transformers", 1.0, 0, 1.0),

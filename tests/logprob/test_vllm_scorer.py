@@ -9,6 +9,7 @@ from fake_top_list import FakeBackend, log_softmax, positions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_stats import reference_stats
+from support import support_mask
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
@@ -16,7 +17,7 @@ from grpo_guard.logprob.evidence import weigh
 from grpo_guard.logprob.profile import FLOAT32
 from grpo_guard.logprob.scorers.top_stats import SLACK, TopList, TopListError
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
-from grpo_guard.sampling import SamplingSpec, support_mask
+from grpo_guard.sampling import SamplingSpec
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
