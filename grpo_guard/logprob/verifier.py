@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +17,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain
@@ -209,7 +210,8 @@ class LogProbVerifier(CompletionVerifier):
                 unable = abstain(self.name, cause, reason)
                 verdicts.update((i, unable) for i in chosen)
                 continue
-            stats = self._score_apart([encoded[i] for i in chosen], profile)
+            score = partial(self.score, profile=profile)
+            stats = score_apart(score, [encoded[i] for i in chosen])
             for i, s in zip(chosen, stats, strict=True):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
@@ -260,24 +262,6 @@ class LogProbVerifier(CompletionVerifier):
         """Statistics of each of them, in order; errors as `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
-
-    def _score_apart(
-        self, sequences: Sequence[Encoded], profile: DriftProfile
-    ) -> list[TokenStats | OutOfMemoryError]:
-        """Statistics, or why one completion by itself does not fit.
-
-        Halving keeps one huge completion from switching the check off for everybody else's.
-        """
-        if not sequences:
-            return []
-        try:
-            return list(self.score(sequences, profile))
-        except OutOfMemoryError as error:
-            if len(sequences) == 1:
-                return [error]
-        middle = len(sequences) // 2
-        halves = sequences[:middle], sequences[middle:]
-        return [result for half in halves for result in self._score_apart(half, profile)]
 
     def _notes(self, encoded: Encoded) -> tuple[Finding, ...]:
         if not encoded.from_text:
