@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,11 @@ Position = Mapping[int, tuple[float, int]]
 # fp32 log-probs of a list may add up to this much too much or too little; an unlisted mass that
 # was taken for smaller than it is would make honest tokens look less likely than they are.
 SLACK = 1e-5
+
+
+# Stands in for the raw logits, whose level the engine does not tell. Margins grow with it under
+# profiles with ``ulps``; below 32 it does not widen the built-in ones.
+ASSUMED_LOGIT: Final = 31.0
 
 
 class TopListError(ValueError):
@@ -155,16 +161,13 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
     return np.clip(missing - SLACK, 0.0, most), most
 
 
-def top_stats(
-    table: TopList, spec: SamplingSpec, *, mass_margin: float, largest_logit: float
-) -> TokenStats:
+def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
     """Statistics of each position's actual token, the fields as `VLLMScorer` documents them.
 
     Args:
         table: The engine's lists; L >= ``spec.top_k`` >= 1.
         spec: The declared sampler, without repetition penalty, sglang's top-p excluded.
         mass_margin: Widening of top-p at which ``edge_gap`` is taken.
-        largest_logit: Stands in for the raw logits, whose level the engine does not tell.
     """
     top, own = table.top, table.own
     total = _Totals.of(table, spec.temperature)
@@ -193,7 +196,7 @@ def top_stats(
         log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
         log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
         in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
-        logit=np.full(len(own), largest_logit),
+        logit=np.full(len(own), ASSUMED_LOGIT),
         edge_gap=np.maximum(0.0, _edge(table, spec, total, mass_margin) - own),
     )
 

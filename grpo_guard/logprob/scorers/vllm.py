@@ -51,7 +51,7 @@ class VLLMScorer:
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
     entropy, varentropy  upper bounds
-    logit                ``largest_logit``: vLLM does not tell the level of the logits
+    logit                31: vLLM does not tell the level of the logits
     replay_margin        None
     ===================  =========================================================================
 
@@ -68,8 +68,6 @@ class VLLMScorer:
             max_model_len >= window + 1, since it insists on generating a token; what is too long
             for the engine alone raises ValueError.
         dtype: What the engine computes in, as declared; it is not asked.
-        largest_logit: Bound on the raw logits' size; margins grow with it under profiles with
-            ``ulps``. Below 32 it does not widen the built-in profiles.
 
     Raises:
         ValueError: an argument is out of range.
@@ -83,7 +81,6 @@ class VLLMScorer:
         vocab_size: int,
         window: int | None = None,
         dtype: str = "unknown",
-        largest_logit: float = 31.0,
     ) -> None:
         if not 1 <= backend.n_logprobs <= vocab_size:
             raise ValueError(
@@ -92,14 +89,11 @@ class VLLMScorer:
             )
         if window is not None and window < 2:
             raise ValueError(f"window: expected an integer >= 2 or None, got {window!r}")
-        if not largest_logit >= 0:
-            raise ValueError(f"largest_logit: expected a number >= 0, got {largest_logit!r}")
         self.backend = backend
         self.model = model
         self._vocab_size = vocab_size
         self._window = window
         self._dtype = dtype
-        self._largest_logit = float(largest_logit)
 
     @classmethod
     def server(
@@ -246,7 +240,6 @@ class VLLMScorer:
                 self._table(positions, sequence),
                 spec,
                 mass_margin=mass_margin,
-                largest_logit=self._largest_logit,
             )
             for positions, sequence in zip(lists, sequences, strict=True)
         ]
