@@ -17,9 +17,8 @@ from grpo_guard.logprob.reference.null import (
     decay_rate,
     length_free,
 )
-from grpo_guard.logprob.reference.profile import needed_for
+from grpo_guard.logprob.reference.profile import needed_for, strangeness
 from grpo_guard.logprob.reference.quoted import Quotable
-from grpo_guard.logprob.reference.surprisal import strangeness
 
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=40)
 USUAL = Usual(1.0, 2.0)

@@ -9,8 +9,7 @@ import numpy as np
 
 from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.null import decay_rate, length_free
-from grpo_guard.logprob.reference.profile import Settings
-from grpo_guard.logprob.reference.surprisal import strangeness
+from grpo_guard.logprob.reference.profile import Settings, strangeness
 from grpo_guard.logprob.stats import Floats, TokenStats
 
 Statistic: TypeAlias = Callable[[TokenStats], float]
