@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch  # noqa: F401  # whoever asks for one of these verifiers is told at once what is missing
 
@@ -18,6 +18,7 @@ from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_wit
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
+from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain
@@ -43,7 +44,7 @@ def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Sco
     return Scored(encoded.drawn(), stats, profile)
 
 
-class LogProbVerifier(CompletionVerifier):
+class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
     For homogeneous swarms, where every node holds the same weights.
@@ -131,35 +132,6 @@ class LogProbVerifier(CompletionVerifier):
             check_text=check_text,
             chat_template_kwargs=chat_template_kwargs,
         )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        path_or_id: str,
-        *,
-        sampling: SamplingSpec,
-        dtype: str | None = None,
-        device: str | None = None,
-        revision: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load policy and tokenizer with transformers, weights from safetensors only.
-
-        Args:
-            path_or_id: A local folder or a model id.
-            sampling: What every node is declared to sample with.
-            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
-            device: Default: the GPU if there is one.
-            revision: Of a model id.
-            **options: As for the constructor.
-
-        Raises:
-            ValueError: no model or no tokenizer there, with the folder or id in the message.
-        """
-        from grpo_guard.logprob.scorers.load import load_policy
-
-        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
-        return cls(model, tokenizer, sampling=sampling, **options)
 
     @property
     def compares(self) -> str | None:
