@@ -190,4 +190,5 @@ def _tables() -> tuple[Tensor, Tensor]:
     ratios = [0] + [
         round(math.log(-math.log1p(-i / 1024) / (i / 1024)) * 2**FRACTION) for i in range(1, 514)
     ]
-    return torch.tensor(logs), torch.tensor(ratios)
+    cpu = torch.device("cpu")  # whatever an engine has made the default
+    return torch.tensor(logs, device=cpu), torch.tensor(ratios, device=cpu)

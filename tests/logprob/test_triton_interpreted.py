@@ -96,3 +96,23 @@ def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
     spec = SamplingSpec("transformers", 1.0, 5, 1.0)
     with pytest.raises(torch.OutOfMemoryError):
         head_stats(torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9), spec)
+
+
+@needs_triton
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9"
+)
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_products_are_without_tf32_and_the_trainers_setting_comes_back(precision):
+    from grpo_guard.logprob.kernels.triton_launch import _without_tf32
+
+    matmul = torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision(precision)
+    try:
+        before = matmul.fp32_precision
+        with _without_tf32():
+            assert matmul.fp32_precision != "tf32"
+        assert matmul.fp32_precision == before
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
