@@ -23,7 +23,8 @@ from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.stats import wilson
-from grpo_guard.evals.tasks import calculator, word_problems
+from grpo_guard.evals.studies import calculator
+from grpo_guard.evals.tasks import word_problems
 from grpo_guard.given import Given, Span, between
 from grpo_guard.guard import Guard
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
