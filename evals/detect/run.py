@@ -14,11 +14,12 @@ from typing import Any
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
-from grpo_guard.evals.detect.config import DetectConfig, Loaded, Say, load
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import given_completions, honest_completions, sampled
 from grpo_guard.evals.detect.judges import judges_of
 from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.results import CONTROL, HONEST, versions, write_json, write_text
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.verifier import CompletionVerifier

@@ -18,8 +18,9 @@ from typing import Final
 from rich.console import Console
 
 from grpo_guard.evals.detect.config import DetectConfig
-from grpo_guard.evals.detect.console import matrix_table, reporter
+from grpo_guard.evals.detect.matrix import matrix_table
 from grpo_guard.evals.detect.run import results_of, run, write_rows
+from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.tables import print_table
 from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
