@@ -22,7 +22,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import Rate
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.tasks import word_problems
 from grpo_guard.given import Given, Span, between
@@ -151,10 +151,10 @@ def measured(count: int, seed: int) -> Iterator[dict[str, Any]]:
             _, verdicts = guard.judge(batch)
             rejected = sum(verdict.rejected for verdict in verdicts)
             kinds = {f.kind for v in verdicts if v.rejected for f in v.findings[:1]}
-            interval = wilson(rejected, len(batch))
+            low, high = Rate(rejected, len(batch)).interval or (0.0, 1.0)
             yield {
                 "kind": kind, "guard": name, "rejected": rejected, "all": len(batch),
-                "low": interval.low, "high": interval.high, "findings": sorted(kinds),
+                "low": low, "high": high, "findings": sorted(kinds),
                 "abstained": sum(verdict.abstained for verdict in verdicts),
             }  # fmt: skip
 
