@@ -34,10 +34,11 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A count out of a total, with its 95 % Wilson interval (Wilson 1927, no continuity correction).
+    """A count out of a total, with its 95 % Wilson score interval.
 
-    Unlike the textbook interval it is not empty where the count is 0 or the total, which is where
-    false-positive rates live. It speaks of the completions that were made, not of another seed's.
+    Wilson 1927, without continuity correction: unlike the textbook interval it is not empty where
+    the count is 0 or the total, which is where false-positive rates live. It speaks of the
+    completions that were made, not of another seed's.
     """
 
     count: int

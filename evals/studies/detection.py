@@ -23,8 +23,8 @@ from grpo_guard.evals.detect.run import results_of, run, write_rows
 from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.tables import print_table
 from grpo_guard.evals.results import write_json
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
-from grpo_guard.evals.tasks.gsm8k import find_local
 from grpo_guard.sampling import SamplingSpec
 
 MODEL: Final = "models/SmolLM2-135M-Instruct"
@@ -69,7 +69,7 @@ def measure(name: str, config: DetectConfig) -> Path:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Run the long measurements (resumable).")
-    parser.add_argument("--data", type=Path, default=find_local(), help="GSM8K as JSONL")
+    parser.add_argument("--data", type=Path, default=gsm8k_file(), help="GSM8K as JSONL")
     parser.add_argument("--only", choices=tuple(MEASUREMENTS), help="one of them instead of all")
     args = parser.parse_args()
     for name, config in MEASUREMENTS.items():

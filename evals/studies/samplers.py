@@ -23,6 +23,7 @@ from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.detect.poison import with_ids
 from grpo_guard.evals.detect.shared_scores import SharedScores
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study
 from grpo_guard.evals.tasks import gsm8k
@@ -200,7 +201,7 @@ if __name__ == "__main__":
         option(
             "--data",
             type=Path,
-            default=gsm8k.find_local(),
+            default=gsm8k_file(),
             metavar="FILE",
             help="GSM8K as JSONL",
         ),

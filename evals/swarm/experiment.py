@@ -24,7 +24,7 @@ from grpo_guard.evals.swarm.config import EngineName, SwarmConfig
 from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
-from grpo_guard.evals.swarm.ray_session import RaySession
+from grpo_guard.evals.swarm.session import RaySession
 from grpo_guard.evals.swarm.training import train
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task

@@ -23,11 +23,11 @@ from grpo_guard.evals.results import parse_results, versions, write_json
 from grpo_guard.evals.stats import percent
 from grpo_guard.evals.swarm.config import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
-from grpo_guard.evals.swarm.identity import differences
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
     CheckpointError,
     Interrupted,
+    differences,
     stop_on_interrupt,
 )
 

@@ -43,7 +43,7 @@ def test_wilson_without_observations_says_nothing() -> None:
 
 @pytest.mark.parametrize(("hits", "total"), [(-1, 5), (6, 5), (0, -1)])
 def test_wilson_refuses_impossible_counts(hits: int, total: int) -> None:
-    with pytest.raises(ValueError, match="k|n"):
+    with pytest.raises(ValueError, match="must"):
         _ = Rate(hits, total).interval
 
 
