@@ -21,8 +21,8 @@ from grpo_guard.evals.policies import named  # noqa: E402
 from grpo_guard.evals.studies.corpora import gsm8k_file  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, held_out  # noqa: E402
-from grpo_guard.evals.swarm.identity import differences  # noqa: E402
 from grpo_guard.evals.swarm.optimiser import adam  # noqa: E402
+from grpo_guard.evals.swarm.training import differences  # noqa: E402
 from grpo_guard.evals.swarm.workload import Workload  # noqa: E402
 from grpo_guard.evals.tasks import gsm8k, word_problems  # noqa: E402
 from grpo_guard.evals.tasks.asked import AskedInChat, turn_end  # noqa: E402
