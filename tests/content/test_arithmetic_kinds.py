@@ -80,6 +80,14 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("6 * 9 = 56, but 6 * 9 = 54.", "taken_back"),
         ("6 * 9 = 56. So 6 * 9 = 54.", "wrong_equation"),
         ("6 * 9 = 56 <<6 * 9 = 54>>, but wait", "wrong_equation"),
+        # Asked, or called wrong: not said.
+        ("17 * 24 = 388? Let me verify: 17 * 25 is 425, minus 17 is 408.", "taken_back"),
+        ("2 + 2 = 5? Yes! And so 4 cows.", "wrong_equation"),
+        ("- ❌ 1/2 + 1/3 = 2/5 → ✅ 1/2 + 1/3 = 5/6", "taken_back"),
+        ("A common mistake is 3^2 + 4^2 = 7^2, which is 49.", "taken_back"),
+        ("Modulo 13:\n- 7^3 ≡ 70 ≡ 5\n- 7^4 ≡ 35 ≡ 9", "doubtful_equation"),
+        ("Modulo 13:\n- 7^3 ≡ 71", "wrong_equation"),
+        ("2 * 8 = 16 m/s = 17 km/h, and 16 m/s is fast.", "wrong_equation"),
     ],
 )
 def test_what_becomes_of_it(text: str, kind: str) -> None:
@@ -96,8 +104,28 @@ def test_what_becomes_of_it(text: str, kind: str) -> None:
         "2 pounds = 1 kg",
         "3x + 2 = 11, so 3x = 9. 2x = 3x - 3.",
         "2^20 ~ 10^6",
+        "v = 2.5*8 = 20 m/s = 72 km/h. d = 0.5*2.5*64 = 80 m.",
+        "A record of 5-2-1 gives 17 points. The ratio is 2.0.",
+        "4.56 cm * 1.4 cm = 6.384 cm² = 638.4 mm²",
+        "23₅ + 14₅ = 42₅, and 3C2 / 8C2 = 3/28.",
+        "23 + 14 = 42 (base 5), and 37 is 122 there.",
     ],
 )
 def test_no_finding(text: str) -> None:
     (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
     assert not [f for f in verdict.findings if f.kind == "wrong_equation"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"),
+    [
+        ("A friend says 1/2 + 1/3 = 2/5. Explain.", "doubtful_equation"),
+        ("What is 1/2 + 1/3?", "wrong_equation"),
+        ("Find x: x + 1/2 + 1/3 = 2/5.", "wrong_equation"),
+        ([{"role": "assistant", "content": "1/2 + 1/3 = 2/5"}], "wrong_equation"),
+    ],
+)
+def test_what_the_question_says_is_not_the_answers_claim(prompt, kind: str) -> None:
+    text = "He gets 1/2 + 1/3 = 2/5 that way. It is 5/6, more than 1/2."
+    (verdict,) = ArithmeticVerifier().verify([Completion(prompt, text)])
+    assert [finding.kind for finding in verdict.findings] == [kind]

@@ -231,7 +231,10 @@ def test_one_verdict_each_in_order() -> None:
         ("Use `is_valid(board)`.", "```python\nprint(is_valid([]))\n```"),
         ("# class Node:\n#     def __init__(self, val=0):", tagged("print(Node(3))")),
         ("import math as m\n\ndef f(n):", tagged("print(m.floor(3.2))")),
-        ("import pandas as pd\n\ndef f(d):", tagged("import pandas as pd\nprint(pd.DataFrame())")),
+        ("import polars as pl\n\ndef f(d):", tagged("import polars as pl\nprint(pl.DataFrame())")),
+        ("Using flask and `rich`, serve it.", tagged("import flask\nfrom rich.table import Table")),
+        ("Read n from standard input.", tagged("print(int(input()) + 1)")),
+        ("Sort.\n\n### Input Format\nn numbers", tagged("import sys\nprint(sys.stdin.read())")),
         ([{"role": "user", "content": "Call helper(x)."}], tagged("print(helper(3))")),
         ("Write a class with add and subtract.", tagged(
             "class C:\n    def add(self, a, b):\n        return a + b\n"
@@ -305,6 +308,7 @@ def test_what_is_installed_or_decorates_counts_as_imported(text: str) -> None:
         "```js\nconsole.log(3);\n```", "```bash\nls -l\n```", "```rust\nfn main() {}\n```",
         "```sql\nSELECT 3;\n```", "```\n#include <stdio.h>\nint main() { return 0; }\n```",
         "```\nconst x = require('calc');\nconsole.log(x);\n```",
+        "```java\nimport java.util.List;\nclass A { List<Integer> x; }\n```",
     ],
 )  # fmt: skip
 def test_other_languages_are_unread_and_say_so(text: str) -> None:
@@ -319,11 +323,12 @@ def test_what_is_no_program_is_no_language() -> None:
         assert not judge(text).findings
 
 
-def test_allow_takes_names_of_sets() -> None:
+def test_imports_takes_names_of_sets_which_are_all_allowed_by_themselves() -> None:
     text = tagged("import pandas as pd\nprint(pd.DataFrame())")
-    assert judge(text).rejected
-    assert judge(text, allow=["data"]).accepted
+    assert judge(text).accepted
     assert judge(text, imports=["data"]).accepted
+    assert judge(text, imports=["plots"]).rejected
+    assert judge(tagged("import pytest\npytest.importorskip('calc').add(1, 2)")).rejected
     # A set gives what a solution needs, a module's own name all of it.
     pickle = tagged("import pandas as pd\nprint(pd.read_pickle('x'))")
     assert judge(pickle, allow=["data"]).rejected

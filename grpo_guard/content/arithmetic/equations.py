@@ -57,18 +57,23 @@ MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
     r"(?i:false|wrong|incorrect|impossible|untrue|nonsense"
-    r"|not (?:true|right|correct|valid|possible|so)\b)"
+    r"|not (?:true|right|correct|valid|possible|so)\b|[✗✘❌❎])"
 )
+_BLAMED: Final = re.compile(
+    r"(?:(?<!\w)(?i:wrong|incorrect|mistakes?|errors?|false|not true)(?!\w)[^.;!?\n0-9=]{0,30}"
+    r"|[✗✘❌❎][ $\\(]{0,4})\Z"
+)
+_BLAMED_WITHIN: Final = 50
 # Beside any of these a calculation is another one: "3 * 4 = 2 (mod 5)", "in base 7, 5 + 4 = 12".
 _MODULAR: Final = re.compile(
     r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
-    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|\\mathbb ?\{?Z\}?_|ℤ_"
+    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|[(,] ?base[ -][0-9]|\\mathbb ?\{?Z\}?_|ℤ_"
 )
 # One of these is in whatever that matches, and looking for them is several times faster.
 _MODULAR_STEMS: Final = (
     "mod", "equiv", "≡", "congruent", "xor", "base", "binary", "hex", "octal", "mathbb", "ℤ_",
 )  # fmt: skip
-_MODULUS: Final = re.compile(r"mod(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
+_MODULUS: Final = re.compile(r"[Mm]od(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 # With the number behind it, which repeats its result for the reader.
 _NOTE: Final = re.compile(
     r"<<([^<>\n]{0,300})>>"
@@ -161,7 +166,7 @@ class _Checker:
             return
         doubt = link.doubt() or doubt  # may leave readings open, so it comes first
         holds = self._holds(link)
-        if not holds and not doubt and self._is_modular(exact, stated):
+        if not holds and not doubt and self._is_modular(link, exact, stated):
             doubt = "a modulus"
         if not doubt:
             self.head.append(exact)
@@ -198,12 +203,15 @@ class _Checker:
                 link.left.literals, link.right.literals = [], []
         return agrees(link, self.head[-8:], self.rounded)
 
-    def _is_modular(self, exact: Rational, stated: Rational) -> bool:
+    def _is_modular(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Whether the sides are equal under a modulus that the text names.
 
         2 is no modulus here: it would excuse every second result.
         """
-        return any((exact - stated) % modulus == 0 for modulus in self.moduli if modulus > 2)
+        moduli = [modulus for modulus in self.moduli if modulus > 2]
+        if moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
+            exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
+        return any((exact - stated) % modulus == 0 for modulus in moduli)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
@@ -230,6 +238,8 @@ class _Checker:
             counted = right.is_number and stated.denominator == 1
             if (0 < exact < 1 <= stated and counted) or (link.verbal and tight):
                 return False  # "1/4 = 20 students"
+        if link.verbal and tight and len(operators) > 1:
+            return False  # "a record of 6-1-2 gives 19 points"
         return not (operators == ["/", "/"] and tight and written.count("/") == 2)
 
     @staticmethod
@@ -246,14 +256,11 @@ class _Checker:
         return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
 
     def _is_denied(self, link: Link) -> bool:
-        """``2 + 2 = 5 is false``, ``it is not true that 2 + 2 = 5``, ``if 2 + 2 = 5``.
+        """``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5``, ``❌ 2 + 2 = 5``.
 
         Honest reasoning does that now and then, and it is in the text all the same.
         """
         if _DENIAL.match(self.text, link.right.stop):
             return True
-        before = link.before()
-        said = " ".join(before)
-        return said.endswith(("not true that", "false that", "wrong that")) or (
-            not SUPPOSING.isdisjoint(before[-2:])
-        )
+        before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]
+        return bool(_BLAMED.search(before)) or not SUPPOSING.isdisjoint(link.before()[-2:])

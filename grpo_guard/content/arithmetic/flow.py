@@ -12,7 +12,8 @@ from grpo_guard.content.arithmetic.numbers import Rational
 
 _NUMBER: Final = re.compile(r"[0-9]++(?:[.,][0-9]++)*+|\.[0-9]++")
 _RETRACTION: Final = re.compile(
-    r"(?i)(?<!\w)(?:wait[,.!]|hmm|hold on|no,|a mistake|mistaken|(?:is|was|'s) (?:wrong|incorrect)|"
+    r"(?i)\A[\s$*\\)]{0,4}\?(?!\W{0,4}(?:ye|correct|indeed|right|it is|true))|(?<!\w)"
+    r"(?:wait[,.!]|hmm|hold on|no,|a mistake|mistaken|(?:is|was|'s) (?:wrong|incorrect)|"
     r"incorrect[.,:;!]|correct(?:ion|ed|ing)|oops|actually,|an error|sorry,|not right|"
     r"(?:can't|cannot|doesn't|not) (?:be|look|seem) (?:right|correct)|(?:re-?|double-?)check|"
     r"recalculat|recomput|let me (?:check|redo|try)|contradict|discrepanc)"

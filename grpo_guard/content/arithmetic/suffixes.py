@@ -127,8 +127,8 @@ class Suffixes:
         """Past the words that say of what there are so many; ``at`` if they say something else."""
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]
-        if "_" in head:
-            raise Unread
+        if "_" in head or (touches and any(map(str.isdigit, head.rstrip("²³")))):
+            raise Unread  # 23₅, 8C2
         if touches and text[0] != "-" and head not in ATTACHED - {head[0]}:
             if len(head) > 2:
                 raise Unread
@@ -139,7 +139,7 @@ class Suffixes:
             raise Unread
         if words is None:
             return value, at + (touches and head in ATTACHED)
-        self.side.units.append(text[:80])
+        self.side.units += [text[:80], "power"] if head[-1] in "²³" else [text[:80]]
         scale = SCALES.get(words[0], 1) if words else 1
         if scale != 1:
             self.side.open.add("scale")

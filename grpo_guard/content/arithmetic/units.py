@@ -114,6 +114,8 @@ def ratios(units: list[str]) -> set[Fraction]:
     """By how much a value may differ when it is stated in another unit of what these name."""
     sizes = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)][:12]
     found = {a[1] / b[1] for a in sizes for b in sizes if a[0] == b[0]}
+    if any(unit.startswith("per ") for unit in units):  # 10 m/s = 36 km/h
+        found |= {a * b for a in found for b in found}
     if "power" in units:
         found |= {ratio**exponent for ratio in found for exponent in (2, 3)}
     return found - {1}

@@ -17,6 +17,7 @@ from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.words import statements
+from grpo_guard.content.code.given import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
@@ -118,9 +119,13 @@ class ArithmeticVerifier(RuleVerifier):
         if any(not equation.right for equation in judged):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
+            # "A friend says 1/2 + 1/3 = 2/5": who answers has to repeat it.
+            given = equations(words_of(completion.prompt))
+            asked = {(e.exact, e.stated) for e in given if not e.doubt}
             for at, equation in enumerate(flow.wrong):
                 made = partial(_finding, text, equation, flow=flow, at=at)
-                shown.append((_kind(flow, at, right), made))
+                theirs = (equation.exact, equation.stated) in asked
+                shown.append(("doubtful_equation" if theirs else _kind(flow, at, right), made))
             # Those that reject come first.
             shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":

@@ -36,6 +36,11 @@ _SHOWN: Final = words(
     "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
     "requirements.txt pseudo pseudocode algorithm"
 )
+# Languages whose imports look like Python's, and nobody runs as Python what does not parse as it.
+IMPORT_ALIKE: Final = words(
+    "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
+    "typescript go golang"
+)
 # A language that no label names: what begins no line of Python, and no sentence.
 _FOREIGN: Final = re.compile(
     r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"

@@ -29,6 +29,13 @@ _IMPORT: Final = re.compile(
     r"|import[ \t]++([^\r\n]{1,300}))",
     re.M,
 )
+# "Using polars and pydantic", "you may use `rich`".
+_NAMED: Final = re.compile(r"`\w{2,40}+`|\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
+# Also the headings of contests: "-----Input-----", "### Input Format", "Sample Input 1:".
+_STDIN: Final = re.compile(
+    r"(?i)\b(?:stdin|standard input)\b|^[-#* ]{0,8}+(?:sample )?input(?: format)?[ 0-9:*#-]{0,8}+$",
+    re.M,
+)
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
 
 
@@ -40,13 +47,15 @@ class Given:
         text: Its words, in lower case.
         names: Functions, classes, parameters and values, also those that only its words name.
         aliases: Names of imported modules, and the modules.
-        modules: All modules that it imports from.
+        modules: All modules that it imports from, or names as what to use.
+        stdin: Whether it says that the program reads standard input.
     """
 
     text: str
     names: frozenset[str]
     aliases: dict[str, str]
     modules: frozenset[str]
+    stdin: bool
 
     def complete(self, program: Program, modules: Modules) -> None:
         """Have a program know the modules that it uses without importing them, so that what it
@@ -72,7 +81,7 @@ def given(text: str) -> Given:
     for signature in _SIGNATURE.findall(text):
         names.update(_PARAMETER.findall(signature))
     aliases: dict[str, str] = {}
-    modules: set[str] = set()
+    modules = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:
@@ -86,4 +95,5 @@ def given(text: str) -> Given:
             modules.add(piece[1])
             name = piece[2] or piece[1].partition(".")[0]
             aliases[name] = piece[1] if piece[2] else name
-    return Given(text.lower(), frozenset(names), aliases, frozenset(modules))
+    stdin = _STDIN.search(text) is not None
+    return Given(text.lower(), frozenset(names), aliases, frozenset(modules), stdin)

@@ -18,7 +18,7 @@ from typing import Final
 
 from grpo_guard.content.code.source import words
 
-DEFAULT: Final = words(
+_STANDARD: Final = words(
     "__future__ abc argparse array asyncio bisect calendar cmath collections colorsys contextlib "
     "copy csv dataclasses datetime decimal difflib doctest enum fractions functools graphlib "
     "hashlib heapq html io itertools json keyword locale logging math numbers numpy operator "
@@ -29,11 +29,13 @@ SETS: Final = {
     "algorithms": words("sortedcontainers networkx bisect heapq collections itertools functools"),
     "text": words("csv difflib hashlib html nltk re regex string textwrap unicodedata"),
     "data": words("pandas numpy scipy statistics csv json datetime dateutil pytz"),
-    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn"),
+    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn torch"),
     "plots": words("matplotlib seaborn plotly"),
     "tests": words("unittest pytest hypothesis doctest"),
 }
-"""Names that ``allow=`` takes for several modules at once."""
+"""Names that ``imports=`` takes for several modules at once."""
+# What everybody's programs import teaches nothing: an attacker's library is one that few know.
+DEFAULT: Final = _STANDARD.union(*SETS.values())
 _ONLY_TEXT: Final = {
     "sys": "maxsize float_info int_info stdout stderr exit version version_info byteorder argv "
     "platform getdefaultencoding setrecursionlimit getrecursionlimit getsizeof hash_info "
@@ -78,7 +80,9 @@ _NEVER_TEXT: Final = {
     "ctypeslib f2py distutils DataSource fromregex lib core testing compat tofile safe_eval source "
     "test get_include lookfor",
     "pandas": "eval io api testing compat core read_pickle to_pickle read_hdf read_sql",
+    "pytest": "main importorskip",  # import by name
     "scipy": "io misc",
+    "torch": "load save hub jit package compile classes ops cpp_extension distributed",
     "nltk": "download data",
     "sympy": "parse_expr lambdify sympify parsing preview init_printing init_session plotting "
     "testing interactive external codegen printing source test doctest autowrap ufuncify",

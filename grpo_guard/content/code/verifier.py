@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.code.evaluated import check_evaluated, examples
-from grpo_guard.content.code.extract import MAX_BLOCKS, Block, extract
+from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, extract
 from grpo_guard.content.code.given import Given, given, words_of
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined, scan
@@ -93,10 +93,10 @@ class CodeVerifier(RuleVerifier):
             short for the severity of ``unparsable``. The default rejects: it earns no honest
             reward, and broken syntax must not be a way out.
         require: Reject completions without code.
-        stdin: The task feeds programs through standard input: ``input()``, ``sys.stdin`` and
-            ``open(0)`` in any form are no finding. The rest of `sys`, and what lies behind a stream
-            (``sys.stdin.buffer.raw``), stay closed. Without it a program that waits for input
-            stalls the reward.
+        stdin: All tasks feed programs through standard input, not only those whose question says
+            so: ``input()``, ``sys.stdin`` and ``open(0)`` in any form are no finding. The rest of
+            `sys`, and what lies behind a stream (``sys.stdin.buffer.raw``), stay closed. Elsewhere
+            a program that waits for input stalls the reward.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
@@ -184,7 +184,8 @@ class CodeVerifier(RuleVerifier):
                 found = scan(block.text, modules)
                 found += [Note("instruction", said, 0, len(block.text))] if said else []
             elif parsed.tree is None:
-                found = self._broken(block, source, parsed, modules)
+                foreign = block.label in IMPORT_ALIKE
+                found = [] if foreign else self._broken(block, source, parsed, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
             # Python under another name is read all the same.
@@ -199,8 +200,9 @@ class CodeVerifier(RuleVerifier):
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
             view = View(
-                program, source, parsed.shift, modules, question.text, known, self.stdin, strict
-            )
+                program, source, parsed.shift, modules, question.text, known,
+                self.stdin or question.stdin, strict,
+            )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]
         return notes
 
