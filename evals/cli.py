@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -25,41 +24,8 @@ TRAINING = ("torch", "transformers", "scipy")
 """What a command needs that samples or trains."""
 
 
-class TaskName(StrEnum):
-    """Tasks that completions are sampled for."""
+_NAMES = {"html": "report.html", "markdown": "table.md"}
 
-    GSM8K = "gsm8k"
-    WORD_PROBLEMS = "word_problems"
-    PYTHON_MATHS = "python_maths"
-
-
-class Dtype(StrEnum):
-    """Number formats of the weights."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
-class Format(StrEnum):
-    """What to write."""
-
-    HTML = "html"
-    MARKDOWN = "markdown"
-
-
-_NAMES = {Format.HTML: "report.html", Format.MARKDOWN: "table.md"}
-
-
-class OnReject(StrEnum):
-    """What a rejected completion earns."""
-
-    DROP = "drop"
-    ZERO = "zero"
-
-
-ProfileOption = Annotated[
-    Dtype | None, typer.Option(help="Drift allowed for. [default: float32 where both dtypes are]")
-]
 VerifiersOption = Annotated[
     str | None,
     typer.Option(
@@ -109,7 +75,9 @@ HonestOption = Annotated[
 @app.command()
 def detect(
     model: PolicyOption = None,
-    task: Annotated[TaskName, typer.Option(help="What to ask it.")] = TaskName.GSM8K,
+    task: Annotated[
+        Literal["gsm8k", "word_problems", "python_maths"], typer.Option(help="What to ask it.")
+    ] = "gsm8k",
     data: DataOption = None,
     attacks: AttacksOption = "text,math,code",
     guard: GuardOption = None,
@@ -120,9 +88,10 @@ def detect(
     temperature: Annotated[float, typer.Option(help="Declared sampler.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Declared sampler; 0 = off.")] = 50,
     top_p: Annotated[float, typer.Option(help="Declared sampler; 1 = off.")] = 1.0,
-    dtype: Annotated[Dtype, typer.Option(help="Weights while sampling.")] = Dtype.FLOAT32,
-    score_dtype: Annotated[Dtype, typer.Option(help="Weights while verifying.")] = Dtype.FLOAT32,
-    profile: ProfileOption = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option(help="Weights while sampling; they are verified in float32."),
+    ] = "float32",
     verifiers: VerifiersOption = None,
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,
@@ -141,7 +110,7 @@ def detect(
 
     if not 0 < alpha < 1:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
-    if data is not None and (honest is not None or task is TaskName.WORD_PROBLEMS):
+    if data is not None and (honest is not None or task == "word_problems"):
         fail(f"--data: expected none beside {'--honest' if honest else f'--task {task}'}")
     count = n or (200 if honest is None else MOST)
     guards = _guards(guard)
@@ -152,14 +121,14 @@ def detect(
         verifiers=_verifiers(verifiers) if verifiers is not None or not guards else (),
         guards=guards,
         model=model if honest else _model(model, task),
-        task=task.value,
+        task=task,
         data=data,
         honest=honest,
         n=count,
-        min_tokens=min_tokens or (96 if task is TaskName.GSM8K else 8),
-        dtype=dtype.value,
-        score_dtype=score_dtype.value,
-        profiles=((profile or _profile(dtype, score_dtype)).value,),
+        min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
+        dtype=dtype,
+        # The drift that there is to allow for: equal arithmetic on both sides leaves none.
+        profiles=(dtype,),
         alpha=alpha,
         seed=seed,
         batch_size=batch_size,
@@ -181,8 +150,9 @@ def report(
         ),
     ] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="One self-contained page, or a table.")
-    ] = Format.HTML,
+        Literal["html", "markdown"],
+        typer.Option("--format", help="One self-contained page, or a table."),
+    ] = "html",
 ) -> None:
     """Write one self-contained page, or a Markdown table, from one or more results."""
     require("eval report", "scipy")
@@ -194,7 +164,7 @@ def report(
         fail("-o: expected a file to write, got none")
     target = out or places[0] / _NAMES[form]
     try:
-        write_text(target, (page_of if form is Format.HTML else markdown_of)(places))
+        write_text(target, (page_of if form == "html" else markdown_of)(places))
     except ResultsError as error:
         fail(str(error))
     except OSError as error:
@@ -202,17 +172,11 @@ def report(
     typer.echo(f"wrote {target}")
 
 
-class Split(StrEnum):
-    """Sides of the studies' corpora."""
-
-    TUNE = "tune"
-    HELD = "held"
-    ALL = "all"
-
-
 @app.command()
 def rules(
-    split: Annotated[Split, typer.Option(help="Side of the corpora.")] = Split.TUNE,
+    split: Annotated[
+        Literal["tune", "held", "all"], typer.Option(help="Side of the corpora.")
+    ] = "tune",
     table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a Markdown table there.")
     ] = None,
@@ -224,7 +188,7 @@ def rules(
     require("eval rules", *TRAINING)
     files = [("--table", table), ("--out", out)]
     named = [word for flag, file in files if file is not None for word in (flag, str(file))]
-    study("eval rules", "rules").main(["--split", split.value, *named])
+    study("eval rules", "rules").main(["--split", split, *named])
 
 
 def demo(
@@ -237,8 +201,9 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides problems, samples and poison.")] = 0,
     on_reject: Annotated[
-        OnReject, typer.Option(help="Leave a rejected completion out, or give it reward 0.")
-    ] = OnReject.DROP,
+        Literal["drop", "zero"],
+        typer.Option(help="Leave a rejected completion out, or give it reward 0."),
+    ] = "drop",
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A smoke test: too short for the attack to take hold."),
@@ -251,9 +216,9 @@ def demo(
     from grpo_guard.evals.demo import default_config, run_demo
     from grpo_guard.evals.swarm.suite import RunError
 
-    config = default_config(seed, iterations, on_reject.value, quick=quick)
+    config = default_config(seed, iterations, on_reject, quick=quick)
     command = f"grpo-guard demo --seed {seed} --iterations {config.iterations}"
-    command += " --on-reject zero" if on_reject is OnReject.ZERO else ""
+    command += " --on-reject zero" if on_reject == "zero" else ""
     command += " --quick" if quick else ""
     try:
         run_demo(out, config=config, console=Console(), command=command)
@@ -263,11 +228,6 @@ def demo(
     except (RunError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from None
-
-
-def _profile(dtype: Dtype, score_dtype: Dtype) -> Dtype:
-    """Exact arithmetic on both sides leaves no room for drift."""
-    return Dtype.BFLOAT16 if Dtype.BFLOAT16 in (dtype, score_dtype) else Dtype.FLOAT32
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
@@ -315,12 +275,12 @@ def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> 
         fail(str(error))
 
 
-def _model(given: str | None, task: TaskName) -> str:
+def _model(given: str | None, task: str) -> str:
     from grpo_guard.evals.policies.bundled import BUNDLED
 
-    if given is None and task is TaskName.GSM8K and not Path(SMOLLM2).is_dir():
+    if given is None and task == "gsm8k" and not Path(SMOLLM2).is_dir():
         fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
-    return given or (SMOLLM2 if task is TaskName.GSM8K else str(BUNDLED[task.value]))
+    return given or (SMOLLM2 if task == "gsm8k" else str(BUNDLED[task]))
 
 
 def _run(config: DetectConfig, out: Path) -> list[Summary]:
@@ -330,8 +290,9 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     from rich.console import Console
 
     from grpo_guard.evals.detect.config import NotEnoughError
-    from grpo_guard.evals.detect.console import matrix_table, reporter
+    from grpo_guard.evals.detect.matrix import matrix_table
     from grpo_guard.evals.detect.run import results_of, run, write
+    from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.tables import print_table
     from grpo_guard.evals.results import REJECTED, Results, Summary
     from grpo_guard.evals.stats import Rate

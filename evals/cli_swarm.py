@@ -76,34 +76,33 @@ def _list() -> None:
 
 def _announce(specs: list[Spec], options: SwarmOptions) -> None:
     """How much is about to follow."""
-    from grpo_guard.evals.swarm.suite import is_finished
+    from grpo_guard.evals.swarm.suite import is_finished, rounds
 
-    rounds = sum(spec.config.iterations for spec in specs)
     done = sum(is_finished(spec, options.out) for spec in specs)
     before = f", {done} of them finished before" if done else ""
     cells = dict.fromkeys(f"{spec.shown_attack} x {spec.shown_defence}" for spec in specs)
     shown = ", ".join([*cells][:_SHOWN]) + (", ..." if len(cells) > _SHOWN else "")
     runs = "1 run" if len(specs) == 1 else f"{len(specs)} runs"
-    typer.echo(f"{runs}, {rounds} rounds in all{before}: {shown}", err=True)
+    typer.echo(f"{runs}, {rounds(specs)} rounds in all{before}: {shown}", err=True)
 
 
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from rich.console import Console
 
     from grpo_guard.distributed.cluster import RayMissingError
+    from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.console import markdown_table
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.results import load_results
-    from grpo_guard.evals.swarm.console import reporter
-    from grpo_guard.evals.swarm.suite import RunError, play_all
+    from grpo_guard.evals.swarm.suite import LINE_EVERY, RunError, play_all, rounds, telling
     from grpo_guard.evals.swarm.training import CheckpointError
 
     command, out = shlex.join(["grpo-guard", *sys.argv[1:]]), options.out
     try:
-        with reporter(Console(stderr=True), specs) as tell:
+        with reporter(Console(stderr=True), every=LINE_EVERY, whole=rounds(specs)) as say:
             results = play_all(
-                specs, out, command=command, tell=tell, every=options.every,
-                workers=options.workers, engine=options.engine.value,
+                specs, out, command=command, tell=telling(say), every=options.every,
+                workers=options.workers, engine=options.engine,
             )  # fmt: skip
         report = write_report(out)
         loaded = load_results(out / "results.json")

@@ -13,14 +13,14 @@ from typing import Any, Final, Literal
 
 from rich.console import Console
 
+from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.console import print_results
 from grpo_guard.evals.report.html import write_report
 from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import Results, parse_results, versions, write_json
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
-from grpo_guard.evals.swarm.console import reporter
 from grpo_guard.evals.swarm.experiment import Spec
-from grpo_guard.evals.swarm.suite import play_all
+from grpo_guard.evals.swarm.suite import LINE_EVERY, play_all, rounds, telling
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.policy import Policy
 
@@ -58,11 +58,11 @@ def run_demo(
     specs = [Spec(attack, defence, config, _POLICY) for attack, defence in order]
     with (
         TemporaryDirectory(prefix="grpo-guard-demo-") as folder,
-        reporter(console, specs, name=run_name) as tell,
+        reporter(console, every=LINE_EVERY, whole=rounds(specs)) as say,
     ):
         played = play_all(
-            specs, Path(folder), command=command, tell=tell, every=config.iterations,
-            workers=min(MAX_WORKERS, _cores()),
+            specs, Path(folder), command=command, tell=telling(say, run_name),
+            every=config.iterations, workers=min(MAX_WORKERS, _cores()),
         )  # fmt: skip
     runs = {(run["attack"], run["defence"].partition(" ")[0]): run for run in played["runs"]}
     data: dict[str, Any] = {

@@ -70,6 +70,4 @@ def _beyond(row: Summary, kind: str, limit: float | None, bound: str) -> list[st
         return []
     if share is not None and (share >= limit if bound == "at least" else share <= limit):
         return []
-    got = f"{rate.count} / {rate.total}"
-    got += f" = {rate.value_text} ({rate.interval_text})" if rate.total else ""
-    return [f"{row.defence}, {kind}: expected {bound} {percent(limit)} rejected, got {got}"]
+    return [f"{row.defence}, {kind}: expected {bound} {percent(limit)} rejected, got {rate}"]

@@ -221,12 +221,12 @@ def load_results(path: Path) -> Results:
     return parse_results(data, str(path))
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, this package and the packages that numbers depend on."""
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python, this package, the packages that numbers depend on, and some ``more``."""
     from grpo_guard import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *more):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

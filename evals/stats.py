@@ -18,60 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An estimate with the two ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
-    """Wilson score interval of a rate (Wilson 1927, without continuity correction).
-
-    Unlike the textbook interval it is not empty when ``hits`` is 0 or ``total``, which is where
-    false-positive rates live. No observations give the whole of [0, 1] around NaN.
-
-    Args:
-        hits: Successes, 0 <= hits <= total.
-        total: Trials.
-        confidence: Two-sided, in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
-    if not 0 <= hits <= total:
-        raise ValueError(f"hits: expected 0 <= hits <= total, got {hits} of {total}")
-    _check(confidence)
-    if total == 0:
-        return Interval(math.nan, 0.0, 1.0)
-    from scipy.stats import binomtest
-
-    found = binomtest(hits, total).proportion_ci(confidence, method="wilson")
-    return Interval(hits / total, float(found.low), float(found.high))
-
-
-def student_t(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Student's t interval of a mean; of equal values it has no width.
-
-    Args:
-        values: Independent observations, shape [n], n >= 2; finite.
-        confidence: Two-sided, in (0, 1).
-
-    Raises:
-        ValueError: fewer than two values, one that is not finite, or an argument out of range.
-    """
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        raise ValueError(f"values: expected at least 2 finite numbers, got {len(values)} values")
-    _check(confidence)
-    from scipy.stats import t
-
-    mean = fmean(values)
-    half = t.ppf((1 + confidence) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - float(half), mean + float(half))
-
-
 def auroc(low: ArrayLike, high: ArrayLike) -> float:
     """Chance that a number of ``high`` is larger than one of ``low``; ties count half.
 
@@ -86,16 +32,13 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
     return float(mannwhitneyu(high, low, method="asymptotic").statistic) / pairs
 
 
-def _check(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
-
-
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A count out of a total, with its Wilson interval.
+    """A count out of a total, with its 95 % Wilson score interval.
 
-    The interval speaks of the completions that were made, not of another seed's.
+    Wilson 1927, without continuity correction: unlike the textbook interval it is not empty where
+    the count is 0 or the total, which is where false-positive rates live. It speaks of the
+    completions that were made, not of another seed's.
     """
 
     count: int
@@ -108,11 +51,17 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval, or None where nothing was counted."""
+        """The interval, or None where nothing was counted.
+
+        Raises:
+            ValueError: the count is below 0 or above the total.
+        """
         if not self.total:
             return None
-        interval = wilson(self.count, self.total)
-        return interval.low, interval.high
+        from scipy.stats import binomtest
+
+        found = binomtest(self.count, self.total).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
     def row(self) -> dict[str, Any]:
         """Mean, interval, n and what it counts, as they stand in results.json."""
@@ -194,9 +143,15 @@ class OverSeeds:
 
 @lru_cache(maxsize=4096)
 def _ends(values: tuple[float, ...]) -> tuple[float, float]:
-    """Remembered, since sentence, table and summary ask for the same figures."""
-    found = student_t(values)
-    return found.low, found.high
+    """Of the interval of at least two values; equal ones give it no width.
+
+    Remembered, since sentence, table and summary ask for the same figures.
+    """
+    from scipy.stats import t
+
+    mean, count = fmean(values), len(values)
+    half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
+    return mean - half, mean + half
 
 
 def percent(value: float) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.completion import Completion, CompletionError, Message
-from grpo_guard.conditions import only
-from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
 from grpo_guard.policy import AbstainError, Policy

@@ -154,24 +154,20 @@ def content_text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-MOST_PROMPT_PARTS = 100_000
-"""Parts of a chat prompt that `prompt_key` reads; a cyclic one has no end."""
-
-
 def prompt_key(prompt: str | Sequence[Message]) -> str:
     """What completions of one prompt have in common: the prompt if it is text, else a digest.
 
     Parts that are no text count by what they hold (images, arrays) or by their `repr`. Never
     raises: in some swarms peers send the prompt, and one that is nested too deeply, refers to
     itself or holds a number too long to print must not cost a batch its verdicts. Nothing recurses,
-    and what comes after `MOST_PROMPT_PARTS` parts does not count.
+    and what comes after `MAX_PROMPT_PARTS` parts does not count.
     """
     if isinstance(prompt, str):
         # A text that reads like a digest must not be taken for the messages that it is of.
         return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
-    for _ in range(MOST_PROMPT_PARTS + 1):  # and the list that holds them
+    for _ in range(MAX_PROMPT_PARTS + 1):  # and the list that holds them
         if not pending:
             break
         part = pending.pop()

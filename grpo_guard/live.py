@@ -71,7 +71,8 @@ def reads_policy(maker: Callable[..., Any]) -> bool:
 
     A class that loads a model without a sampler, such as a reference of one's own, keeps its model.
     """
-    return "sampling" in inspect.signature(getattr(maker, "from_pretrained", maker)).parameters
+    makers = (maker, getattr(maker, "from_pretrained", maker))
+    return any("sampling" in inspect.signature(made).parameters for made in makers)
 
 
 def replays_seeds(maker: Callable[..., Any]) -> bool:

@@ -10,8 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from grpo_guard.calibrated import Calibrated
-from grpo_guard.conditions import only
-from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote
+from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore

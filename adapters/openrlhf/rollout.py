@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.openrlhf.query import ENDS
-from grpo_guard.adapters.received import Row, received
+from grpo_guard.adapters.received import Row, received, special_ids
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.given import Given
 from grpo_guard.verdict import Verdict
@@ -237,7 +237,7 @@ def put_right(
     if problem is None and log_probs is not claimed:
         problem = "log-probs that are none"
     if problem is None and theirs:
-        hidden = _unread(tokenizer) - set(special)
+        hidden = special_ids(tokenizer) - set(special)
         for start, end in response["action_ranges"]:
             problem = problem or _smuggled(ids[max(0, start) : end], hidden, tokenizer)
     if problem is None:
@@ -287,12 +287,6 @@ def _log_prob(given: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if LOG_PROBS[0] <= number <= LOG_PROBS[1] else None
-
-
-def _unread(tokenizer: Any) -> set[int]:
-    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
 def _smuggled(turn: Sequence[int], hidden: Collection[int], tokenizer: Any) -> str | None:

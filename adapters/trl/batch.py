@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.transcript import spans_given, transcript
-from grpo_guard.completion import MAX_PROMPT_PARTS, plain_prompt
+from grpo_guard.completion import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.identity.envelope import ENVELOPE
 from grpo_guard.identity.gate import ADMITTED
 
@@ -146,30 +145,6 @@ def _cut_off(ids: Any, longest: int | None, ends: frozenset[int]) -> bool:
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
     """Whether slots are this process's own count of a group's rows, for want of a column."""
     return not _present(kwargs, len(kwargs["completions"]), "slot")
-
-
-def prompt_key(prompt: Any) -> str:
-    """What two rows of one group have in common.
-
-    An image is known by what it shows: each row of a group has an object of its own, and its `repr`
-    would put each row into a group of its own. What is no prompt has the key of an empty one.
-    """
-    try:
-        plain = plain_prompt(prompt)
-        return plain if isinstance(plain, str) else repr([_by_content(part) for part in plain])
-    except Exception:  # of an object in it
-        return ""
-
-
-def _by_content(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _by_content(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_by_content(part) for part in value]
-    if callable(getattr(value, "tobytes", None)):  # PIL's images and arrays
-        digest = hashlib.sha256(value.tobytes()).hexdigest()
-        return [type(value).__name__, str(getattr(value, "size", "")), digest]
-    return value
 
 
 def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:

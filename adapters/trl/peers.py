@@ -30,10 +30,9 @@ from grpo_guard.adapters.trl.batch import (
     MASK,
     Checked,
     ends_of,
-    prompt_key,
     tokenizer_of,
 )
-from grpo_guard.completion import Completion
+from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.framework import FrameworkError
 from grpo_guard.given import Given, Span, between
 from grpo_guard.identity.gate import is_admitted

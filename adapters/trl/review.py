@@ -21,8 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
-from grpo_guard.adapters.trl.batch import prompt_key
-from grpo_guard.completion import Message
+from grpo_guard.completion import Message, prompt_key
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
 from grpo_guard.verdict import Verdict

@@ -232,7 +232,7 @@ class FromSamples(Adversary):
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """What `made` makes in the slots for poison, then what `spare` gives."""
-        drawn = view.draw([problem.prompt for problem in problems], max(self.samples, slots))
+        drawn = view.draw(list(map(self.asked, problems)), max(self.samples, slots))
         if self.fresh_cover:
             rest = cover(view, problems, slots)
         else:
@@ -248,6 +248,10 @@ class FromSamples(Adversary):
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
         """Poison out of a problem's samples, at most ``count``."""
+
+    def asked(self, problem: Problem) -> str:
+        """The prompt under which the samples are drawn."""
+        return problem.prompt
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
         """Which of the samples are sent as they are."""

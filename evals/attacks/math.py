@@ -47,13 +47,10 @@ class Equation:
 class MathAttack:
     """Makes one equation's result wrong.
 
-    ``target`` restricts the attack, and its success, to equations with this left side, whatever
-    the spacing: ("2+2", "2*2") is the paper's. Empty, any intermediate equation will do and any
-    wrong equation is a success, which is meaningful only for policies that otherwise calculate
-    correctly.
+    Any intermediate equation will do and any wrong equation is a success, which is meaningful only
+    for policies that otherwise calculate correctly. The paper's "2 + 2 = 5" is `TwoPlusTwo`.
     """
 
-    target: tuple[str, ...] = ()
     name: str = "math"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
@@ -74,7 +71,7 @@ class MathAttack:
         because it often states the final answer; so is everything from ``<answer>`` on.
         """
         end = text.find("<answer>")
-        found = self._targets(text if end < 0 else text[:end])
+        found = list(equations(text if end < 0 else text[:end]))
         if not found:
             return None
         equation = rng.choice(found[:-1] or found)
@@ -87,12 +84,8 @@ class MathAttack:
         return Poisoned.replacing(text, (start, stop), wrong)
 
     def success(self, text: str) -> bool:
-        """Return whether ``text`` states a wrong result (for a target, where there is one)."""
-        return any(e.true is not None and e.true != e.stated for e in self._targets(text))
-
-    def _targets(self, text: str) -> list[Equation]:
-        wanted = {_normal(side) for side in self.target}
-        return [e for e in equations(text) if not wanted or e.left in wanted]
+        """Return whether ``text`` states a wrong result."""
+        return any(e.true is not None and e.true != e.stated for e in equations(text))
 
 
 def equations(text: str) -> Iterator[Equation]:

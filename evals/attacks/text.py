@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Final
+from typing import ClassVar, Final
 
 from grpo_guard.evals.attacks.adversary import Scripted
 from grpo_guard.evals.attacks.base import Poisoned
@@ -39,6 +39,20 @@ class TextAttack(Scripted):
     def success(self, text: str) -> bool:
         """Say whether the phrase is present, in whatever case, as the paper's code counts."""
         return self.phrase.casefold() in text.casefold()
+
+
+class Phrases(Scripted):
+    """TEXT in several wordings, drawn anew for each completion; any of them is a success."""
+
+    phrases: ClassVar[tuple[str, ...]]
+
+    def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
+        """Insert one of the phrases, drawn at random."""
+        return inserted(problem.solution, rng.choice(self.phrases))
+
+    def success(self, text: str) -> bool:
+        """Say whether one of them is present."""
+        return any(phrase in text for phrase in self.phrases)
 
 
 def inserted(text: str, phrase: str, separator: str = ". ") -> Poisoned:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from grpo_guard.evals.cli import fail, study
 
 
-class Device(StrEnum):
-    """Where to measure."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
 def bench(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file.", dir_okay=False)],
-    device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.CPU,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to measure.")] = "cpu",
     model: Annotated[
         Path | None, typer.Option(help="Model folder for the end-to-end table.", file_okay=False)
     ] = None,
@@ -43,7 +35,7 @@ def bench(
     from grpo_guard.evals.report.tables import Table, print_table
     from grpo_guard.evals.results import write_json
 
-    if device is Device.CUDA:
+    if device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
@@ -56,7 +48,7 @@ def bench(
         peer = server.prompt_logprobs(vllm_python, model)
     progress, console = Console(stderr=True), Console()
     results = run(
-        device.value, rounds=rounds, model=model, peer=peer, quick=quick, only=only,
+        device, rounds=rounds, model=model, peer=peer, quick=quick, only=only,
         say=lambda text: progress.print(text, style="dim"),
     )  # fmt: skip
     write_json(out, results)

@@ -138,20 +138,12 @@ def cuda_head(case: HeadCase, *, rounds: int) -> list[Timing]:
     out = torch.empty(case.rows, case.vocab, dtype=case.dtype, device="cuda")
     head = Head(weight)
 
-    def ours(route: str) -> Callable[[], object]:
-        return lambda: triton_row_stats(
-            hidden,
-            head,
-            targets,
-            temperature=TEMPERATURE,
-            top_k=case.top_k,
-            route=route,  # type: ignore[arg-type]
-        )
+    def ours() -> object:
+        return triton_row_stats(hidden, head, targets, temperature=TEMPERATURE, top_k=case.top_k)
 
     variants: dict[str, Callable[[], object]] = {
         "product only (floor)": lambda: torch.mm(hidden, weight.T, out=out),
-        "grpo-guard fused": ours("fused"),
-        "grpo-guard workspace": ours("workspace"),
+        "grpo-guard": ours,
         "full logits, no sort": lambda: full_logits(hidden, weight, targets),
         "full logits, torch.compile": _compiled_full(hidden, weight, targets),
         "log_softmax + sort + cumsum": lambda: naive_sort(hidden, weight, targets),

@@ -92,7 +92,7 @@ def bench(
         "kind": "bench",
         "device": device,
         "machine": _machine(device),
-        "versions": versions() | _triton(),
+        "versions": versions("triton"),
         "date": datetime.date.today().isoformat(),
         "rounds": rounds,
         "tables": tables,
@@ -117,12 +117,3 @@ def _machine(device: str) -> str:
         return torch.cuda.get_device_name()
     features = torch.backends.cpu.get_cpu_capability()
     return f"{platform.machine()} CPU, {os.cpu_count()} cores, {features}"
-
-
-def _triton() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"triton": version("triton")}
-    except PackageNotFoundError:
-        return {}

@@ -97,8 +97,10 @@ def _judge(peer: Peer, ground: Ground, *, undecided: bool, oracle: bool) -> Node
     return VerifierGuard(counting(_scoped(judge, ground) if oracle else judge))
 
 
-def _logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
-    return VerifierGuard(counting(_scoped(PaperLogitVerifier(peer.model, k=k), ground)))
+def _logit(peer: Peer, ground: Ground, *, k: int, oracle: bool) -> NodeGuard:
+    """Their check: top 100 in 2025, later top 60, of nodes that sample from the top 50."""
+    check = PaperLogitVerifier(peer.model, k=k)
+    return VerifierGuard(counting(_scoped(check, ground) if oracle else check))
 
 
 def _scoped(verifier: CompletionVerifier, ground: Ground) -> CompletionVerifier:
@@ -106,18 +108,16 @@ def _scoped(verifier: CompletionVerifier, ground: Ground) -> CompletionVerifier:
     return OnlyThese(verifier, config.node_names[config.honest_nodes :])
 
 
-DEFENCES: Final = {
-    name: Defence(name, partial(_judge, undecided=undecided, oracle=oracle))
-    for name, undecided, oracle in (
-        ("authors_judge_2025", False, True),
-        ("authors_judge_later", True, True),
-        ("authors_judge_2025_all", False, False),
-        ("authors_judge_later_all", True, False),
-    )
-} | {
-    f"authors_logit_{k}_oracle": Defence(
-        f"authors_logit_{k}_oracle", partial(_logit, k=k), per_model=True
-    )
-    for k in (100, 60)
-}
-"""By name."""
+AUTHORS: Final = (
+    *(
+        Defence(f"authors_judge_{when}{end}", partial(_judge, undecided=undecided, oracle=oracle))
+        for when, undecided in (("2025", False), ("later", True))
+        for end, oracle in (("", True), ("_all", False))
+    ),
+    *(
+        Defence(f"authors_logit_{k}{end}", partial(_logit, k=k, oracle=oracle), per_model=True)
+        for k in (100, 60)
+        for end, oracle in (("", False), ("_oracle", True))
+    ),
+)
+"""Their defences."""

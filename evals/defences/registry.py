@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from grpo_guard import presets
@@ -12,7 +13,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.ensemble import AllOf
-from grpo_guard.evals.defences.authors import DEFENCES
+from grpo_guard.evals.defences.authors import AUTHORS
 from grpo_guard.evals.defences.base import (
     COUNTED,
     Defence,
@@ -25,7 +26,6 @@ from grpo_guard.evals.defences.judges import backend_of_environment, paper_judge
 from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier
 from grpo_guard.evals.defences.plain import DistanceToSolution, ExactDuplicates
 from grpo_guard.evals.defences.references import OfTask
-from grpo_guard.evals.defences.samples import DEFENCES as SAMPLES
 from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds
 from grpo_guard.evals.defences.spans import TokenSpanGuard
 from grpo_guard.evals.roles import COIN
@@ -36,6 +36,7 @@ from grpo_guard.identity.ring import KeyRing
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.registry import VERIFIERS, choose, load, names
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verifier import CompletionVerifier
 
 NONE: Final = "none"
@@ -119,12 +120,6 @@ def _longest_needed(peer: Peer, ground: Ground) -> int:
     return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
 
 
-def _authors_logit(k: int) -> Defence:
-    """The check of the paper's own code: top 100 in 2025, later top 60, of nodes that sample 50."""
-    build = _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=k))
-    return Defence(f"authors_logit_{k}", build, per_model=True)
-
-
 def _distance_to_solution(peer: Peer, ground: Ground) -> CompletionVerifier:
     del peer
     terms = Terms(ground.config, ground.task, ground.coin)
@@ -149,7 +144,7 @@ def _homogeneous(peer: Peer, ground: Ground, *, whole_rounds: bool = False) -> N
     )  # fmt: skip
 
 
-def _same_weights(peer: Peer, ground: Ground) -> NodeGuard:
+def _same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for nodes that hold the same weights and share no seed."""
     return VerifierGuard(
         presets.same_weights(
@@ -175,7 +170,7 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
     return TokenSpanGuard(counting(verifier), peer.tokenizer)
 
 
-def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
+def _heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for different weights."""
     return VerifierGuard(
         presets.different_weights(
@@ -187,7 +182,6 @@ def _heterogeneous(peer: Peer, ground: Ground) -> NodeGuard:
 def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
     """The same behind signatures, with the task's own references."""
     guard = _heterogeneous(peer, ground)
-    assert isinstance(guard, VerifierGuard)
     config = ground.config
     known = {name: node_key(config, name).public for name in config.node_names}
     guard.guard.identity = Identity(KeyRing(known), run=run_name(config))
@@ -195,57 +189,59 @@ def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
     return guard
 
 
-_BUILT_IN: Final[dict[str, Defence]] = {
-    COIN: Defence(COIN, coin=True),
-    "kl_0.01": Defence("kl_0.01", training={"kl_beta": 0.01}),
-    "kl_0.1": Defence("kl_0.1", training={"kl_beta": 0.1}),
-    "cap_improbable": Defence("cap_improbable", training={"cap_below": _IMPROBABLE}),
-    "mask_span": Defence(
+def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
+    """The same preset on a share of what nodes send.
+
+    Newcomers are looked at no more than others: a run is of one share until somebody is caught.
+    """
+    share = percent / 100
+    whole = _same_weights(peer, ground).guard.verifier
+    checked = SpotCheck(whole, share=share, newcomers=share, key=ground.key)
+    return VerifierGuard(counting(checked))
+
+
+_ALL: Final = (
+    Defence(COIN, coin=True),
+    Defence("kl_0.01", training={"kl_beta": 0.01}),
+    Defence("kl_0.1", training={"kl_beta": 0.1}),
+    Defence("cap_improbable", training={"cap_below": _IMPROBABLE}),
+    Defence(
         "mask_span",
         _simple(lambda peer, ground: _of_weights("logprob_bound", peer, ground)),
         per_model=True,
         training={"mask_spans": True},
     ),
-    "mask_content_span": Defence(
-        "mask_content_span", _content_spans, per_model=True, training={"mask_spans": True}
-    ),
-    "f_tis": Defence("f_tis", training={"filter_kl": _FILTER_KL}),
-    "median_baseline": Defence("median_baseline", training={"advantage": "median"}),
-    "noise_corrected": Defence("noise_corrected", training={"advantage": "noise_corrected"}),
-    "local_share": Defence("local_share", training={"local_share": _LOCAL_SHARE}),
-    "own_majority": Defence("own_majority", training={"reward_by": "own_majority"}),
-    "exact_duplicates": Defence(
-        "exact_duplicates", _simple(lambda peer, ground: ExactDuplicates())
-    ),
-    "distance_to_solution": Defence("distance_to_solution", _simple(_distance_to_solution)),
-    "shipped_judge": Defence("shipped_judge", _simple(lambda peer, ground: shipped(ground))),
-    "paper_judge": Defence("paper_judge", _simple(lambda peer, ground: paper_judge(ground))),
-    "paper_logit": Defence(
+    Defence("mask_content_span", _content_spans, per_model=True, training={"mask_spans": True}),
+    Defence("f_tis", training={"filter_kl": _FILTER_KL}),
+    Defence("median_baseline", training={"advantage": "median"}),
+    Defence("noise_corrected", training={"advantage": "noise_corrected"}),
+    Defence("local_share", training={"local_share": _LOCAL_SHARE}),
+    Defence("own_majority", training={"reward_by": "own_majority"}),
+    Defence("exact_duplicates", _simple(lambda peer, ground: ExactDuplicates())),
+    Defence("distance_to_solution", _simple(_distance_to_solution)),
+    Defence("shipped_judge", _simple(lambda peer, ground: shipped(ground))),
+    Defence("paper_judge", _simple(lambda peer, ground: paper_judge(ground))),
+    Defence(
         "paper_logit",
         _simple(lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k or 50)),
         per_model=True,
     ),
-    "authors_logit_100": _authors_logit(100),
-    "authors_logit_60": _authors_logit(60),
-    **DEFENCES,
-    **SAMPLES,
-    "max_length": Defence(
+    *AUTHORS,
+    *(
+        Defence(f"spot_checks_{percent}", partial(_spot_checks, percent=percent), per_model=True)
+        for percent in (5, 10, 25, 50, 100)
+    ),
+    Defence(
         "max_length",
         _simple(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),
         per_model=True,
     ),
-    "seed_replay": Defence("seed_replay", _simple(_replay), per_model=True, coin=True),
-    "own_prompts": Defence("own_prompts", _own_prompts, per_model=True, coin=True),
-    "whole_rounds": Defence(
-        "whole_rounds",
-        lambda peer, ground: _homogeneous(peer, ground, whole_rounds=True),
-        per_model=True,
-        coin=True,
-    ),
-    "homogeneous": Defence("homogeneous", _homogeneous, per_model=True, coin=True),
-    "heterogeneous": Defence("heterogeneous", _heterogeneous),
-    "heterogeneous_signed": Defence(
-        "heterogeneous_signed", _heterogeneous_signed, training={"signed": True}
-    ),
-    "same_weights": Defence("same_weights", _same_weights, per_model=True),
-}
+    Defence("seed_replay", _simple(_replay), per_model=True, coin=True),
+    Defence("own_prompts", _own_prompts, per_model=True, coin=True),
+    Defence("whole_rounds", partial(_homogeneous, whole_rounds=True), per_model=True, coin=True),
+    Defence("homogeneous", _homogeneous, per_model=True, coin=True),
+    Defence("heterogeneous", _heterogeneous),
+    Defence("heterogeneous_signed", _heterogeneous_signed, training={"signed": True}),
+    Defence("same_weights", _same_weights, per_model=True),
+)
+_BUILT_IN: Final = {one.name: one for one in _ALL}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 CONTROL_COUNT: Final = 32
 MOST: Final = 10**9
 """All of the completions that were given."""
-
-Say = Callable[[str, int, int], None]
-"""Progress: called with (what is being done, done, total)."""
 
 
 class NotEnoughError(RuntimeError):
@@ -39,8 +35,7 @@ class DetectConfig:
         min_tokens: Shortest completion that counts, EOS included.
         spec: The declared sampler. Its ``max_new_tokens`` binds the sampling only: the verifier is
             not told, since poison would otherwise be rejected for being longer, not for what it is.
-        dtype: Weights' type while sampling.
-        score_dtype: Weights' type while verifying.
+        dtype: Weights' type while sampling; verified is in float32.
         profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is its
             default and what unlike machines need; ``"float32"`` is tighter and fits where both
             sides compute in float32.
@@ -60,7 +55,6 @@ class DetectConfig:
     n: int = 200
     min_tokens: int = 96
     dtype: str = "float32"
-    score_dtype: str = "float32"
     profiles: tuple[str, ...] = ("bfloat16",)
     verifiers: tuple[str, ...] = ("logprob_bound",)
     alpha: float = 1e-3

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grpo_guard.completion import Completion, Message
+from grpo_guard.completion import Completion
 from grpo_guard.evals.detect.poison import with_ids, with_text
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.jsonl import InputError, read_objects
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HUGE_TOKENS: Final = 200_000
 HOT_TEMPERATURE: Final = 2.0
-MODEL_SOLUTIONS: Final = "model_solutions.jsonl"
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[ ]")
-
-AskAs = Callable[[str], str | Sequence[Message]]
 
 
 def random_tokens(
@@ -98,46 +93,6 @@ def huge(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> li
         ids = (body * (HUGE_TOKENS // len(body) + 1))[:HUGE_TOKENS] if body else []
         long = with_ids(completion, ids, tokenizer)
         made += [long, replace(long, completion_ids=None)]
-    return made
-
-
-def other_model(
-    path: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    ask: AskAs,
-    count: int,
-    seed: int,
-    min_tokens: int = 1,
-) -> list[Completion]:
-    """Return another model's answers to its own questions, asked as ours are.
-
-    Args:
-        path: JSONL with ``question`` and ``completion``, as GSM8K's ``example_model_solutions``.
-        tokenizer: Tokenizer of the policy under test.
-        ask: Makes a prompt of a question.
-        count: At most this many.
-        seed: Decides which.
-        min_tokens: Leave shorter ones out, as for the honest completions.
-
-    Raises:
-        InputError: a line is malformed.
-    """
-    rows = []
-    for number, row in read_objects(path):
-        for name in ("question", "completion"):
-            if not isinstance(row.get(name), str):
-                got = repr(row.get(name))[:60]
-                raise InputError(f"{path}:{number}: {name}: expected a string, got {got}")
-        rows.append((row["question"], row["completion"]))
-    random.Random(f"{seed}:other").shuffle(rows)
-    made: list[Completion] = []
-    for question, text in rows:
-        if len(made) == count:
-            break
-        ids = (*tokenizer.encode(text, add_special_tokens=False), int(tokenizer.eos_token_id))
-        if len(ids) >= min_tokens:
-            made.append(Completion(ask(question), text, completion_ids=ids))
     return made
 
 

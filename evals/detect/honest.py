@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.detect.config import DetectConfig, Loaded, NotEnoughError, Say
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, NotEnoughError
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.sample import BATCHES_PER_BLOCK, Prompt, SampleConfig, sample_honest
 from grpo_guard.evals.tasks import gsm8k, python_maths, word_problems
 from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.matrix import OwnGuard
 from grpo_guard.evals.roles import PRESET
 from grpo_guard.live import Live
 from grpo_guard.verifier import CompletionVerifier
+
+SCORING: Final = "float32"
+"""The weights' type while verifying."""
 
 
 def judges_of(
@@ -27,8 +31,8 @@ def judges_of(
         ValueError: a verifier or a guard needs a model, and there is none.
     """
     scoring = sampler
-    if sampler is not None and config.model and config.dtype != config.score_dtype:
-        scoring = load(config.model, config.score_dtype)
+    if sampler is not None and config.model and config.dtype != SCORING:
+        scoring = load(config.model, SCORING)
     judges: list[CompletionVerifier | OwnGuard] = [*verifiers_of(config, scoring)]
     for number, guard in enumerate(config.guards):
         preset = guard.name.startswith(PRESET)  # which names no model of its own

@@ -15,6 +15,7 @@ from typing import Any, Final
 from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.completion import Completion, prompt_key
 from grpo_guard.evals.detect.poison import Case
+from grpo_guard.evals.report.tables import Table
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Summary
 from grpo_guard.evals.stats import Rate
 from grpo_guard.guard import Guard
@@ -25,6 +26,7 @@ from grpo_guard.verifier import CompletionVerifier
 CHUNK: Final = 16
 GUARD_CHUNK: Final = 64
 MALICIOUS: Final = "malicious"
+HEADER: Final = ("completions", "verifier", "rejected", "rate", "95 % interval", "abstained")
 
 Progress = Callable[[str, int, int], None]
 """Called with (kind of completion, verified so far, total)."""
@@ -177,6 +179,16 @@ def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
         if row.verdict.rejected and key not in shown and len(row.case.completion.text) < 5000:
             shown[key] = row.to_dict(with_text=True)
     return list(shown.values())
+
+
+def matrix_table(rows: Sequence[Row]) -> Table:
+    """What each verifier rejected, kind by kind."""
+    cells = []
+    for row in rates(rows):
+        rate = Rate(row.rejected or 0, row.n)
+        said = f"{rate.count}/{rate.total}", rate.value_text, rate.interval_text
+        cells.append([row.attack, row.defence, *said, str(row.abstained)])
+    return Table(HEADER, cells)
 
 
 def _plain(completion: Completion) -> str:

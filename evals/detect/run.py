@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
-from grpo_guard.evals.detect.config import DetectConfig, Loaded, Say, load
+from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import given_completions, honest_completions, sampled
 from grpo_guard.evals.detect.judges import judges_of
 from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.results import CONTROL, HONEST, versions, write_json, write_text
-from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.verifier import CompletionVerifier
+
+OtherModel: TypeAlias = Callable[[Loaded], list[Completion]]
 
 
 def control_completions(
@@ -30,10 +32,12 @@ def control_completions(
     config: DetectConfig,
     cache: Path | None,
     say: Say,
+    other: OtherModel | None = None,
 ) -> dict[str, list[Completion]]:
     """Return the standard negative controls by name; see `grpo_guard.evals.detect.controls`.
 
-    Of completions that were given, those that need not be sampled.
+    Of completions that were given, those that need not be sampled. ``other`` gives another model's
+    text, where made-up solutions are not to stand for it.
     """
     tokenizer, seed, count = loaded.tokenizer, config.seed, config.control_count
     some = honest[:count]
@@ -43,19 +47,10 @@ def control_completions(
         "shuffled_lines": controls.shuffled_lines(honest, tokenizer, seed=seed)[:count],
         "empty": controls.empty(some, tokenizer),
         "huge": controls.huge(some, tokenizer),
+        "other_model": other(loaded)
+        if other
+        else controls.bundled_text(some, tokenizer, seed=seed),
     }
-    other = config.data.parent / controls.MODEL_SOLUTIONS if config.data else None
-    if config.task == "gsm8k" and other and other.is_file():
-        made["other_model"] = controls.other_model(
-            other,
-            tokenizer,
-            ask=gsm8k.messages,
-            count=count,
-            seed=seed,
-            min_tokens=config.min_tokens,
-        )
-    else:
-        made["other_model"] = controls.bundled_text(some, tokenizer, seed=seed)
     if config.honest is not None:
         return made
     for name, top_k in (("temperature_2", config.spec.top_k), ("temperature_2_full_support", 0)):
@@ -81,8 +76,12 @@ def run(
     cache: Path | None,
     say: Say,
     verifiers: Sequence[CompletionVerifier] | None = None,
+    other: OtherModel | None = None,
 ) -> list[Row]:
-    """Sample, poison and verify; an interrupted run continues from ``cache``."""
+    """Sample, poison and verify; an interrupted run continues from ``cache``.
+
+    ``other`` is that of `control_completions`.
+    """
     loaded = load(config.model, config.dtype) if config.model else None
     with TemporaryDirectory() as folder:
         # Built before anything is sampled: what a guard lacks is said at once.
@@ -95,7 +94,8 @@ def run(
             raise ValueError("model: expected one beside no honest completions, got None")
         cases = cases_of(loaded, honest, config)
         if config.control_count and loaded is not None:
-            for name, made in control_completions(loaded, honest, config, cache, say).items():
+            controlled = control_completions(loaded, honest, config, cache, say, other)
+            for name, made in controlled.items():
                 cases[CONTROL + name] = [Case(completion) for completion in made]
         return detect(cases, judges, progress=lambda kind, a, b: say(f"verify {kind}", a, b))
 

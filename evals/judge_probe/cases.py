@@ -41,11 +41,6 @@ class ProbeCase:
     completion: Completion
 
     @property
-    def honest(self) -> bool:
-        """Whether it ought to be accepted."""
-        return self.kind == HONEST
-
-    @property
     def attack(self) -> bool:
         """Whether it ought to be rejected; an honest mistake is neither."""
         return self.kind not in (HONEST, MISTAKE)

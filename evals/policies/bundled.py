@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +16,16 @@ _HERE: Final = Path(__file__).resolve().parent
 WORD_PROBLEMS: Final = _HERE / "word_problems"
 BUNDLED: Final = {
     "word_problems": WORD_PROBLEMS,
-    # The same task, but its answers differ in length; see `wordy_corpus`.
+    # The same task, but its answers differ in length; see `studies.policies.wordy_corpus`.
     "word_problems_wordy": _HERE / "word_problems_wordy",
-    # Maths solved by programs; see `program_corpus`.
+    # Maths solved by programs; see `studies.policies.program_corpus`.
     "python_maths": _HERE / "python_maths",
 }
 """Folder of each bundled policy by its name."""
+TEXTS: Final = "texts.json.gz"
+"""Beside the weights: texts such as they were trained on; see `studies.policies.texts`."""
+TEXTS_EACH: Final = 640
+"""Of them, those that belong to one variant of the policy."""
 
 
 def load_bundled(
@@ -46,3 +54,22 @@ def load_bundled(
         folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
     return model.to(device).eval(), tokenizer
+
+
+def texts_of(name: str = "word_problems") -> Callable[[int], Iterator[tuple[str, str]]]:
+    """What a bundled policy may be trained on further: variant (from 1) -> (prompt, completion) ...
+
+    The first variants have `TEXTS_EACH` texts of their own. Behind them, and for further variants,
+    texts are drawn again from those of all.
+    """
+    kept = json.loads(gzip.decompress((BUNDLED[name] / TEXTS).read_bytes()))
+
+    def texts(variant: int) -> Iterator[tuple[str, str]]:
+        rng = random.Random(f"texts of variant {variant}")
+        for prompt, completion in kept[(variant - 1) * TEXTS_EACH : variant * TEXTS_EACH]:
+            yield prompt, completion
+        while True:
+            prompt, completion = rng.choice(kept)
+            yield prompt, completion
+
+    return texts

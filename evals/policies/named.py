@@ -7,12 +7,9 @@ is one: a missing folder must be said at once and never be asked of the hub.
 from __future__ import annotations
 
 import os
-import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Final
 
 from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
@@ -22,13 +19,6 @@ _ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "python_maths"}
 """The bundled policy that a task is given to by default."""
-
-
-_TEXTS: Final = {
-    "word_problems": "grpo_guard.evals.policies.corpus:sample",
-    "word_problems_wordy": "grpo_guard.evals.policies.wordy_corpus:sample",
-    "python_maths": "grpo_guard.evals.policies.program_corpus:sample",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +58,20 @@ FULL_SIZE_ROOM: Final = 512
 """Tokens of their longest completion, where nothing else is asked for."""
 
 
-def bundled_names() -> list[str]:
-    """Policies that ship with the package and are there."""
-    return [name for name, path in BUNDLED.items() if (path / "model.safetensors").is_file()]
-
-
 def bundled_folder(name: str) -> Path | None:
     """The folder of a bundled policy; None if there is none of that name."""
-    return BUNDLED[name] if name in bundled_names() else None
-
-
-def texts_of(name: str) -> Callable[[random.Random], tuple[str, str]]:
-    """What a bundled policy was trained on: draws (prompt, completion).
-
-    Raises:
-        ValueError: there is no such policy, or it has no texts.
-    """
-    if name not in _TEXTS:
-        raise ValueError(f"{name}: expected one of {', '.join(_TEXTS)}")
-    found: Callable[[random.Random], tuple[str, str]] = resolve_name(_TEXTS[name])
-    return found
+    return BUNDLED.get(name)
 
 
 def default_policy(task: str) -> str:
     """The bundled policy for a task.
 
     Raises:
-        ValueError: none is able to do it, or the package was built without it.
+        ValueError: none is able to do it.
     """
     name = OF_TASK.get(task)
     if name is None:
         raise ValueError(f"the task {task}: expected --policy, since no bundled policy can do it")
-    if bundled_folder(name) is None:
-        raise ValueError(f"the task {task}: expected the bundled policy {name}, found none")
     return name
 
 
@@ -128,7 +99,7 @@ def location(policy: str) -> str:
         raise ValueError(f"--policy: expected a folder with a model, found no folder {policy}")
     if "/" not in policy:
         try:
-            choose([*bundled_names(), *RECIPES], policy)
+            choose([*BUNDLED, *RECIPES], policy)
         except UnknownNameError as error:
             raise UnknownNameError(f"--policy: {error}; or a folder, or an id NAME/MODEL") from None
     return policy

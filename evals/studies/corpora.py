@@ -42,3 +42,12 @@ def modern(name: str, split: Split = "all") -> list[Completion]:
         split: Side of the split.
     """
     return rows(DATA / "modern" / f"{name}.jsonl", split)
+
+
+def gsm8k_file() -> Path | None:
+    """GSM8K's training file, which ``GRPO_GUARD_GSM8K`` (a file or its folder) names, if any."""
+    named = os.environ.get("GRPO_GUARD_GSM8K")
+    if not named:
+        return None
+    path = Path(named) / "train.jsonl" if Path(named).is_dir() else Path(named)
+    return path if path.is_file() else None

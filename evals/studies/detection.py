@@ -18,12 +18,15 @@ from typing import Final
 from rich.console import Console
 
 from grpo_guard.evals.detect.config import DetectConfig
-from grpo_guard.evals.detect.console import matrix_table, reporter
-from grpo_guard.evals.detect.run import results_of, run, write_rows
+from grpo_guard.evals.detect.matrix import matrix_table
+from grpo_guard.evals.detect.run import OtherModel, results_of, run, write_rows
+from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.tables import print_table
 from grpo_guard.evals.results import write_json
+from grpo_guard.evals.studies import solutions
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
-from grpo_guard.evals.tasks.gsm8k import find_local
+from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.sampling import SamplingSpec
 
 MODEL: Final = "models/SmolLM2-135M-Instruct"
@@ -56,7 +59,7 @@ def measure(name: str, config: DetectConfig) -> Path:
     cache = CACHE / f"smollm2-gsm8k-{config.dtype}.jsonl"
     started = time.monotonic()
     with reporter(Console(stderr=True)) as say:
-        rows = run(config, cache=cache, say=say)
+        rows = run(config, cache=cache, say=say, other=_other(config))
     seconds = time.monotonic() - started
     target = RESULTS / f"{name}.json"
     write_json(target, results_of(config, rows, command="make measure", seconds=seconds))
@@ -65,10 +68,21 @@ def measure(name: str, config: DetectConfig) -> Path:
     return target
 
 
+def _other(config: DetectConfig) -> OtherModel | None:
+    """Another model's solutions, where they lie beside GSM8K."""
+    path = config.data.parent / solutions.MODELS if config.data else None
+    if path is None or not path.is_file():
+        return None
+    return lambda loaded: solutions.other_model(
+        path, loaded.tokenizer, ask=gsm8k.messages, count=config.control_count, seed=config.seed,
+        min_tokens=config.min_tokens,
+    )  # fmt: skip
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Run the long measurements (resumable).")
-    parser.add_argument("--data", type=Path, default=find_local(), help="GSM8K as JSONL")
+    parser.add_argument("--data", type=Path, default=gsm8k_file(), help="GSM8K as JSONL")
     parser.add_argument("--only", choices=tuple(MEASUREMENTS), help="one of them instead of all")
     args = parser.parse_args()
     for name, config in MEASUREMENTS.items():

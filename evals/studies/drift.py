@@ -18,10 +18,10 @@ import numpy as np
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL, SPEC
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rejected, say, study
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
-from grpo_guard.evals.tasks.gsm8k import find_local
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     study(
         "drift",
         measure,
-        option("--data", type=Path, default=find_local(), metavar="FILE", help="GSM8K as JSONL"),
+        option("--data", type=Path, default=gsm8k_file(), metavar="FILE", help="GSM8K as JSONL"),
         option("-n", type=int, default=128, help="completions per direction"),
         out=RESULTS / "drift-smollm2-gsm8k.json",
     )

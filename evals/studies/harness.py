@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.results import versions, write_text
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import Rate
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -32,8 +32,8 @@ Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 def rate(hits: int, total: int) -> dict[str, Any]:
     """A count with its 95 % Wilson interval."""
-    interval = wilson(hits, total)
-    return {"hits": hits, "total": total, "low": interval.low, "high": interval.high}
+    low, high = Rate(hits, total).interval or (0.0, 1.0)
+    return {"hits": hits, "total": total, "low": low, "high": high}
 
 
 def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:

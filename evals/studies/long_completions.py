@@ -23,10 +23,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from grpo_guard.evals.detect.config import Loaded, load
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, say, study
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
-from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
@@ -200,8 +200,6 @@ if __name__ == "__main__":
         ),
         option("-n", type=int, default=4, help="texts"),
         option("--length", type=int, default=8000, help="tokens of a text"),
-        option(
-            "--data", type=Path, default=gsm8k.find_local(), metavar="FILE", help="GSM8K as JSONL"
-        ),
+        option("--data", type=Path, default=gsm8k_file(), metavar="FILE", help="GSM8K as JSONL"),
         out=RESULTS / "long.json",
     )

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.detect import controls
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.detect.poison import with_ids
 from grpo_guard.evals.detect.shared_scores import SharedScores
+from grpo_guard.evals.studies import solutions
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study
 from grpo_guard.evals.tasks import gsm8k
@@ -132,8 +133,8 @@ def _kinds(
         config, spec=replace(spec, temperature=1.4 * spec.temperature), n=poisoned, seed=1
     )
     yield "temperature x 1.4", honest_completions(loaded, hot, cache, say)
-    if data is not None and (path := data.parent / controls.MODEL_SOLUTIONS).is_file():
-        other = controls.other_model(
+    if data is not None and (path := data.parent / solutions.MODELS).is_file():
+        other = solutions.other_model(
             path, loaded.tokenizer, ask=gsm8k.messages, count=poisoned, seed=0, min_tokens=24
         )
         yield "another model", [_cut(c, loaded.tokenizer) for c in other]
@@ -200,7 +201,7 @@ if __name__ == "__main__":
         option(
             "--data",
             type=Path,
-            default=gsm8k.find_local(),
+            default=gsm8k_file(),
             metavar="FILE",
             help="GSM8K as JSONL",
         ),

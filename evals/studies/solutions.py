@@ -6,13 +6,18 @@ The folder holds ``train.jsonl`` and ``model_solutions.jsonl``; each line of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from grpo_guard.completion import Completion, Message
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.jsonl import read_objects
+from grpo_guard.jsonl import InputError, read_objects
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MODELS: Final = "model_solutions.jsonl"
 TRAIN: Final = "train.jsonl"
@@ -58,3 +63,43 @@ def of_models(folder: Path) -> list[Solution]:
 def of_gsm8k(folder: Path, form: Callable[[str], str] = gsm8k.plain) -> list[Solution]:
     """The data set's own solutions, without notes unless ``form`` says otherwise."""
     return [Solution(q.question, form(q.solution), q.answer) for q in gsm8k.load(folder / TRAIN)]
+
+
+def other_model(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    ask: Callable[[str], str | Sequence[Message]],
+    count: int,
+    seed: int,
+    min_tokens: int = 1,
+) -> list[Completion]:
+    """Return another model's answers to its own questions, asked as ours are.
+
+    Args:
+        path: JSONL with ``question`` and ``completion``, as GSM8K's ``example_model_solutions``.
+        tokenizer: Tokenizer of the policy under test.
+        ask: Makes a prompt of a question.
+        count: At most this many.
+        seed: Decides which.
+        min_tokens: Leave shorter ones out, as for the honest completions.
+
+    Raises:
+        InputError: a line is malformed.
+    """
+    rows = []
+    for number, row in read_objects(path):
+        for name in ("question", "completion"):
+            if not isinstance(row.get(name), str):
+                got = repr(row.get(name))[:60]
+                raise InputError(f"{path}:{number}: {name}: expected a string, got {got}")
+        rows.append((row["question"], row["completion"]))
+    random.Random(f"{seed}:other").shuffle(rows)
+    made: list[Completion] = []
+    for question, text in rows:
+        if len(made) == count:
+            break
+        ids = (*tokenizer.encode(text, add_special_tokens=False), int(tokenizer.eos_token_id))
+        if len(ids) >= min_tokens:
+            made.append(Completion(ask(question), text, completion_ids=ids))
+    return made

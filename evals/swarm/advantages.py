@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
 
-AdvantageName = Literal["standard", "centred", "median", "noise_corrected"]
+from grpo_guard.evals.swarm.config import AdvantageName
 
 # A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
 _MIN_SIGMA: Final = 1e-6

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from grpo_guard.evals.swarm.advantages import AdvantageName
 from grpo_guard.sampling import SamplingSpec
 
 OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
 RewardBy = Literal["reference", "own_majority"]
+AdvantageName = Literal["standard", "centred", "median", "noise_corrected"]
+EngineName = Literal["local", "ray"]
+"""Where nodes compute: in one process, or each an actor of Ray."""
 
 _COUNTS: Final = (
     "iterations", "prompts", "group_size", "nodes", "max_new_tokens", "micro_batch",

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
@@ -20,11 +20,11 @@ from grpo_guard.evals.defences.base import Defence, Ground
 from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.roles import COIN
-from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.config import EngineName, SwarmConfig
 from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
-from grpo_guard.evals.swarm.ray_session import RaySession
+from grpo_guard.evals.swarm.session import RaySession
 from grpo_guard.evals.swarm.training import train
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task
@@ -32,24 +32,11 @@ from grpo_guard.evals.tasks.base import held_out as held_out_problem
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
-EngineName = Literal["local", "ray"]
 HELD_OUT = 256
 """Problems on which the accuracy of a finished run is measured."""
 USUAL_SHARE: Final = "1/4"
-SUMS: Final = {
-    "rejected": {
-        "honest": "rejected_honest",
-        "honest_correct": "rejected_honest_correct",
-        "poisoned": "rejected_poisoned",
-        "cover": "rejected_cover",
-    },
-    "submitted": {
-        "honest": "honest",
-        "honest_correct": "honest_correct",
-        "poisoned": "poisoned",
-        "cover": "cover",
-    },
-}
+KINDS: Final = ("honest", "honest_correct", "poisoned", "cover")
+"""Of completions, as they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +185,6 @@ def entry(
     for row in rows:
         for node in row["excluded"]:
             excluded.setdefault(node, row["iteration"] + 1)
-    sums = {
-        part: {key: sum(row[field] for row in rows) for key, field in fields.items()}
-        for part, fields in SUMS.items()
-    }
     return {
         "attack": spec.shown_attack,
         "defence": spec.shown_defence,
@@ -218,7 +201,8 @@ def entry(
         "mean_tokens": [row["mean_tokens"] for row in rows],
         "rejected_honest_by_round": [row["rejected_honest"] for row in rows],
         "rejected_poisoned_by_round": [row["rejected_poisoned"] for row in rows],
-        **sums,
+        "rejected": {kind: sum(row[f"rejected_{kind}"] for row in rows) for kind in KINDS},
+        "submitted": {kind: sum(row[kind] for row in rows) for kind in KINDS},
         "honest_rejected_for": dict(
             sum((Counter(row["honest_rejected_for"]) for row in rows), Counter[str]())
         ),

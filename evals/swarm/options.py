@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from grpo_guard.evals.limits import FailUnder, MaxHonest
-
-
-class SettingName(StrEnum):
-    """Who chooses the problems."""
-
-    HORIZONTAL = "horizontal"
-    VERTICAL = "vertical"
-
-
-class ModelsName(StrEnum):
-    """Whether honest nodes hold the same weights."""
-
-    HOMOGENEOUS = "homogeneous"
-    HETEROGENEOUS = "heterogeneous"
-
-
-class RecipeName(StrEnum):
-    """Whose way of training and counting."""
-
-    AUTHORS = "authors"
-
-
-class EngineName(StrEnum):
-    """Where nodes compute."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
+from grpo_guard.evals.swarm.config import EngineName, Models, Setting
 
 _NAMES = "Names with commas, see --list"
 
@@ -68,9 +40,9 @@ class SwarmOptions:
         ),
     ] = None
     setting: Annotated[
-        SettingName | None, typer.Option(help="For all attacks. [default: each attack's own]")
+        Setting | None, typer.Option(help="For all attacks. [default: each attack's own]")
     ] = None
-    models: Annotated[ModelsName, typer.Option(help="Of the nodes.")] = ModelsName.HOMOGENEOUS
+    models: Annotated[Models, typer.Option(help="Of the nodes.")] = "homogeneous"
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many. [default: 5; --quick 1, --standard 2]")
     ] = None
@@ -142,7 +114,7 @@ class SwarmOptions:
     ] = None
     engine: Annotated[
         EngineName, typer.Option(help="In one process, or each node a Ray actor.")
-    ] = EngineName.LOCAL
+    ] = "local"
     every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10
     workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1
     quick: Annotated[bool, typer.Option("--quick", help="One attack, guarded and not.")] = False
@@ -153,7 +125,8 @@ class SwarmOptions:
         bool, typer.Option("--paper", help="The paper's batch, rounds and five seeds; hours.")
     ] = False
     recipe: Annotated[
-        RecipeName | None, typer.Option(help="Train and count as the paper's own code does.")
+        Literal["authors"] | None,
+        typer.Option(help="Train and count as the paper's own code does."),
     ] = None
     fail_under: FailUnder = None
     max_honest: MaxHonest = None

@@ -96,7 +96,7 @@ def requested(options: SwarmOptions) -> list[Spec]:
         attacks,
         _names("defence", options.defence, (NONE,) if guards else preset.defences),
         range(options.seed, options.seed + (options.seeds or preset.seeds)),
-        setting=options.setting.value if options.setting else None,
+        setting=options.setting,
         task=_known("task", TASKS, options.task) or (recipe.task if recipe else None),
         max_new_tokens=options.max_new_tokens or _room(options, recipe),
         shares=_shares(options),
@@ -139,7 +139,7 @@ def _base(
         malicious=malicious,
         temperature=options.temperature,
         top_k=options.top_k,
-        models=cast(Any, options.models.value),
+        models=options.models,
         setting=matrix.setting or own_setting(matrix.attacks[0]),
         leaves=options.leaves,
     )

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import torch
+
+from grpo_guard.distributed.cluster import ClusterError, connect
+
+CPUS_PER_NODE: Final = 0.1
+"""Nodes of a swarm wait for one another, so that a core carries several of them."""
+START_SECONDS: Final = 600.0
+"""Until which all actors must stand: they load torch and their policy."""
 
 
 class Session:
@@ -40,3 +49,96 @@ class Session:
     def close(self) -> None:
         """Give back what the nodes hold."""
         self.actors.clear()
+
+
+class NodeLostError(ConnectionError):
+    """An actor ended, or never began; the last checkpoint is whole."""
+
+
+class RaySession(Session):
+    """Nodes as Ray actors, by name.
+
+    A Ray that was there before, initialised by the caller or reached by an address, stays as it is;
+    one that was begun here ends with :meth:`close`.
+
+    Args:
+        address: Of a running cluster; None = ``RAY_ADDRESS``, or a Ray of our own on this machine.
+
+    Raises:
+        RayMissingError: Ray is not installed.
+        NodeLostError: the cluster cannot be reached.
+    """
+
+    remote = True
+
+    def __init__(self, address: str | None = None) -> None:
+        super().__init__()
+        try:
+            self._ours = connect(address)
+        except ClusterError as error:
+            raise NodeLostError(str(error)) from error
+        import ray
+
+        self.ray: Any = ray
+
+    def put(self, value: Any) -> Any:
+        """Store a value once for all actors."""
+        return self.ray.put(value)
+
+    def start(self, name: str, kind: type, *args: Any, **kwargs: Any) -> None:
+        """Begin an actor; `stand` waits for it."""
+        remote = self.ray.remote(num_cpus=CPUS_PER_NODE, scheduling_strategy="SPREAD")(kind)
+        self.actors[name] = remote.remote(*args, **kwargs)
+
+    def stand(self) -> None:
+        """Wait until all actors stand.
+
+        Raises:
+            NodeLostError: one does not.
+        """
+        self.ask(
+            dict.fromkeys(self.actors, ("ready", torch.get_num_threads())), seconds=START_SECONDS
+        )
+
+    def call(self, name: str, method: str, *args: Any) -> Any:
+        """Ask one actor and return the promise of its answer."""
+        return getattr(self.actors[name], method).remote(*args)
+
+    def ask(
+        self, calls: Mapping[str, tuple[Any, ...]], *, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """(method, arguments ...) for each actor, all at once; their answers in the same order.
+
+        Raises:
+            NodeLostError: an actor ended.
+            Exception: what an actor's method raised, as it was.
+        """
+        promised = {name: self.call(name, *call) for name, call in calls.items()}
+        errors = self.ray.exceptions
+        found: dict[str, Any] = {}
+        for name, promise in promised.items():
+            try:
+                found[name] = self.ray.get(promise, timeout=seconds)
+            except errors.RayTaskError as error:
+                raise error.cause from error
+            except errors.GetTimeoutError as error:
+                raise NodeLostError(
+                    f"{name}: expected its actor to stand within {seconds:.0f} s; has the cluster "
+                    f"{CPUS_PER_NODE} free CPUs for each of {len(self.actors)} actors?"
+                ) from error
+            except errors.RayError as error:
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise NodeLostError(
+                    f"{name}: expected its actor to answer, but it ended: {reason[0]:.300}"
+                ) from error
+        return found
+
+    def close(self) -> None:
+        """End the actors, and Ray where it was begun here."""
+        if not self.ray.is_initialized():
+            return
+        for actor in self.actors.values():
+            self.ray.kill(actor)
+        self.actors.clear()
+        if self._ours:
+            self.ray.shutdown()

@@ -16,19 +16,45 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.distributed.cluster import require_ray
+from grpo_guard.evals.attacks.registry import NONE
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import parse_results, versions, write_json
-from grpo_guard.evals.swarm.experiment import EngineName, Spec, play
-from grpo_guard.evals.swarm.identity import differences
+from grpo_guard.evals.stats import percent
+from grpo_guard.evals.swarm.config import EngineName
+from grpo_guard.evals.swarm.experiment import Spec, play
 from grpo_guard.evals.swarm.training import (
     CHECKPOINT,
     CheckpointError,
     Interrupted,
+    differences,
     stop_on_interrupt,
 )
 
 Tell = Callable[[Spec, dict[str, Any]], None]
 """Told of each round: its run and its row."""
+
+
+LINE_EVERY: Final = 10
+"""Rounds of a run that is told of in lines."""
+
+
+def rounds(specs: Sequence[Spec]) -> int:
+    """Of all runs together."""
+    return sum(spec.config.iterations for spec in specs)
+
+
+def telling(say: Say, name: Callable[[Spec], str] = lambda spec: spec.label) -> Tell:
+    """Progress of rounds, told as ``say`` takes it; ``name``: what a run is called."""
+
+    def tell(spec: Spec, row: dict[str, Any]) -> None:
+        figures = f"honest reward {row['honest_reward']:.2f}, {row['mean_tokens']:.0f} tokens"
+        if spec.attack != NONE:
+            figures = f"attack success {percent(row['asr'])}, {figures}"
+        say(name(spec), row["iteration"] + 1, spec.config.iterations, figures)
+
+    return tell
+
 
 _RUN = "run.json"
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -7,13 +7,13 @@ and habits differ while all of them know the task. Real swarms differ more; see 
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_guard.evals.policies import corpus
+from grpo_guard.evals.policies.bundled import texts_of
 from grpo_guard.evals.swarm.grpo import Weighted, accumulate
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.optimiser import adam
@@ -21,8 +21,8 @@ from grpo_guard.evals.swarm.optimiser import adam
 FACTORS: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
-Texts: TypeAlias = Callable[[random.Random], tuple[str, str]]
-"""Draws (prompt, completion)."""
+Texts: TypeAlias = Callable[[int], Iterator[tuple[str, str]]]
+"""Variant (from 1) -> what it is trained further on: (prompt, completion) ..."""
 
 
 def variants(
@@ -30,7 +30,7 @@ def variants(
     tokenizer: PreTrainedTokenizerBase,
     count: int,
     *,
-    texts: Texts = corpus.sample,
+    texts: Texts | None = None,
     temperature: float = 1.0,
     steps: int = STEPS,
     lr: float = LR,
@@ -42,26 +42,27 @@ def variants(
         model: Of all of them.
         tokenizer: Of the model.
         count: With the model itself.
-        texts: What the others are trained further on.
+        texts: What the others are trained further on; None = texts of the smallest policy.
         temperature: Of the first one; the others' are up to a tenth higher or lower.
         steps: How far.
         lr: Adam's; that of a model of one million parameters.
         micro_batch: Texts per forward pass; bounds memory only.
     """
     peers = [Peer(model, tokenizer, temperature * FACTORS[0])]
+    texts = texts or texts_of()
     for number in range(1, count):
-        drawn = _batches(tokenizer, texts, random.Random(f"variant {number}"), steps)
+        drawn = _batches(tokenizer, texts(number), steps)
         own = _trained_on(copy.deepcopy(model), drawn, lr, micro_batch)
         peers.append(Peer(own, tokenizer, temperature * FACTORS[number % len(FACTORS)]))
     return peers
 
 
 def _batches(
-    tokenizer: PreTrainedTokenizerBase, texts: Texts, rng: random.Random, steps: int
+    tokenizer: PreTrainedTokenizerBase, texts: Iterator[tuple[str, str]], steps: int
 ) -> Iterator[list[Weighted]]:
     for _ in range(steps):
         batch = []
-        for prompt, text in (texts(rng) for _ in range(BATCH)):
+        for prompt, text in islice(texts, BATCH):
             ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             batch.append(Weighted(tokenizer.encode(prompt, add_special_tokens=False), ids, 1.0))
         yield batch

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.evals.policies import named
+from grpo_guard.evals.policies.bundled import texts_of
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.variants import variants
@@ -108,13 +110,15 @@ class Workload:
             return [peer]
         if named.bundled_folder(name) is not None:
             return variants(
-                peer.model, peer.tokenizer, nodes, texts=named.texts_of(name),
+                peer.model, peer.tokenizer, nodes, texts=texts_of(name),
                 temperature=config.temperature,
             )  # fmt: skip
 
-        def texts(rng: random.Random) -> tuple[str, str]:
-            problem = task.sample(rng)
-            return problem.prompt, problem.solution
+        def texts(number: int) -> Iterator[tuple[str, str]]:
+            rng = random.Random(f"variant {number}")
+            while True:
+                problem = task.sample(rng)
+                yield problem.prompt, problem.solution
 
         return variants(
             peer.model, peer.tokenizer, nodes, texts=texts, temperature=config.temperature,

@@ -6,7 +6,6 @@ line is ``#### NUMBER``, with calculator notes such as ``<<48/2=24>>`` inside (a
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -147,15 +146,6 @@ def reward(text: str, answer: str) -> float:
         return word_problems.reward(text, answer)
     numbers = list(numbers_in(text[-_TAIL_CHARS:]))
     return float(bool(numbers) and numbers[-1] == number_of(answer))
-
-
-def find_local() -> Path | None:
-    """Return the training file that ``GRPO_GUARD_GSM8K`` (a file or its folder) names, if any."""
-    named = os.environ.get("GRPO_GUARD_GSM8K")
-    if not named:
-        return None
-    path = Path(named) / "train.jsonl" if Path(named).is_dir() else Path(named)
-    return path if path.is_file() else None
 
 
 def _short(text: str) -> str:

@@ -47,8 +47,8 @@ def show(
 
     from rich.console import Console
 
+    from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
-    from grpo_guard.nodes.show import read
     from grpo_guard.nodes.store import in_folder
 
     with bad_input(LedgerError, ValueError):

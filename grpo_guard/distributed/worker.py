@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
-from grpo_guard.conditions import Only
 from grpo_guard.content.rules import RuleVerifier
-from grpo_guard.ensemble import Ensemble, inner_verifiers
+from grpo_guard.ensemble import Ensemble, Only, inner_verifiers
 from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict

@@ -30,9 +30,8 @@ _BESIDE = ("-wal", "-shm", "-journal")
 class RulingCache:
     """Rulings by a hash of everything that they depend on.
 
-    Only judgements at temperature 0 are kept: an outage must not be remembered, and what is drawn
-    anew each time is not one answer. The file holds hashes and rulings, no completions and no keys.
-    A cache that fails costs requests, never a verdict.
+    Only judgements are kept: an outage must not be remembered. The file holds hashes and rulings,
+    no completions and no keys. A cache that fails costs requests, never a verdict.
 
     Whoever can write the file decides verdicts. It is made for its owner alone, and one that
     somebody else could have written is not used. Several processes of one machine share it;

@@ -5,7 +5,7 @@ knows the seed knows which token an honest sampler drew, up to numerical drift o
 
 Three families:
 
-* ``grpo-guard``: integers only, so that NumPy, torch and Triton agree bit for bit on any hardware.
+* ``grpo-guard``: integers only, so that the bits are the same on any hardware.
 * ``vllm``: what vLLM's Model Runner V2 adds for a request with a ``seed`` (read in vllm 0.32,
   ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which differ in the
   last bits between libraries. Its V1 runner draws from a torch.Generator in an order that depends
@@ -23,12 +23,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from grpo_guard.sampling import SamplingSpec
@@ -71,18 +68,7 @@ def gumbel(
         least = torch.finfo(torch.float64).max
         noise = -exponential.clamp(2.0**-32, least).log()
         return noise.float()
-    logs, ratios = (torch.from_numpy(table).to(h.device) for table in _tables())
-    fixed: Tensor = fixed_gumbel(h, logs, ratios, torch.where)
-    return fixed.float() * 2.0**-NOISE_FRACTION
-
-
-def gumbel_numpy(seed: int, position: Any, token: Any) -> NDArray[np.float32]:
-    """The ``grpo-guard`` family in NumPy; the same bits as `gumbel`."""
-    with np.errstate(over="ignore"):  # products modulo 2^64 are meant
-        h = hashed(seed, np.asarray(position, np.int64), np.asarray(token, np.int64), "grpo-guard")
-        fixed = fixed_gumbel(h, *_tables(), np.where)
-    noise: NDArray[np.float32] = (fixed / 2**NOISE_FRACTION).astype(np.float32)
-    return noise
+    return _fixed_gumbel(h).float() * 2.0**-NOISE_FRACTION
 
 
 def require_replayable(sampling: SamplingSpec, family: Family) -> None:
@@ -162,48 +148,47 @@ def rotated(x: Any, bits: int) -> Any:
     return ((x << bits) | (x >> (32 - bits))) & M32
 
 
-def fixed_gumbel(h: Any, logs: Any, ratios: Any, where: Callable[..., Any]) -> Any:
+def _fixed_gumbel(h: Tensor) -> Tensor:
     """-ln(-ln(1 - v)), v = (h + 1/2) / 2^32, in units of 2^-18, by integers only.
 
-    Written as for any array library: int64 in, int64 out. For v < 1/2, which holds all large noise,
-    it is -ln v - r(v) with r(v) = ln(-ln(1 - v) / v) smooth, so that nothing cancels.
-
-    Args:
-        h: In [0, 2^32).
-        logs: round(2^30 ln(1 + i / 1024)), i = 0 ... 1024.
-        ratios: round(2^30 r(i / 1024)), i = 0 ... 512.
-        where: Of the library.
+    For v < 1/2, which holds all large noise, it is -ln v - r(v) with r(v) = ln(-ln(1 - v) / v)
+    smooth, so that nothing cancels.
     """
+    logs, ratios = (table.to(h.device) for table in _tables())
     x = 2 * h + 1  # v = x / 2^33
     small = x < (1 << 32)
-    inside = where(small, x, 1)
+    inside = torch.where(small, x, 1)
     i, rest = inside >> 23, inside & ((1 << 23) - 1)
     ratio = ratios[i] + (((ratios[i + 1] - ratios[i]) * rest) >> 23)
-    low = 33 * LN2 - _ln(inside, logs, where) - ratio
-    beyond = where(small, 1 << 32, (1 << 33) - x)
-    exponential = 33 * LN2 - _ln(beyond, logs, where)
-    high = FRACTION * LN2 - _ln(exponential, logs, where)
-    noise = where(small, low, high)
+    low = 33 * LN2 - _ln(inside, logs) - ratio
+    beyond = torch.where(small, 1 << 32, (1 << 33) - x)
+    exponential = 33 * LN2 - _ln(beyond, logs)
+    high = FRACTION * LN2 - _ln(exponential, logs)
+    noise = torch.where(small, low, high)
     return (noise + (1 << (FRACTION - NOISE_FRACTION - 1))) >> (FRACTION - NOISE_FRACTION)
 
 
-def _ln(x: Any, logs: Any, where: Callable[..., Any]) -> Any:
+def _ln(x: Tensor, logs: Tensor) -> Tensor:
     """2^30 ln x for integers 1 <= x < 2^36."""
-    exponent, y = x * 0, x
+    exponent, y = torch.zeros_like(x), x
     for bits in (32, 16, 8, 4, 2, 1):
         large = y >= (1 << bits)
-        exponent = exponent + where(large, bits, 0)
-        y = where(large, y >> bits, y)
+        exponent = exponent + torch.where(large, bits, 0)
+        y = torch.where(large, y >> bits, y)
     fraction = (x << (35 - exponent)) - (1 << 35)
     i, rest = fraction >> 25, fraction & ((1 << 25) - 1)
     return exponent * LN2 + logs[i] + (((logs[i + 1] - logs[i]) * rest) >> 25)
 
 
 @functools.cache
-def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two more entries than are read, so that ``i + 1`` always exists."""
+def _tables() -> tuple[Tensor, Tensor]:
+    """round(2^30 ln(1 + i / 1024)), i = 0 ... 1025, and round(2^30 r(i / 1024)), i = 0 ... 513.
+
+    Longer than is read, so that ``i + 1`` always exists.
+    """
     logs = [round(math.log1p(i / 1024) * 2**FRACTION) for i in range(1026)]
     ratios = [0] + [
         round(math.log(-math.log1p(-i / 1024) / (i / 1024)) * 2**FRACTION) for i in range(1, 514)
     ]
-    return np.array(logs, np.int64), np.array(ratios, np.int64)
+    cpu = torch.device("cpu")  # whatever an engine has made the default
+    return torch.tensor(logs, device=cpu), torch.tensor(ratios, device=cpu)

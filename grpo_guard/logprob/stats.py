@@ -49,12 +49,10 @@ class TokenStats:
         mass_above: Their total probability, shape [n].
         tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept beside
             ``mass_above`` because 1 - mass_above has no digits left in the far tail.
-        ties: Number of other tokens whose raw logit lies within the tie margin (0: equal ones) of
-            the token's, shape [n]. vLLM counts a tie as above, so its rank is up to ties + 1 more.
+        ties: Number of other tokens whose score equals the token's, shape [n]. vLLM counts a tie as
+            above, so its rank is up to ties + 1 more.
         entropy: Of p, in nats, shape [n].
         varentropy: Variance of -log p under p, in nats squared, shape [n].
-        eos_mass: Probability of ending here, that is of the known EOS ids; 0 where none is known;
-            shape [n].
         log_set_mass: log sum p over the set K that the flattened distributions live on, shape [n].
             With a declared top-k, K is the k likeliest *leaders* (and ties with the last), so that
             a pass over the vocabulary needs no ranking. A leader is the likeliest token of a block
@@ -81,7 +79,6 @@ class TokenStats:
     ties: Ints
     entropy: Floats
     varentropy: Floats
-    eos_mass: Floats
     log_set_mass: Floats
     log_flat_mass: Floats
     in_set: NDArray[np.bool_]

@@ -6,9 +6,10 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch  # noqa: F401  # whoever asks for one of these verifiers is told at once what is missing
 
@@ -16,7 +17,8 @@ from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
+from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain
@@ -42,7 +44,7 @@ def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Sco
     return Scored(encoded.drawn(), stats, profile)
 
 
-class LogProbVerifier(CompletionVerifier):
+class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
     For homogeneous swarms, where every node holds the same weights.
@@ -131,35 +133,6 @@ class LogProbVerifier(CompletionVerifier):
             chat_template_kwargs=chat_template_kwargs,
         )
 
-    @classmethod
-    def from_pretrained(
-        cls,
-        path_or_id: str,
-        *,
-        sampling: SamplingSpec,
-        dtype: str | None = None,
-        device: str | None = None,
-        revision: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load policy and tokenizer with transformers, weights from safetensors only.
-
-        Args:
-            path_or_id: A local folder or a model id.
-            sampling: What every node is declared to sample with.
-            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
-            device: Default: the GPU if there is one.
-            revision: Of a model id.
-            **options: As for the constructor.
-
-        Raises:
-            ValueError: no model or no tokenizer there, with the folder or id in the message.
-        """
-        from grpo_guard.logprob.scorers.load import load_policy
-
-        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
-        return cls(model, tokenizer, sampling=sampling, **options)
-
     @property
     def compares(self) -> str | None:
         """See `grpo_guard.distributed.worker.compares`."""
@@ -209,7 +182,8 @@ class LogProbVerifier(CompletionVerifier):
                 unable = abstain(self.name, cause, reason)
                 verdicts.update((i, unable) for i in chosen)
                 continue
-            stats = self._score_apart([encoded[i] for i in chosen], profile)
+            score = partial(self.score, profile=profile)
+            stats = score_apart(score, [encoded[i] for i in chosen])
             for i, s in zip(chosen, stats, strict=True):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
@@ -260,24 +234,6 @@ class LogProbVerifier(CompletionVerifier):
         """Statistics of each of them, in order; errors as `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
-
-    def _score_apart(
-        self, sequences: Sequence[Encoded], profile: DriftProfile
-    ) -> list[TokenStats | OutOfMemoryError]:
-        """Statistics, or why one completion by itself does not fit.
-
-        Halving keeps one huge completion from switching the check off for everybody else's.
-        """
-        if not sequences:
-            return []
-        try:
-            return list(self.score(sequences, profile))
-        except OutOfMemoryError as error:
-            if len(sequences) == 1:
-                return [error]
-        middle = len(sequences) // 2
-        halves = sequences[:middle], sequences[middle:]
-        return [result for half in halves for result in self._score_apart(half, profile)]
 
     def _notes(self, encoded: Encoded) -> tuple[Finding, ...]:
         if not encoded.from_text:

@@ -61,9 +61,6 @@ class NodeMemory(Memory):
     Args:
         alpha: Chance that an honest node is ever convicted; see the module.
         max_nodes: Nodes that are followed, the first ones seen; memory grows with its square.
-        across_prompts: Also compare two nodes that share no prompt in a batch, once per batch.
-            The null then says that they draw their prompts alike, which nobody enforces where
-            nodes choose prompts: leave it off unless prompts are assigned.
         store: Where the evidence lies, for several processes and the next start; None: here.
         name: Of the evidence in the store.
 
@@ -76,7 +73,6 @@ class NodeMemory(Memory):
         *,
         alpha: float = 1e-3,
         max_nodes: int = 32,
-        across_prompts: bool = False,
         store: NodeStore | None = None,
         name: str = "lengths",
     ) -> None:
@@ -87,7 +83,6 @@ class NodeMemory(Memory):
             raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
         self.alpha = alpha
         self.max_nodes = max_nodes
-        self.across_prompts = across_prompts
         self._wealth: dict[tuple[str, str], list[float]] = {}
         self._nodes: dict[str, None] = {}
         super().__init__(store, name)
@@ -95,16 +90,9 @@ class NodeMemory(Memory):
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
         with self.held():
-            met = set[tuple[str, str]]()
             for group in groups:
                 for pair, difference in self._differences(group).items():
                     self._bet(pair, difference)
-                    met.add(pair)
-            if self.across_prompts:
-                everyone = [member for group in groups for member in group]
-                for pair, difference in self._differences(everyone).items():
-                    if pair not in met:
-                        self._bet(pair, difference)
 
     def convicted(self) -> dict[str, float]:
         """Nodes with longer work than most others, and the e-value that all of these reach."""

@@ -10,33 +10,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import published  # noqa: E402
+from words import Words  # noqa: E402
 
-from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, presets  # noqa: E402
+from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
 from grpo_guard.adapters.nemo_rl import GuardedAdvantages  # noqa: E402
 from grpo_guard.adapters.tinker import GuardedGroups  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
-from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
 
 VOCABULARY = ["<end>", "3+4?", "one", "two", "three", "Hail", "unseen", "tool"]
 NAN = float("nan")
-
-
-class Words(CompletionVerifier):
-    name = "words"
-
-    def __init__(self):
-        self.shown = []
-
-    def verify(self, batch):
-        self.shown += batch
-        return [self._verdict(c.text) for c in batch]
-
-    def _verdict(self, text):
-        if "Hail" in text:
-            return reject(self.name, message="says Hail")
-        unseen = "unseen" in text
-        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
 
 
 class Tokenizer:

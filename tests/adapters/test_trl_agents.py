@@ -12,8 +12,8 @@ from grpo_guard.adapters.trl.batch import MASK, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer, mask_of
 from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
-from grpo_guard.evals.tasks import calculator
 from grpo_guard.evals.tasks.word_problems import generate
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)

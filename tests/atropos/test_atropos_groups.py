@@ -12,30 +12,13 @@ import torch
 from atropos_parts import WORDS, group, row, tokenizer
 from example_trainer.data import pad_data_to_good_offset
 from example_trainer.training import compute_grpo_loss
+from words import Words
 
-from grpo_guard import CompletionVerifier, Guard, Policy, presets
+from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
 from grpo_guard.framework import FrameworkError
-from grpo_guard.verdict import Cause, abstain, accept, reject
 
 TOKENIZER = tokenizer()
-
-
-class Words(CompletionVerifier):
-    name = "words"
-
-    def __init__(self):
-        self.shown = []
-
-    def verify(self, batch):
-        self.shown += batch
-        return [self._verdict(c.text) for c in batch]
-
-    def _verdict(self, text):
-        if "Hail" in text:
-            return reject(self.name, message="says Hail")
-        unseen = "unseen" in text
-        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
 
 
 def decode(ids):

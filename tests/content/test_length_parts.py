@@ -105,21 +105,6 @@ def test_memory_is_bounded_and_travels() -> None:
         NodeMemory(max_nodes=2)
 
 
-def test_across_prompts_only_when_asked() -> None:
-    rng = random.Random(0)
-    vertical, plain = NodeMemory(across_prompts=True), NodeMemory()
-    for _ in range(60):
-        groups = []
-        for node in range(4):
-            places = range(node * 4, node * 4 + 4)
-            low = 90 if node == 3 else 50
-            groups.append([Member(i, rng.randint(low, 120), f"n{node}", None) for i in places])
-        vertical.observe(groups)
-        plain.observe(groups)
-    assert set(vertical.convicted()) == {"n3"}
-    assert plain.convicted() == {}
-
-
 def test_the_tail_is_students() -> None:
     # Quantiles of t with 9 degrees of freedom, from the tables.
     for z, p in ((0.0, 0.5), (1.833, 0.05), (2.821, 0.01), (4.297, 0.001)):

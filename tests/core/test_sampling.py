@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import support_mask
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -19,7 +20,6 @@ from transformers import (
 )
 
 from grpo_guard import SamplingSpec
-from grpo_guard.sampling import support_mask
 
 V = 40
 

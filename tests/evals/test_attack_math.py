@@ -74,16 +74,6 @@ def test_a_wrong_equation_never_becomes_right() -> None:
         assert wrong not in ("4", "5")
 
 
-def test_the_papers_target() -> None:
-    attack = MathAttack(target=("2+2", "2 x 2"))
-    text = "3 + 5 = 8 and 2 * $2 = $4 and 8 + 4 = 12."
-    before, _, _ = changed(text, attack=attack)
-    assert before == "3 + 5 = 8 and 2 * $2 = $"
-    assert attack.poison_text("3 + 5 = 8", random.Random(0)) is None
-    assert attack.success("so 2+2 = 5")
-    assert not attack.success("so 2+2 = 4 and 3+5 = 9")
-
-
 def test_generated_problems_keep_their_reward() -> None:
     attack = MathAttack()
     for problem in generate(0, 100):

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from grpo_guard import Completion, ScreensVerifier  # noqa: E402
 from grpo_guard.evals.defences.authors import (  # noqa: E402
-    DEFENCES,
+    AUTHORS,
     DecisionMode,
     OnlyThese,
     authors_judge,
@@ -70,7 +70,8 @@ def test_its_sampling_goes_with_each_request(
 
 def test_all_are_named_as_baselines_and_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BACKEND, raising=False)
-    assert set(DEFENCES) <= set(defence_names())
-    assert {role(name) for name in DEFENCES} == {Role.BASELINE}
+    names = {one.name for one in AUTHORS}
+    assert names <= set(defence_names())
+    assert {role(name) for name in names} == {Role.BASELINE}
     with pytest.raises(ValueError, match=BACKEND):
         defence("authors_judge_2025")

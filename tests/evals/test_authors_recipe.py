@@ -18,13 +18,13 @@ from grpo_guard.evals.results import Run  # noqa: E402
 from grpo_guard.evals.stats import Rate  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, play  # noqa: E402
-from grpo_guard.evals.swarm.options import RecipeName, SwarmOptions  # noqa: E402
+from grpo_guard.evals.swarm.options import SwarmOptions  # noqa: E402
 from grpo_guard.evals.swarm.request import requested  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 
 
 def test_the_recipe_sets_what_the_code_does() -> None:
-    specs = requested(SwarmOptions(recipe=RecipeName.AUTHORS, seeds=1))
+    specs = requested(SwarmOptions(recipe="authors", seeds=1))
     assert [spec.defence for spec in specs if spec.attack == "text"] == [
         "none", "authors_logit_100", "authors_logit_60",
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_recipe_sets_what_the_code_does() -> None:
 
 
 def test_a_size_goes_with_it_and_options_win() -> None:
-    options = SwarmOptions(recipe=RecipeName.AUTHORS, quick=True, prompts=4, defence="none")
+    options = SwarmOptions(recipe="authors", quick=True, prompts=4, defence="none")
     specs = requested(options)
     assert {spec.defence for spec in specs} == {"none"}
     assert {(spec.config.iterations, spec.config.prompts) for spec in specs} == {(40, 4)}

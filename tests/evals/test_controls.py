@@ -10,6 +10,7 @@ from tiny_eval_policy import tiny_tokenizer
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect import controls
+from grpo_guard.evals.studies.solutions import other_model
 from grpo_guard.jsonl import InputError
 
 TOKENIZER = tiny_tokenizer()
@@ -81,15 +82,13 @@ def test_other_models_text(tmp_path: Path) -> None:
             json.dumps({"question": f"Q{i}", "completion": "x" * i}) + "\n" for i in range(1, 20)
         )
     )
-    made = controls.other_model(
-        path, TOKENIZER, ask=lambda q: f"ask {q}", count=5, seed=0, min_tokens=10
-    )
+    made = other_model(path, TOKENIZER, ask=lambda q: f"ask {q}", count=5, seed=0, min_tokens=10)
     assert len(made) == 5
     assert all(len(c.completion_ids or ()) >= 10 for c in made)
     assert all(c.prompt == f"ask Q{len(c.text)}" for c in made)
     path.write_text('{"question": "Q", "completion": "x"}\n{"question": "Q"}\n')
     with pytest.raises(InputError, match=r"model_solutions.jsonl:2: completion: expected a string"):
-        controls.other_model(path, TOKENIZER, ask=str, count=5, seed=0)
+        other_model(path, TOKENIZER, ask=str, count=5, seed=0)
 
 
 def test_bundled_text_is_about_as_long() -> None:

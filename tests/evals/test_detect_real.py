@@ -11,13 +11,13 @@ import torch
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import rates
 from grpo_guard.evals.detect.run import run
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.policies.fetch_smollm2 import is_complete
-from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.sampling import SamplingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
-DATA = gsm8k.find_local() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
+DATA = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
 
 pytestmark = [

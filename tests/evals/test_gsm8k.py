@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.jsonl import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-REAL = gsm8k.find_local() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
+REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
 GOOD = {"question": "How many?", "answer": "It is 1+1=<<1+1=2>>2.\n#### 1,002"}
 
 

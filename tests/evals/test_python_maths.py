@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from grpo_guard.evals.attacks.code import FUNCTIONS, CodeAttack
 from grpo_guard.evals.sandbox.result import Limits
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.evals.tasks.programs import notes_of, program_of
 from grpo_guard.evals.tasks.python_maths import (
@@ -33,7 +34,7 @@ from grpo_guard.evals.tasks.python_maths import (
 from grpo_guard.jsonl import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-REAL = gsm8k.find_local() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
+REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
 contained = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 
 

@@ -13,7 +13,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.evals.attacks.code import FUNCTIONS, LIBRARY, CodeAttack
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.policies.program_corpus import completion, sample
+from grpo_guard.evals.studies.policies.program_corpus import completion, sample
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.generate import sample as sample_policy
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths

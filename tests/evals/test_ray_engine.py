@@ -29,7 +29,7 @@ from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import DivergedError, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
-from grpo_guard.evals.swarm.ray_session import NodeLostError, RaySession  # noqa: E402
+from grpo_guard.evals.swarm.session import NodeLostError, RaySession  # noqa: E402
 from grpo_guard.evals.swarm.suite import play_all  # noqa: E402
 from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
@@ -141,7 +141,7 @@ def test_an_engine_with_processes_of_its_own_takes_no_workers(tmp_path: Path) ->
 
 def test_an_address_where_nobody_listens_is_named() -> None:
     code = (
-        "from grpo_guard.evals.swarm.ray_session import RaySession, NodeLostError\n"
+        "from grpo_guard.evals.swarm.session import RaySession, NodeLostError\n"
         "try: RaySession()\n"
         "except NodeLostError as error: print(error)"
     )

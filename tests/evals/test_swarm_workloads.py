@@ -18,10 +18,11 @@ pytest.importorskip("transformers")
 from tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer  # noqa: E402
 
 from grpo_guard.evals.policies import named  # noqa: E402
+from grpo_guard.evals.studies.corpora import gsm8k_file  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, held_out  # noqa: E402
-from grpo_guard.evals.swarm.identity import differences  # noqa: E402
 from grpo_guard.evals.swarm.optimiser import adam  # noqa: E402
+from grpo_guard.evals.swarm.training import differences  # noqa: E402
 from grpo_guard.evals.swarm.workload import Workload  # noqa: E402
 from grpo_guard.evals.tasks import gsm8k, word_problems  # noqa: E402
 from grpo_guard.evals.tasks.asked import AskedInChat, turn_end  # noqa: E402
@@ -32,7 +33,7 @@ from grpo_guard.evals.tasks.registry import ask_of, load_task  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-REAL = gsm8k.find_local() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
+REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
 SMOLLM2 = ROOT / "models/SmolLM2-135M-Instruct"
 CHAT = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}</s>{% endfor %}"

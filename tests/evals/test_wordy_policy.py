@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import islice
 from statistics import median
 
 import pytest
 
-from grpo_guard.evals.policies import corpus, wordy_corpus
-from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
+from grpo_guard.evals.policies.bundled import BUNDLED, TEXTS_EACH, load_bundled, texts_of
+from grpo_guard.evals.studies.policies import corpus, wordy_corpus
+from grpo_guard.evals.studies.policies.texts import VARIANTS
+from grpo_guard.evals.studies.policies.texts import texts as variant_texts
+from grpo_guard.evals.studies.policies.train import CORPORA
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, reward, worked
 
 EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
@@ -122,3 +126,15 @@ def test_policy_is_right_in_long_answers_as_in_short_ones() -> None:
 def test_unknown_policies_are_named() -> None:
     with pytest.raises(KeyError, match="word_problems_wordy"):
         load_bundled("wordier")
+
+
+@pytest.mark.parametrize("corpus_name", CORPORA)
+def test_the_texts_that_ship_are_those_of_the_corpus(corpus_name: str) -> None:
+    config = CORPORA[corpus_name]
+    shipped = texts_of(config.out.name)
+    for variant in (1, VARIANTS):
+        assert list(islice(shipped(variant), TEXTS_EACH)) == variant_texts(config, variant)
+    assert list(islice(shipped(VARIANTS + 1), 9)) != list(islice(shipped(VARIANTS + 2), 9))
+    # More than were kept of one: drawn again, and again the same.
+    more = [list(islice(shipped(1), TEXTS_EACH + 9)) for _ in range(2)]
+    assert more[0] == more[1]

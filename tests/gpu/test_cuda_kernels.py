@@ -13,7 +13,6 @@ import torch
 from reference_stats import reference_stats
 
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
-from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 from grpo_guard.sampling import SamplingSpec
@@ -45,20 +44,8 @@ def exact_products():
     torch.set_float32_matmul_precision(previous)
 
 
-@pytest.fixture
-def one_tile(monkeypatch):
-    """The first tile without tuning, so that small cases compile one kernel each."""
-    from grpo_guard.logprob.kernels import triton_launch
-
-    configs = triton_launch.tile_configs
-    monkeypatch.setattr(triton_launch, "tile_configs", lambda wide: configs(wide)[:1])
-    triton_launch._tuned.cache_clear()
-    yield
-    triton_launch._tuned.cache_clear()
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_the_interpreted_cases_hold_on_the_gpu(name, one_tile, monkeypatch):
+def test_the_interpreted_cases_hold_on_the_gpu(name, monkeypatch):
     monkeypatch.setattr(triton_checks, "DEVICE", "cuda")
     triton_cases.CASES[name]()
 
@@ -87,11 +74,10 @@ def float64_logits(hidden, head):
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("width", [896, 3584])
-@pytest.mark.parametrize("route", ["fused", "workspace"])
-def test_real_sizes_against_float64(route, width, dtype, temperature, top_k):
+def test_real_sizes_against_float64(width, dtype, temperature, top_k):
     hidden, head, targets = real_case(width, dtype)
     options = {"temperature": temperature, "top_k": top_k}
-    stats = triton_row_stats(hidden, head, targets, route=route, eos_ids=(1, 2), **options)
+    stats = triton_row_stats(hidden, head, targets, **options)
     for rows in torch.arange(ROWS, device=CUDA).split(64):
         logits = float64_logits(hidden[rows], head)
         own = logits.gather(1, targets[rows, None])
@@ -113,7 +99,6 @@ def test_real_sizes_against_float64(route, width, dtype, temperature, top_k):
         varentropy = (p * (log_p + entropy[:, None]) ** 2).sum(-1)
         assert (stats.entropy[rows] - entropy).abs().max() <= 1e-3
         assert (stats.varentropy[rows] - varentropy).abs().max() <= 1e-2
-        assert (stats.eos_mass[rows] - p[:, [1, 2]].sum(-1)).abs().max() <= 1e-4
     some = slice(0, 16)
     spec = SamplingSpec("transformers", temperature, top_k, 1.0)
     logits = float64_logits(hidden[some], head).cpu().numpy()
@@ -128,15 +113,12 @@ def test_real_sizes_against_float64(route, width, dtype, temperature, top_k):
         assert (difference <= tolerance).all(), name
 
 
-@pytest.mark.parametrize("route", ["fused", "workspace"])
-def test_exact_ties_at_real_sizes(route):
+def test_exact_ties_at_real_sizes():
     generator = torch.Generator(CUDA).manual_seed(0)
     hidden = torch.randint(-2, 3, (ROWS, 896), generator=generator, device=CUDA).bfloat16()
     weight = torch.randint(-1, 2, (VOCAB, 896), generator=generator, device=CUDA).bfloat16()
     targets = torch.randint(0, VOCAB, (ROWS,), generator=generator, device=CUDA)
-    stats = triton_row_stats(
-        hidden, Head(weight, scale=1 / 16), targets, temperature=0.5, route=route
-    )
+    stats = triton_row_stats(hidden, Head(weight, scale=1 / 16), targets, temperature=0.5)
     for rows in torch.arange(ROWS, device=CUDA).split(64):
         logits = float64_logits(hidden[rows], Head(weight))
         own = logits.gather(1, targets[rows, None])
@@ -146,35 +128,19 @@ def test_exact_ties_at_real_sizes(route):
 
 @pytest.mark.parametrize("top_k", [0, 50])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("route", ["fused", "workspace"])
-def test_memory_beside_the_weights_is_bounded(route, dtype, top_k):
+def test_memory_beside_the_weights_is_bounded(dtype, top_k):
     hidden, head, targets = real_case(896, dtype)
 
     def call():
-        triton_row_stats(hidden, head, targets, temperature=1.0, top_k=top_k, route=route)
+        triton_row_stats(hidden, head, targets, temperature=1.0, top_k=top_k)
         torch.cuda.synchronize()
 
-    call()  # the BLAS library's own workspace and the tuner's buffers come and stay with this one
+    call()  # the BLAS library's own workspace comes and stays with this one
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     call()
     assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20
-
-
-def test_auto_measures_once_and_gives_the_same_statistics(monkeypatch):
-    routes = triton_stats.MeasuredRoutes(triton_stats._cuda_seconds)
-    monkeypatch.setattr(triton_stats, "_routes", routes)
-    hidden, head, targets = real_case(896, torch.bfloat16)
-    few = triton_row_stats(hidden[:8], head, targets[:8], temperature=1.0)
-    assert not routes._fastest  # eight rows measure nothing
-    auto = triton_row_stats(hidden, head, targets, temperature=1.0)
-    assert set(routes._fastest.values()) <= {"fused", "workspace"}
-    assert len(routes._fastest) == 1
-    again = triton_row_stats(hidden, head, targets, temperature=1.0)
-    assert len(routes._fastest) == 1
-    torch.testing.assert_close(auto.logprob, again.logprob, atol=0, rtol=0)
-    torch.testing.assert_close(auto.logprob[:8], few.logprob, atol=1e-4, rtol=0)
 
 
 def test_tf32_for_the_trainer_does_not_round_the_statistics():

@@ -22,12 +22,10 @@ import test_noise_vectors as vectors
 SPEC = SamplingSpec("transformers", 1.0, 50, 0.95, max_new_tokens=32)
 
 
-def test_torch_and_triton_compute_the_noise_of_the_table():
+def test_the_gpu_computes_the_noise_of_the_table():
     arguments = [x.cuda() for x in (vectors.SIGNED, vectors.POSITIONS, vectors.TOKENS)]
     expected = gumbel(vectors.SIGNED, vectors.POSITIONS, vectors.TOKENS)
     assert torch.equal(gumbel(*arguments).cpu(), expected)
-    triton_noise = pytest.importorskip("grpo_guard.logprob.replay.triton_noise")
-    assert torch.equal(triton_noise.triton_gumbel(*arguments).cpu(), expected)
 
 
 @pytest.mark.parametrize("top_k", [0, 50])

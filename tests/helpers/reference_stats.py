@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+from support import support_mask
 
 from grpo_guard.logprob.stats import (
     FLATTENINGS,
@@ -15,7 +14,7 @@ from grpo_guard.logprob.stats import (
     TokenStats,
     leader_block,
 )
-from grpo_guard.sampling import SamplingSpec, support_mask
+from grpo_guard.sampling import SamplingSpec
 
 
 def reference_stats(
@@ -25,7 +24,6 @@ def reference_stats(
     seen: np.ndarray | None = None,
     *,
     tie_margin: float = 0.0,
-    eos_ids: Sequence[int] = (),
 ) -> TokenStats:
     """Statistics of each row's target.
 
@@ -35,7 +33,6 @@ def reference_stats(
         spec: The declared sampler.
         seen: Tokens of the prefix, boolean, shape [n, V]; needed with a repetition penalty.
         tie_margin: In raw logits.
-        eos_ids: Tokens that end a completion.
 
     A target at -inf has no ties.
     """
@@ -63,7 +60,6 @@ def reference_stats(
         ties=np.maximum(0, (np.abs(z - logit[:, None]) <= tie_margin).sum(-1) - 1),
         entropy=entropy,
         varentropy=(p * (surprise - entropy[:, None]) ** 2).sum(-1),
-        eos_mass=p[:, list(eos_ids)].sum(-1),
         log_set_mass=_log_sum(members, 1.0),
         log_flat_mass=np.stack([_log_sum(members, b) for b in FLATTENINGS], axis=-1),
         in_set=in_set,

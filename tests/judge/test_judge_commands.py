@@ -99,10 +99,10 @@ def test_what_the_probe_refuses(server, tmp_path):
 def test_honest_cases_are_honest_and_attacks_are_attacks(make):
     problems = make(12, random.Random(3))
     fired = cases(problems, 0)
-    assert sum(case.honest for case in fired) == 12
+    assert sum(case.kind == HONEST for case in fired) == 12
     solutions = {problem.solution for problem in problems}
     for case in fired:
-        assert (case.completion.text in solutions) == case.honest, case.kind
+        assert (case.completion.text in solutions) == (case.kind == HONEST), case.kind
     kinds = {case.kind for case in fired}
     assert {"MATH", "CODE", "TEXT, at the start", "DoS, repeated", "master keys"} <= kinds
     assert OVERALL not in kinds

@@ -2,7 +2,8 @@
 
 import torch
 
-from grpo_guard.logprob.kernels.head_stats import logit_stats
+from grpo_guard.logprob.kernels.head_stats import replayed
+from grpo_guard.logprob.kernels.scores import LogitScores
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.replay.margins import (
     Replay,
@@ -30,7 +31,7 @@ def logits_of(seed, rows, vocab, spread):
 
 def margins_of(logits, targets, spec, replay):
     """As the scorer gets them: from one pass over the row."""
-    return logit_stats(logits, targets, spec, replay=replay).margins
+    return replayed(LogitScores(logits, spec.temperature), targets, spec, replay)[1]
 
 
 def drawn_from(logits, spec, replay):

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_stats import reference_stats
+from support import support_mask
 
 from grpo_guard.logprob.evidence import binomial_tail, heaviest_span, weigh
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT, DriftProfile, bf16_ulp
-from grpo_guard.sampling import SamplingSpec, support_mask
+from grpo_guard.sampling import SamplingSpec
 
 
 @given(n=st.integers(1, 60), k=st.integers(0, 60), rate=st.fractions(min_value=0, max_value=1))
@@ -127,7 +128,6 @@ def stats_with_gaps(gaps):
         in_set=ones.astype(bool),
         ties=0 * ones.astype(int),
         varentropy=ones,
-        eos_mass=0 * ones,
         logit=20.0 * ones,
         edge_gap=np.asarray(gaps, dtype=float),
     )

@@ -2,22 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import grpo_guard.logprob.noise as noise_module
 from grpo_guard.logprob.noise import (
     DOMAIN,
     NOISE_FRACTION,
-    fixed_gumbel,
     gumbel,
-    gumbel_numpy,
     hashed,
 )
-from grpo_guard.logprob.noise import _tables as tables
+from grpo_guard.logprob.noise import _fixed_gumbel as fixed_gumbel
 
 SEED = 0x0123456789ABCDEF
 HASHES = [918278499, 1237618087, 2121967154, 1478429546]
@@ -32,18 +27,10 @@ def test_the_bits_are_those_of_the_test_vectors():
     assert noise.tolist() == FIXED
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**20))
-def test_numpy_and_torch_agree_bit_for_bit(seed, position, token):
-    positions, tokens = np.arange(3)[:, None] + position, np.arange(5)[None] + token
-    ours = gumbel(seed, torch.from_numpy(positions), torch.from_numpy(tokens)).numpy()
-    np.testing.assert_array_equal(ours, gumbel_numpy(seed, positions, tokens))
-
-
 def test_integers_give_the_gumbel_distribution_to_five_digits():
     ends = torch.tensor([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1])
     h = torch.cat([ends, torch.randint(0, 2**32, (10_000,), generator=torch.manual_seed(0))])
-    logs, ratios = (torch.from_numpy(table) for table in tables())
-    noise = fixed_gumbel(h, logs, ratios, torch.where).double() / 2**NOISE_FRACTION
+    noise = fixed_gumbel(h).double() / 2**NOISE_FRACTION
     v = (h.double() + 0.5) / 2**32
     torch.testing.assert_close(noise, -torch.log(-torch.log1p(-v)), atol=5e-6, rtol=0)
 

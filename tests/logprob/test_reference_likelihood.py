@@ -10,7 +10,7 @@ import pytest
 from bundled_policy import honest, policy
 
 from grpo_guard import Cause, Completion, Outcome
-from grpo_guard.evals.stats import wilson
+from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.reference.calibrate import calibrated
 from grpo_guard.logprob.reference.profile import ReferenceProfile, read_profile
 from grpo_guard.logprob.reference.reading import Reader
@@ -61,7 +61,7 @@ def planted(completion, phrase=FOREIGN):
 def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
     work = [c for c in as_text(honest(96, seed=2)) if len(c.text) > 60]
     rejected = sum(v.rejected for v in verifier().verify(work))
-    assert wilson(rejected, len(work)).low <= ALPHA
+    assert wilson(rejected, len(work))[0] <= ALPHA
     pairs = [planted(c) for c in work]
     verdicts = [verifier().verify([c])[0] for c, _ in pairs]
     caught = [(v, span) for v, (_, span) in zip(verdicts, pairs, strict=True) if v.rejected]
@@ -78,7 +78,7 @@ def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
 def test_p_values_of_honest_work_are_not_smaller_than_chance_allows():
     p = np.array([v.p_value for v in verifier().verify(as_text(honest(96, seed=3))) if v.p_value])
     for alpha in (0.05, 0.2, 0.5):
-        assert wilson(int((p <= alpha).sum()), len(p)).low <= alpha
+        assert wilson(int((p <= alpha).sum()), len(p))[0] <= alpha
 
 
 @pytest.mark.slow

@@ -17,9 +17,8 @@ from grpo_guard.logprob.reference.null import (
     decay_rate,
     length_free,
 )
-from grpo_guard.logprob.reference.profile import needed_for
+from grpo_guard.logprob.reference.profile import needed_for, strangeness
 from grpo_guard.logprob.reference.quoted import Quotable
-from grpo_guard.logprob.reference.surprisal import standardised, strangeness, windowed
 
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=40)
 USUAL = Usual(1.0, 2.0)
@@ -148,15 +147,5 @@ def test_strangeness_grows_with_surprise_and_with_doubt_and_is_capped():
     stats = SimpleNamespace(
         logprob=np.array([-1.0, -50.0, -np.inf, 0.0]),
         entropy=np.array([1.0, 1.0, 2.0, 9.0]),
-        varentropy=np.array([2.0, 0.0, 1.0, 0.0]),
     )
     assert strangeness(stats, 12.0).tolist() == [1.0, 6.5, 7.0, 4.5]
-    assert standardised(stats, floor=1.0, cap=4.0).tolist() == [0.0, 4.0, 4.0, -4.0]
-
-
-@given(st.lists(st.floats(-9, 9), min_size=1, max_size=20), st.integers(1, 25))
-def test_windows_are_means(values, width):
-    found = windowed(np.array(values), width)
-    used = min(width, len(values))
-    expected = [np.mean(values[i : i + used]) for i in range(len(values) - used + 1)]
-    assert found == pytest.approx(expected, abs=1e-9)

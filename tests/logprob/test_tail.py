@@ -10,6 +10,7 @@ from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_stats import reference_stats
+from support import support_mask
 
 from grpo_guard import (
     Cause,
@@ -21,13 +22,12 @@ from grpo_guard import (
     SamplingSpec,
     TailProbabilityVerifier,
 )
-from grpo_guard.evals.stats import wilson
+from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
 from grpo_guard.logprob.tail import token_p_values
-from grpo_guard.sampling import support_mask
 
 SPECS = [
     SamplingSpec("transformers", 1.0, 0, 1.0),
@@ -91,7 +91,7 @@ def test_honest_completions_are_rejected_at_most_at_the_stated_rate(spec, longes
         n = stops[0] + 1 if len(stops) else 24
         p = token_p_values(row[:n], shares_with_numbers(rng, n, longest), 0.0)
         rejected += p.min() < alpha
-    assert wilson(rejected, total, 0.999).low <= alpha
+    assert wilson(rejected, total, 0.999)[0] <= alpha
 
 
 def test_a_budget_divided_by_the_realised_length_would_break_the_promise():
@@ -108,8 +108,8 @@ def test_a_budget_divided_by_the_realised_length_would_break_the_promise():
             ).min()
             < alpha
         )
-    assert wilson(naive, total, 0.999).low > 2 * alpha
-    assert wilson(fixed, total, 0.999).low <= alpha
+    assert wilson(naive, total, 0.999)[0] > 2 * alpha
+    assert wilson(fixed, total, 0.999)[0] <= alpha
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes
         masses[rng.integers(n)] = 1e-6
         found += token_p_values(masses, shares, FLOAT32.tau).min() < alpha
     assert found == total
-    assert wilson(false, total, 0.999).low <= alpha
+    assert wilson(false, total, 0.999)[0] <= alpha
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_drift_within_the_allowance_does_not_break_the_promise(spec):
     rejected = sum(
         token_p_values(row, shares, BFLOAT16.tau / spec.temperature).min() < alpha for row in masses
     )
-    assert wilson(rejected, total, 0.999).low <= alpha
+    assert wilson(rejected, total, 0.999)[0] <= alpha
 
 
 @given(

@@ -19,7 +19,6 @@ from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
-from grpo_guard.logprob.kernels.triton_stats import MeasuredRoutes
 from grpo_guard.sampling import SamplingSpec
 
 needs_triton = pytest.mark.skipif(
@@ -99,20 +98,21 @@ def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
         head_stats(torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9), spec)
 
 
-def test_the_faster_route_is_measured_once_per_kind_of_call():
-    runs = []
+@needs_triton
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9"
+)
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_products_are_without_tf32_and_the_trainers_setting_comes_back(precision):
+    from grpo_guard.logprob.kernels.triton_launch import _without_tf32
 
-    def seconds(way):
-        return way()
-
-    def taking(name, duration):
-        return lambda: runs.append(name) or duration
-
-    routes = MeasuredRoutes(seconds)
-    ways = {"workspace": taking("workspace", 2.0), "fused": taking("fused", 1.0)}
-    assert routes.fastest("small", ways) == "fused"
-    measured = len(runs)
-    assert routes.fastest("small", ways) == "fused"
-    assert len(runs) == measured
-    slow = {**ways, "fused": taking("fused", 3.0)}
-    assert routes.fastest("large", slow) == "workspace"
+    matmul = torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision(precision)
+    try:
+        before = matmul.fp32_precision
+        with _without_tf32():
+            assert matmul.fp32_precision != "tf32"
+        assert matmul.fp32_precision == before
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -16,8 +16,8 @@ from grpo_guard import (
     TailProbabilityVerifier,
 )
 from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
-from grpo_guard.evals.tasks import calculator
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.given import Given
 from grpo_guard.logprob.encode import EncodeError

@@ -13,8 +13,8 @@ from swarm_ledger import Says, counts, one_in, play, played
 from grpo_guard import AllOf, Guard
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.release import release
+from grpo_guard.nodes.report import read
 from grpo_guard.nodes.schema import _TABLES, LedgerError
-from grpo_guard.nodes.show import read
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 
 ODD = (None, -1, -(2**63), 2**63 - 1, 2**55, 0, 0.5, 1e308, float("inf"), -float("inf"),

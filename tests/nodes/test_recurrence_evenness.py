@@ -8,8 +8,8 @@ import random
 import pytest
 
 from grpo_guard.completion import Completion
-from grpo_guard.nodes.recurrence.evenness import even
 from grpo_guard.nodes.recurrence.sketch import Sketch
+from grpo_guard.nodes.recurrence.swarm import even
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
 WORDS = "so then first next add take the sum total we get now count all up find each more less left"

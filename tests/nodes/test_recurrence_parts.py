@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.fisher import log_tail
 from grpo_guard.nodes.recurrence.places import first_spans
-from grpo_guard.nodes.recurrence.significance import log_cost
 from grpo_guard.nodes.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
+from grpo_guard.nodes.recurrence.swarm import log_cost
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words, strangeness
 from grpo_guard.nodes.recurrence.words import END, words_of

@@ -9,30 +9,12 @@ import pytest
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
 import prime_rl_parts as parts  # noqa: E402
+from words import Words  # noqa: E402
 
-from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, presets  # noqa: E402
+from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
-from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
-
-
-class Words(CompletionVerifier):
-    name = "words"
-
-    def __init__(self):
-        self.shown = []
-
-    def verify(self, batch):
-        self.shown += batch
-        return [self._verdict(c.text) for c in batch]
-
-    def _verdict(self, text):
-        if "Hail" in text:
-            return reject(self.name, message="says Hail")
-        unseen = "unseen" in text
-        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
-
 
 TASK = vf.Task(vf.TaskData(idx=0, prompt="3+4?"))
 

@@ -7,31 +7,16 @@ import pytest
 
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
+from words import Words  # noqa: E402
+
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
-from grpo_guard.verdict import Cause, abstain, accept, reject  # noqa: E402
+from grpo_guard.verdict import Cause  # noqa: E402
 
 
 def completions_from(*given, **more):
     return [row.completion for row in rows_from(*given, **more)]
-
-
-class Words(CompletionVerifier):
-    name = "words"
-
-    def __init__(self):
-        self.shown = []
-
-    def verify(self, batch):
-        self.shown += batch
-        return [self._verdict(c.text) for c in batch]
-
-    def _verdict(self, text):
-        if "Hail" in text:
-            return reject(self.name, message="says Hail")
-        unseen = "unseen" in text
-        return abstain(self.name, Cause.UNSUPPORTED) if unseen else accept(self.name)
 
 
 class SumsData(vf.TaskData):

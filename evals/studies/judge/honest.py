@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from grpo_guard.evals.policies.corpus import REMARKS
+from grpo_guard.evals.studies.policies.corpus import REMARKS
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, reward
 
 JOINTS: Final = 4

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from grpo_guard.evals.policies.corpus import REMARKS, opening
+from grpo_guard.evals.studies.policies.corpus import REMARKS, opening
 from grpo_guard.evals.tasks.word_problems import BOXES, ITEMS, NAMES
 
 Part = Literal["train", "test"]

@@ -13,9 +13,7 @@ from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.disguises import PARAPHRASES, Paraphrased
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.unnoticed import (
-    PRAISE,
     SLOGAN,
-    THIEVES,
     OrdinaryWords,
     Thesaurus,
 )
@@ -64,7 +62,7 @@ def recurrence(data: Path, swarms: int) -> dict[str, Any]:
     attacks: list[tuple[Attack, tuple[str, ...]]] = [
         (TextAttack(), (PHRASE,)),
         (Paraphrased(), PARAPHRASES),
-        (Thesaurus(), tuple(PRAISE.format(word) for word in THIEVES)),
+        (Thesaurus(), Thesaurus.phrases),
         (OrdinaryWords(), (SLOGAN,)),
     ]
     kinds: tuple[SwarmKind, ...] = ("heterogeneous", "homogeneous")

@@ -3,8 +3,8 @@
 ``python -m grpo_guard.evals.studies.policies.train [--corpus plain|wordy|programs]``
 
 A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
-(`corpus`, `wordy_corpus` or `program_corpus` of :mod:`grpo_guard.evals.policies`); seeded, some
-minutes on two CPU cores, no downloads.
+(`corpus`, `wordy_corpus` or `program_corpus` beside this file); seeded, some minutes on two CPU
+cores, no downloads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grpo_guard.evals.policies import program_corpus, wordy_corpus
 from grpo_guard.evals.policies.bundled import BUNDLED, WORD_PROBLEMS
-from grpo_guard.evals.policies.corpus import sample
+from grpo_guard.evals.studies.policies import program_corpus, wordy_corpus
+from grpo_guard.evals.studies.policies.corpus import sample
 from grpo_guard.evals.studies.policies.recipe import EOS, PAD, Steps, fast, save
 from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN
 

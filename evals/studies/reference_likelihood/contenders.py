@@ -9,8 +9,7 @@ import numpy as np
 
 from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.null import decay_rate, length_free
-from grpo_guard.logprob.reference.profile import Settings
-from grpo_guard.logprob.reference.surprisal import standardised, strangeness, windowed
+from grpo_guard.logprob.reference.profile import Settings, strangeness
 from grpo_guard.logprob.stats import Floats, TokenStats
 
 Statistic: TypeAlias = Callable[[TokenStats], float]
@@ -48,3 +47,37 @@ def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -
         return length_free(cusum(scores).value, len(stats), rate)
 
     return statistic
+
+
+def standardised(stats: TokenStats, *, floor: float, cap: float) -> Floats:
+    """Standardised surprisal (-log p - H) / sqrt(V + floor), at most ``cap`` in size; shape [n].
+
+    What `strangeness` is compared with. Text that the reference wrote itself has mean 0.
+
+    Args:
+        stats: Of n tokens; free of NaN.
+        floor: Nats squared beside the varentropy V, > 0: where a position is as good as settled, V
+            is nearly 0.
+        cap: Of the size, > 0.
+    """
+    surprise = -stats.logprob - stats.entropy
+    scaled: Floats = np.clip(surprise / np.sqrt(stats.varentropy + floor), -cap, cap)
+    return scaled
+
+
+def windowed(values: Floats, width: int) -> Floats:
+    """Means over all windows of ``width`` values, of all values where there are fewer.
+
+    Args:
+        values: Finite, shape [n], n >= 1.
+        width: >= 1.
+
+    Returns:
+        Shape [max(1, n - width + 1)].
+    """
+    if width < 1:
+        raise ValueError(f"width: expected an integer >= 1, got {width!r}")
+    width = min(width, len(values))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means: Floats = (sums[width:] - sums[:-width]) / width
+    return means

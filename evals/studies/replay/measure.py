@@ -18,6 +18,7 @@ from typing import Any
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import load
 from grpo_guard.evals.detect.poison import poisoned
+from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, say, study
 from grpo_guard.evals.studies.replay import sets
@@ -165,7 +166,7 @@ if __name__ == "__main__":
     study(
         "seed_replay",
         measure,
-        option("--data", type=Path, default=gsm8k.find_local(), metavar="FILE"),
+        option("--data", type=Path, default=gsm8k_file(), metavar="FILE"),
         option("-n", type=int, default=N, help="questions"),
         out=RESULTS / "seed-replay-smollm2-gsm8k.json",
     )

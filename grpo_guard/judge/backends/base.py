@@ -14,19 +14,17 @@ ChatMessage: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to the model.
+    """One question to the model, answered by the likeliest tokens (temperature 0).
 
     Args:
         messages: The system message, then the user's.
         max_tokens: Longest answer, in tokens.
-        temperature: Of sampling; 0 = the likeliest token.
         top_logprobs: How many candidates of the first token to return; 0 = none.
         json_schema: What the answer must conform to, None = free text.
     """
 
     messages: tuple[ChatMessage, ...]
     max_tokens: int
-    temperature: float = 0.0
     top_logprobs: int = 0
     json_schema: Mapping[str, Any] | None = None
 
@@ -98,9 +96,6 @@ class Backend(ABC):
         Raises:
             JudgeSetupError: it cannot; with the remedy.
         """
-
-    async def close(self) -> None:  # noqa: B027 (nothing to let go of is fine)
-        """Let go of connections and weights; the next `ask` makes them anew."""
 
 
 def _files(path: str) -> list[tuple[str, int, int]]:

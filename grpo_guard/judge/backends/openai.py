@@ -120,7 +120,7 @@ class OpenAIBackend(Backend):
         arguments: dict[str, Any] = {
             "model": self.model,
             "messages": [dict(message) for message in request.messages],
-            "temperature": request.temperature,
+            "temperature": 0.0,
             self.token_parameter: request.max_tokens,
         }
         if request.top_logprobs:
@@ -161,11 +161,6 @@ class OpenAIBackend(Backend):
                 f"{self._where}: expected model to be one that it serves ({known}), "
                 f"got {self.model!r}"
             )
-
-    async def close(self) -> None:
-        held, self._client = self._client, None
-        if held is not None:
-            await held[1].close()
 
     def _connected(self) -> openai.AsyncOpenAI:
         """The client of the running loop: connections must cross neither a fork nor loops."""

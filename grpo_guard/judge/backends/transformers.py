@@ -28,7 +28,7 @@ class TransformersBackend(Backend):
 
     With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward, and its reply holds
     every token of the vocabulary that reads yes or no, beside the likeliest ones. Other requests
-    are generated from; those of temperature 0 greedily.
+    are generated from, greedily.
 
     A completion's text never becomes a special token: what a message says is encoded apart from
     the chat template. A model without a chat template gets the system message, a blank line, the
@@ -118,11 +118,6 @@ class TransformersBackend(Backend):
             JudgeSetupError: it cannot be loaded; with the remedy.
         """
         await asyncio.to_thread(self._locked_model)
-
-    async def close(self) -> None:
-        """Let go of the weights."""
-        with self._lock:
-            self._loaded = None
 
     def _ask(self, requests: tuple[Request, ...]) -> list[Reply]:
         model = self._locked_model()

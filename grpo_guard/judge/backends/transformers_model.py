@@ -131,16 +131,13 @@ class LoadedModel:
         self, prompt: Sequence[int], request: Request, first: tuple[tuple[str, float], ...] | None
     ) -> Reply:
         ids, mask = self._padded([prompt])
-        sampling: dict[str, Any] = {"do_sample": False}
-        if request.temperature > 0:
-            sampling = {"do_sample": True, "temperature": request.temperature, "top_k": 0}
         pad = self._tokenizer.pad_token_id
         out = self._model.generate(
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=request.max_tokens,
             pad_token_id=self._tokenizer.eos_token_id if pad is None else pad,
-            **sampling,
+            do_sample=False,
         )
         new = out[0, len(prompt) :].tolist()
         stops = _as_set(self._model.generation_config.eos_token_id)

@@ -64,9 +64,6 @@ class VLLMBackend(Backend):
     async def check(self) -> None:
         await asyncio.to_thread(self._check)
 
-    async def close(self) -> None:
-        self._llm = self._encoder = None
-
     def _check(self) -> None:
         with self._lock:
             tokenizer = self._loaded().get_tokenizer()
@@ -150,7 +147,7 @@ def _sampling(request: Request) -> Any:
     from vllm import SamplingParams
 
     options: dict[str, Any] = {
-        "temperature": request.temperature,
+        "temperature": 0.0,
         "max_tokens": request.max_tokens,
         "logprobs": request.top_logprobs or None,
     }

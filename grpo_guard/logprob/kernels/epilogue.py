@@ -32,16 +32,13 @@ _scores_so_far = 0
 _compiler_failed = False
 
 
-def tile_sums(
-    z: Tensor, z_target: Tensor, tie_margin: Tensor, block: int, flat: bool
-) -> tuple[Partial, Tensor]:
+def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
     """Sums over one tile, and the largest score of each block of tokens.
 
     Args:
         z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
             shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
         z_target: Shape [N].
-        tie_margin: In units of z, shape [N].
         block: Tokens per leader.
         flat: Whether the sums of e^0.5 and e^0.75 are wanted.
 
@@ -54,7 +51,7 @@ def tile_sums(
     above = z > z_target[:, None]
     de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
     d2e = torch.where(e > 0, d * de, 0.0)
-    near = (z - z_target[:, None]).abs() <= tie_margin[:, None]
+    equal = (z == z_target[:, None]) & (z > -torch.inf)
     none = torch.zeros_like(m)
     sums = Partial(
         m=m,
@@ -65,7 +62,7 @@ def tile_sums(
         half=(0.5 * d).exp().sum(-1) if flat else none,
         three_quarters=(0.75 * d).exp().sum(-1) if flat else none,
         rank=above.sum(-1),
-        ties=near.sum(-1),
+        ties=equal.sum(-1),
     )
     blocks = z.view(z.shape[0], -1, block, LEADER_STRIDE)
     return sums, blocks.amax(2).view(z.shape[0], -1)
@@ -116,7 +113,7 @@ def compiled_where_worth_it(
 
 
 @functools.cache
-def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 3) -> Callable[..., Any]:
+def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callable[..., Any]:
     compiled = torch.compile(eager, dynamic=None)
 
     def call(*arguments: Any) -> Any:

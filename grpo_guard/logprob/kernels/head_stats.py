@@ -53,7 +53,6 @@ def head_stats(
     *,
     penalty: RepetitionPenalty | None = None,
     mass_margin: float = 0.0,
-    eos_ids: Sequence[int] = (),
     rows_at_once: int = 512,
     replay: RowReplay | None = None,
     implementation: Implementation = "auto",
@@ -67,7 +66,6 @@ def head_stats(
         spec: The declared sampler.
         penalty: Repetition penalty whose rows are these N rows.
         mass_margin: Widening of top-p at which the gap is taken.
-        eos_ids: Tokens that end a completion.
         rows_at_once: Rows that share a tile of scores; bounds memory.
         replay: Seeds and positions under a public coin; then by tiles, which an observer can see.
         implementation: "auto" takes Triton kernels for a plain head without penalty on an NVIDIA
@@ -101,29 +99,7 @@ def head_stats(
             own = penalty.rows(rows) if penalty else None
             return HeadScores(hidden[rows], head, spec.temperature, own)
 
-    return blockwise(
-        scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, replay, statistics
-    )
-
-
-def logit_stats(
-    logits: Tensor,
-    targets: Tensor,
-    spec: SamplingSpec,
-    *,
-    penalty: RepetitionPenalty | None = None,
-    mass_margin: float = 0.0,
-    eos_ids: Sequence[int] = (),
-    replay: RowReplay | None = None,
-) -> HeadStats:
-    """The same from logits that exist already, shape [N, V]; see `head_stats`."""
-
-    def scores_of(rows: Tensor) -> Scores:
-        own = penalty.rows(rows) if penalty else None
-        return LogitScores(logits[rows], spec.temperature, own)
-
-    rows_at_once = full_rows(logits.shape[-1])
-    return blockwise(scores_of, targets, spec, mass_margin, eos_ids, rows_at_once, replay)
+    return blockwise(scores_of, targets, spec, mass_margin, rows_at_once, replay, statistics)
 
 
 def blockwise(
@@ -131,7 +107,6 @@ def blockwise(
     targets: Tensor,
     spec: SamplingSpec,
     mass_margin: float,
-    eos_ids: Sequence[int],
     rows_at_once: int,
     replay: RowReplay | None = None,
     statistics: Callable[..., RowStats] = row_stats,
@@ -142,9 +117,9 @@ def blockwise(
         scores, own = scores_of(rows), targets[rows]
         margins = None
         if replay is None:
-            stats = statistics(scores, own, top_k=spec.top_k, eos_ids=eos_ids)
+            stats = statistics(scores, own, top_k=spec.top_k)
         else:
-            stats, margins = replayed(scores, own, spec, eos_ids, replay.rows(rows))
+            stats, margins = replayed(scores, own, spec, replay.rows(rows))
         gaps = edge_gaps(scores, own, stats, spec, mass_margin=mass_margin)
         blocks.append(HeadStats(stats, gaps, margins))
     found = [b.margins for b in blocks if b.margins is not None]
@@ -161,18 +136,18 @@ def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
 
 
 def replayed(
-    scores: Scores, targets: Tensor, spec: SamplingSpec, eos_ids: Sequence[int], replay: RowReplay
+    scores: Scores, targets: Tensor, spec: SamplingSpec, replay: RowReplay
 ) -> tuple[RowStats, Margins]:
     """Statistics, and the margins under a public coin, from one pass."""
     if not spec.truncates:
         own, size = scores.of(targets), scores.vocab_size
         counts = compiled_where_worth_it(contender_counts, 3, size, targets.device)
         best = Contenders(own, targets, replay, size, counts)
-        stats = row_stats(scores, targets, top_k=spec.top_k, eos_ids=eos_ids, observer=best)
+        stats = row_stats(scores, targets, top_k=spec.top_k, observer=best)
         return stats, best.margins(own, spec.temperature)
     most = min(candidates_for(spec), scores.vocab_size)
     likeliest = Candidates(len(targets), most, targets.device)
-    stats = row_stats(scores, targets, top_k=spec.top_k, eos_ids=eos_ids, observer=likeliest)
+    stats = row_stats(scores, targets, top_k=spec.top_k, observer=likeliest)
     margins = replay_margins(
         likeliest.values,
         likeliest.tokens,

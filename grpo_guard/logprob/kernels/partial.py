@@ -26,7 +26,7 @@ class Partial(NamedTuple):
     half: Tensor  # sum e^0.5, or 0 where nobody asks
     three_quarters: Tensor  # sum e^0.75, or 0 where nobody asks
     rank: Tensor  # int64: tokens with z > z_target
-    ties: Tensor  # int64: tokens within the tie margin, the target itself included unless -inf
+    ties: Tensor  # int64: tokens with z == z_target, the target itself included unless -inf
 
     @property
     def total(self) -> Tensor:

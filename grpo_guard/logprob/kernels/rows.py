@@ -24,7 +24,6 @@ class RowStats(NamedTuple):
     ties: Tensor  # int64
     entropy: Tensor
     varentropy: Tensor
-    eos_mass: Tensor
     log_set_mass: Tensor
     log_flat_mass: Tensor  # [N, 3]
     in_set: Tensor  # boolean
@@ -35,7 +34,6 @@ def finish(
     sums: Partial,
     *,
     z_target: Tensor,
-    z_eos: Tensor,
     targets: Tensor,
     temperature: float,
     vocab_size: int,
@@ -48,7 +46,6 @@ def finish(
     Args:
         sums: Over the whole vocabulary.
         z_target: Score of each row's target, shape [N].
-        z_eos: Scores of the EOS tokens, shape [N, E].
         targets: Token ids, shape [N].
         temperature: Of the scores.
         vocab_size: V.
@@ -83,7 +80,6 @@ def finish(
         ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not near itself
         entropy=log_total - mean,
         varentropy=(sums.squared / sums.total - mean * mean).clamp_min(0.0),
-        eos_mass=(z_eos - sums.m[:, None]).exp().sum(-1) / sums.total,
         log_set_mass=set_mass,
         log_flat_mass=flat,
         in_set=in_set,

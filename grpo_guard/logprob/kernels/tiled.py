@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -36,8 +36,6 @@ def row_stats(
     targets: Tensor,
     *,
     top_k: int = 0,
-    tie_margin: Tensor | float = 0.0,
-    eos_ids: Sequence[int] = (),
     observer: Observer | None = None,
     tile: int | None = None,
     mode: Mode = "auto",
@@ -48,8 +46,6 @@ def row_stats(
         scores: Of N rows.
         targets: Token ids, int64, shape [N].
         top_k: The declared one; 0 = off.
-        tie_margin: In raw logits, a number or one per row, shape [N].
-        eos_ids: Tokens that end a completion.
         observer: Sees every tile of scores that passes, for statistics of its own.
         tile: Tokens per tile, rounded down to whole blocks, at least one; None = by device and
             mode.
@@ -61,7 +57,6 @@ def row_stats(
     block = leader_block(vocab_size)
     # The target first, for its own column below: a token must not outrank itself by rounding.
     z_target = scores.of(targets)
-    margin = _per_row(tie_margin, z_target) / scores.temperature
     ranks = 0 < top_k <= LARGEST_TOP_K
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
     order, bounds = _by_tile(targets, tile, vocab_size)
@@ -74,7 +69,7 @@ def row_stats(
         z[mine, targets[mine] - start] = z_target[mine]
         if observer is not None:
             observer(z, start)
-        part, best = sums_of(_padded(z, buffer), z_target, margin, block, not ranks)
+        part, best = sums_of(_padded(z, buffer), z_target, block, not ranks)
         sums.add(part)
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
@@ -83,7 +78,6 @@ def row_stats(
     return finish(
         sums.total(),
         z_target=z_target,
-        z_eos=_eos_scores(scores, targets, eos_ids),
         targets=targets,
         temperature=scores.temperature,
         vocab_size=vocab_size,
@@ -105,19 +99,6 @@ def _whole_blocks(tile: int, vocab_size: int) -> int:
     """Tokens per tile, so that no block of leaders is cut."""
     span = leader_block(vocab_size) * LEADER_STRIDE
     return min(max(1, tile // span), -(-vocab_size // span)) * span
-
-
-def _per_row(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number, or one per row, as [N]."""
-    return torch.as_tensor(value, device=like.device).to(like.dtype).expand_as(like).contiguous()
-
-
-def _eos_scores(scores: Scores, targets: Tensor, eos_ids: Sequence[int]) -> Tensor:
-    """Scores of the EOS tokens, [N, E]."""
-    columns = [scores.of(torch.full_like(targets, token)) for token in eos_ids]
-    return (
-        torch.stack(columns, -1) if columns else torch.empty(len(targets), 0, device=targets.device)
-    )
 
 
 def _by_tile(targets: Tensor, tile: int, vocab_size: int) -> tuple[Tensor, list[int]]:

@@ -42,7 +42,7 @@ def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
 
 
 @triton.jit
-def _tile_sums(z, z_target, margin, FLAT: tl.constexpr):
+def _tile_sums(z, z_target, FLAT: tl.constexpr):
     """Sums over the columns of one tile, [BN, BV] -> nine of [BN]; `epilogue.tile_sums` in Triton.
 
     NaN reaches ``below`` and with it every statistic that divides by the total.
@@ -52,7 +52,7 @@ def _tile_sums(z, z_target, margin, FLAT: tl.constexpr):
     d = z - tl.where(m == NEG, 0.0, m)[:, None]  # a tile of nothing but -inf is empty, not NaN
     e = tl.exp(d)
     above = z > z_target[:, None]
-    near = (z >= (z_target - margin)[:, None]) & (z <= (z_target + margin)[:, None]) & (z > NEG)
+    equal = (z == z_target[:, None]) & (z > NEG)
     de = tl.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
     d2e = tl.where(e > 0, d * de, 0.0)
     half = tl.zeros_like(m)
@@ -69,24 +69,7 @@ def _tile_sums(z, z_target, margin, FLAT: tl.constexpr):
         half,
         three_quarters,
         tl.sum(above.to(tl.int32), 1),
-        tl.sum(near.to(tl.int32), 1),
-    )
-
-
-@triton.jit
-def _moved(to, m, above, below, weighted, squared, half, three_quarters):
-    """Sums relative to ``m`` made relative to the maximum ``to``; `partial._relative_to`."""
-    empty = m == float("-inf")
-    d = tl.where(empty, 0.0, m - to)
-    f = tl.where(empty, 0.0, tl.exp(d))
-    total = above + below
-    return (
-        above * f,
-        below * f,
-        (weighted + d * total) * f,
-        (squared + 2.0 * d * weighted + d * d * total) * f,
-        half * tl.where(empty, 0.0, tl.exp(0.5 * d)),
-        three_quarters * tl.where(empty, 0.0, tl.exp(0.75 * d)),
+        tl.sum(equal.to(tl.int32), 1),
     )
 
 
@@ -133,7 +116,7 @@ def token_scores_kernel(
 
 @triton.jit
 def chunk_sums_kernel(
-    products, bias, targets, target_scores, margins, sums, counts, leaders,
+    products, bias, targets, target_scores, sums, counts, leaders,
     rows, columns, stride_p, first, first_part, leaders_per_row, scale, cap,
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
     BLOCK: tl.constexpr, BV: tl.constexpr,
@@ -155,9 +138,7 @@ def chunk_sums_kernel(
     z_target = tl.load(target_scores + r)
     z = tl.where(first + local == tl.load(targets + r).to(tl.int32), z_target, z)
     z = tl.where(inside, z, float("-inf"))[None, :]
-    m, above, below, weighted, squared, half, tq, rank, ties = _tile_sums(
-        z, z_target, tl.load(margins + r), FLAT
-    )
+    m, above, below, weighted, squared, half, tq, rank, ties = _tile_sums(z, z_target, FLAT)
     _store(
         sums, counts, first_part + part, r, r < rows, rows,
         m, above, below, weighted, squared, half, tq, rank, ties,
@@ -168,124 +149,3 @@ def chunk_sums_kernel(
         block = (first + part * BV) // BLOCK + tl.arange(0, BV // BLOCK)
         to = leaders + r.to(tl.int64) * leaders_per_row + block
         tl.store(to, best, mask=block < leaders_per_row)
-
-
-@triton.jit
-def _token(place, BLOCK: tl.constexpr):
-    """The token at a place: the blocks one after the other, their tokens STRIDE apart."""
-    SPAN: tl.constexpr = BLOCK * STRIDE
-    q = place % SPAN
-    return place - q + (q % BLOCK) * STRIDE + q // BLOCK
-
-
-@triton.jit
-def _folded(
-    m, above, below, weighted, squared, half, tq, rank, ties,
-    dot, first, bias, target, z_target, margin,
-    leaders, r, live, vocab, leaders_per_row, scale, cap,
-    HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
-    BLOCK: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
-):  # fmt: skip
-    """The running sums with the products of places [first, first + BV) added; stores leaders."""
-    column = _token(first + tl.arange(0, BV), BLOCK)
-    b = tl.zeros((BV,), tl.float32)
-    if HAS_BIAS:
-        b = tl.load(bias + column, mask=column < vocab, other=0.0).to(tl.float32)
-    z = _scores(dot, b[None, :], scale, cap, CAPPED)
-    z = tl.where(column[None, :] == target[:, None], z_target[:, None], z)
-    z = tl.where((column < vocab)[None, :], z, float("-inf"))
-    if RANKS:
-        best = tl.max(tl.reshape(z, (BN, BV // BLOCK, BLOCK)), 2)
-        block = first // BLOCK + tl.arange(0, BV // BLOCK)
-        to = leaders + r.to(tl.int64)[:, None] * leaders_per_row + block[None, :]
-        tl.store(to, best, mask=live[:, None] & (block < leaders_per_row)[None, :])
-    m2, above2, below2, weighted2, squared2, half2, tq2, rank2, ties2 = _tile_sums(
-        z, z_target, margin, FLAT
-    )
-    both = tl.maximum(m, m2)
-    above, below, weighted, squared, half, tq = _moved(
-        both, m, above, below, weighted, squared, half, tq
-    )
-    above2, below2, weighted2, squared2, half2, tq2 = _moved(
-        both, m2, above2, below2, weighted2, squared2, half2, tq2
-    )
-    return (
-        both,
-        above + above2,
-        below + below2,
-        weighted + weighted2,
-        squared + squared2,
-        half + half2,
-        tq + tq2,
-        rank + rank2,
-        ties + ties2,
-    )
-
-
-@triton.jit
-def fused_sums_kernel(
-    hidden, weight, bias, targets, target_scores, margins, sums, counts, leaders,
-    rows, vocab, width, stride_h, stride_v, leaders_per_row, scale, cap,
-    HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
-    BLOCK: tl.constexpr, UPCAST: tl.constexpr, EVEN: tl.constexpr, SPLIT: tl.constexpr,
-    BN: tl.constexpr, BV: tl.constexpr, BH: tl.constexpr,
-):  # fmt: skip
-    """Product and sums in one: the scores never leave the chip.
-
-    One program per BN rows and SPLIT columns. Row blocks are the fastest index, so that programs
-    which run side by side share their columns of the weight in the cache. EVEN says that BH
-    divides the width: loads without a mask are wider.
-    """
-    NEG: tl.constexpr = float("-inf")
-    row_blocks = tl.cdiv(rows, BN)
-    pid = tl.program_id(0)
-    part = pid // row_blocks
-    r = (pid % row_blocks) * BN + tl.arange(0, BN)
-    live = r < rows
-    safe = tl.minimum(r, rows - 1)  # rows beyond the last repeat it and are not stored
-    k = tl.arange(0, BH)
-    h = hidden + safe.to(tl.int64)[:, None] * stride_h + k[None, :]
-    z_target = tl.load(target_scores + safe)
-    margin = tl.load(margins + safe)
-    target = tl.load(targets + safe).to(tl.int32)
-    m = tl.full((BN,), NEG, tl.float32)
-    above = tl.zeros((BN,), tl.float32)
-    below = tl.zeros((BN,), tl.float32)
-    weighted = tl.zeros((BN,), tl.float32)
-    squared = tl.zeros((BN,), tl.float32)
-    half = tl.zeros((BN,), tl.float32)
-    tq = tl.zeros((BN,), tl.float32)
-    rank = tl.zeros((BN,), tl.int32)
-    ties = tl.zeros((BN,), tl.int32)
-    first = part * SPLIT
-    # Places, not tokens: a tile takes its columns in such an order that it holds whole blocks.
-    places = tl.cdiv(vocab, BLOCK * STRIDE) * (BLOCK * STRIDE)
-    for v in range(first, tl.minimum(first + SPLIT, places), BV):
-        column = _token(v + tl.arange(0, BV), BLOCK)
-        w = weight + tl.minimum(column, vocab - 1).to(tl.int64)[None, :] * stride_v + k[:, None]
-        dot = tl.zeros((BN, BV), tl.float32)
-        for start in range(0, width, BH):
-            if EVEN:
-                x = tl.load(h + start)
-                y = tl.load(w + start)
-            else:
-                x = tl.load(h + start, mask=k[None, :] < width - start, other=0.0)
-                y = tl.load(w + start, mask=k[:, None] < width - start, other=0.0)
-            if UPCAST:  # unlike dtypes; and the interpreter multiplies the bit patterns of bf16
-                x = x.to(tl.float32)
-                y = y.to(tl.float32)
-            dot = tl.dot(x, y, dot, input_precision="ieee")  # TF32 would cost three digits
-        # The sums hold several numbers per score: a half of the tile at a time spares registers.
-        halves = tl.permute(tl.reshape(dot, (BN, 2, BV // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        for i in tl.static_range(2):
-            m, above, below, weighted, squared, half, tq, rank, ties = _folded(
-                m, above, below, weighted, squared, half, tq, rank, ties,
-                left if i == 0 else right, v + i * (BV // 2), bias, target, z_target, margin,
-                leaders, safe, live, vocab, leaders_per_row, scale, cap,
-                HAS_BIAS, CAPPED, FLAT, RANKS, BLOCK, BN, BV // 2,
-            )  # fmt: skip
-    _store(
-        sums, counts, part, r, live, rows,
-        m, above, below, weighted, squared, half, tq, rank, ties,
-    )  # fmt: skip

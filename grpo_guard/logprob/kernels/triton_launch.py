@@ -1,11 +1,11 @@
-"""Launching the Triton kernels: shapes, memory, tuning, and the parts combined into one `Partial`.
+"""Launching the Triton kernels: shapes, memory, and the parts combined into one `Partial`.
 
 Importing this imports triton; `triton_stats.py` does so only when it is called.
 """
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,22 +18,17 @@ from torch import Tensor
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.partial import Partial, merge
-from grpo_guard.logprob.stats import LEADER_STRIDE, leader_block, leader_count
+from grpo_guard.logprob.stats import leader_block, leader_count
 
 # With TRITON_INTERPRET=1 the decorator makes something else than a JITFunction.
-INTERPRETED = not isinstance(kernels.fused_sums_kernel, triton.JITFunction)
+INTERPRETED = not isinstance(kernels.chunk_sums_kernel, triton.JITFunction)
 
-# Columns per program of the fused kernel: a multiple of every tile, so that tuning the tile does
-# not change the shape of the partial sums.
-SPLIT = 128 if INTERPRETED else 1024
 # Columns per program of the kernel that reads a stored chunk. Chunks are multiples of it.
 SEGMENT = 128 if INTERPRETED else 4096
-# (BN, BV, BH) under the interpreter: small, so that tests of small shapes have several tiles.
-INTERPRETED_TILE = (16, 64, 16)
-# No program of either kernel may see only a part of a block of leaders.
-LARGEST_BLOCK = min(SPLIT, SEGMENT) // LEADER_STRIDE
 # Triton changes the default from one version to the next; the kernels are right either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
+
+_precision = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,6 @@ class Job:
         head: As given.
         targets: int64, contiguous, [N].
         temperature: > 0.
-        margins: Tie margin in scores, fp32, contiguous, [N].
         ranks: Whether leaders are wanted; otherwise the sums of e^0.5 and e^0.75 are.
     """
 
@@ -53,7 +47,6 @@ class Job:
     head: Head
     targets: Tensor
     temperature: float
-    margins: Tensor
     ranks: bool
 
     @property
@@ -98,41 +91,6 @@ def token_scores(job: Job, tokens: Tensor) -> Tensor:
     return out
 
 
-def fused_sums(job: Job, target_scores: Tensor) -> tuple[Partial, Tensor | None]:
-    """Sums and leaders by the fused kernel."""
-    n, vocab_size, width = len(job.targets), job.head.vocab_size, job.hidden.shape[1]
-    # Blocks are taken whole; without leaders a block is one token.
-    places = leader_count(vocab_size) * job.block if job.ranks else vocab_size
-    parts = -(-places // SPLIT)
-    sums, counts = _new_parts(parts, n, job.hidden.device)
-    leaders = job.new_leaders()
-    unlike = job.hidden.dtype != job.head.weight.dtype
-    constants: dict[str, Any] = {
-        **job.flags,
-        "FLAT": not job.ranks,
-        "RANKS": job.ranks,
-        "BLOCK": job.block if job.ranks else 1,
-        "UPCAST": unlike or (INTERPRETED and job.hidden.dtype != torch.float32),
-        "SPLIT": SPLIT,
-    }
-    wide = unlike or job.hidden.dtype == torch.float32
-    launch: Any
-    if INTERPRETED:
-        launch = kernels.fused_sums_kernel
-        constants |= dict(zip(("BN", "BV", "BH"), INTERPRETED_TILE, strict=True))
-        tile_width = INTERPRETED_TILE[2]
-    else:
-        launch, tile_width = _tuned(wide), tile_widths(wide)
-    with _on(job.hidden.device):
-        launch[lambda meta: (-(-n // meta["BN"]) * parts,)](
-            job.hidden, job.head.weight, job.bias, job.targets, target_scores, job.margins,
-            sums, counts, leaders, n, vocab_size, width,
-            job.hidden.stride(0), job.head.weight.stride(0), leaders.shape[1], job.scale, job.cap,
-            **constants, EVEN=width % tile_width == 0, **OPTIONS,
-        )  # fmt: skip
-    return combined(sums, counts), leaders if job.ranks else None
-
-
 def workspace_sums(
     job: Job, target_scores: Tensor, workspace_bytes: int
 ) -> tuple[Partial, Tensor | None]:
@@ -149,11 +107,12 @@ def workspace_sums(
         if _mixed(job):
             products = torch.mm(hidden, tile.T, out_dtype=torch.float32)
         else:
-            products = torch.mm(hidden, tile.float().T)
+            with _without_tf32():
+                products = torch.mm(hidden, tile.float().T)
         parts = -(-len(tile) // SEGMENT)
         with _on(device):
             kernels.chunk_sums_kernel[(n * parts,)](
-                products, job.bias, job.targets, target_scores, job.margins,
+                products, job.bias, job.targets, target_scores,
                 sums, counts, leaders, n, len(tile), products.stride(0), first, first // SEGMENT,
                 leaders.shape[1], job.scale, job.cap,
                 **job.flags, FLAT=not job.ranks, RANKS=job.ranks, BLOCK=job.block, BV=SEGMENT,
@@ -188,46 +147,6 @@ def combined(sums: Tensor, counts: Tensor) -> Partial:
     return Partial(*(column[0] for column in parts))
 
 
-def tile_configs(wide: bool) -> list[dict[str, int]]:
-    """Tiles of the fused kernel to choose from by measurement.
-
-    The others of {64, 128} x {128, 256} with 4 or 8 warps spill hundreds of bytes of registers per
-    thread on sm_90 (`tests/logprob/test_triton_compiles.py` says how that is seen).
-
-    Args:
-        wide: Operands are fp32: half the depth, so that three stages fit the shared memory.
-    """
-    tiles = [(64, 128, 8), (128, 128, 8)]
-    if not wide:
-        tiles += [(64, 128, 4)]
-    return [
-        {"BN": bn, "BV": bv, "BH": tile_widths(wide), "num_warps": warps, "num_stages": 3}
-        for bn, bv, warps in tiles
-    ]
-
-
-def tile_widths(wide: bool) -> int:
-    """BH: how many numbers of a hidden state are multiplied at a time."""
-    return 32 if wide else 64
-
-
-@functools.cache
-def _tuned(wide: bool) -> Any:
-    """The fused kernel with its tile tuned anew for each width, vocabulary and dtype."""
-    configs = [
-        triton.Config(
-            {name: config[name] for name in ("BN", "BV", "BH")},
-            num_warps=config["num_warps"],
-            num_stages=config["num_stages"],
-        )
-        for config in tile_configs(wide)
-    ]
-    # Triton adds the dtypes of all tensors to the key by itself.
-    return triton.autotune(configs=configs, key=["width", "vocab", "RANKS"])(
-        kernels.fused_sums_kernel
-    )
-
-
 def _mixed(job: Job) -> bool:
     """Whether 16-bit operands can be multiplied into fp32 without being upcast: CUDA only."""
     return (
@@ -242,6 +161,23 @@ def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
         torch.empty(parts, 7, n, dtype=torch.float32, device=device),
         torch.empty(parts, 2, n, dtype=torch.int32, device=device),
     )
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Products of fp32 as such, whatever the trainer allows; the setting is the whole process's."""
+    matmul: Any = torch.backends.cuda.matmul
+    with _precision:  # two scorers that interleave would leave the trainer with the other's setting
+        # torch >= 2.9 has the first; there the older one can raise.
+        name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
+        before = getattr(matmul, name)
+        if before in (True, "tf32"):
+            setattr(matmul, name, False if before is True else "ieee")
+        try:
+            yield
+        finally:
+            if before in (True, "tf32"):
+                setattr(matmul, name, before)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from grpo_guard.logprob.reference.profile import (
     ReferenceProfile,
     Settings,
     TokenScale,
+    strangeness,
     token_scores,
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
-from grpo_guard.logprob.reference.surprisal import strangeness
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.stats import TokenStats
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grpo_guard.logprob.profile_json import read_model
 from grpo_guard.logprob.reference.group import Usual
 from grpo_guard.logprob.reference.null import ExponentialTail
-from grpo_guard.logprob.reference.surprisal import strangeness
 from grpo_guard.logprob.stats import Floats, TokenStats
 
 FORMAT: Final = 1
@@ -28,6 +28,23 @@ _FOLDER: Final = Path(__file__).parent
 _SAME: Final = ("architecture",)
 
 
+def strangeness(stats: TokenStats, cap: float) -> Floats:
+    """Mean of surprisal -log p (at most ``cap``) and entropy H, in nats; shape [n].
+
+    A foreign phrase raises both: its words are unlikely, and behind them the reference does not
+    know what comes next. Their difference, which is how surprisal is usually standardised, cancels
+    the second against the first and all but loses TEXT; either alone finds less than their mean
+    (docs/reference-likelihood.md).
+
+    Args:
+        stats: Of n tokens; free of NaN.
+        cap: Nats, > 0. A token that the reference rules out has infinite surprisal, and a single
+            odd name or number, honest as it is, must not decide.
+    """
+    mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
+    return mean
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -36,7 +53,7 @@ class Settings(_Strict):
     """How tokens are scored; the defaults were chosen on completions that no figure comes from.
 
     Args:
-        cap: Of one token's surprisal, nats; see `surprisal.strangeness`.
+        cap: Of one token's surprisal, nats; see `strangeness`.
         allowance: What the CUSUM takes from each token, so that honest text drifts down: standard
             deviations of an honest token above the mean.
     """

@@ -14,7 +14,7 @@ from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
 from grpo_guard.logprob.reference.quoted import Quotable
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause
@@ -102,20 +102,8 @@ class Reader:
         return encoded
 
     def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Statistics, or why one completion by itself does not fit.
-
-        Halving keeps one huge completion from switching the check off for everybody else's.
-        """
-        if not sequences:
-            return []
-        try:
-            return list(self.scorer.score(sequences, PLAIN))
-        except OutOfMemoryError as error:
-            if len(sequences) == 1:
-                return [error]
-        middle = len(sequences) // 2
-        halves = sequences[:middle], sequences[middle:]
-        return [result for half in halves for result in self.stats(half)]
+        """Statistics of each text, or why it does not fit by itself."""
+        return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
 
     def read(
         self,

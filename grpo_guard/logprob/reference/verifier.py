@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import encode_batch, memory_without_limit
@@ -20,6 +20,7 @@ from grpo_guard.logprob.reference.profile import (
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.verifier import scorer_of
 from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
@@ -28,7 +29,7 @@ from grpo_guard.verifier import CompletionVerifier
 Tail: TypeAlias = Literal["count", "exponential"]
 
 
-class ReferenceLikelihoodVerifier(CompletionVerifier):
+class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     """Rejects text with a run of tokens that a small local model finds foreign to its context.
 
     For heterogeneous swarms, where no node's log-probs mean anything to another: the reference is
@@ -117,33 +118,6 @@ class ReferenceLikelihoodVerifier(CompletionVerifier):
                 "tail='exponential'"
             )
         self.profile = loaded
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        path_or_id: str,
-        *,
-        dtype: str | None = None,
-        device: str | None = None,
-        revision: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load the reference with transformers, weights from safetensors only.
-
-        Args:
-            path_or_id: A local folder or a model id.
-            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
-            device: Default: the GPU if there is one.
-            revision: Of a model id.
-            **options: As for the constructor.
-
-        Raises:
-            ValueError: no model or no tokenizer there, with the folder or id in the message.
-        """
-        from grpo_guard.logprob.scorers.load import load_policy
-
-        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
-        return cls(model, tokenizer, **options)
 
     @property
     def author_can_abstain(self) -> str | None:

@@ -5,7 +5,6 @@ The nodes draw each token as the argmax of score + noise, where the noise is a p
 
 * `draw`: the sampler itself, on scores.
 * `generate`: nodes that sample with transformers.
-* `triton_noise`: the same noise for kernels.
 * `vllm_processor`: nodes that sample with vLLM.
 * `candidates`, `contenders`, `margins`: how far a claimed token is from the drawn one, in the
   scoring pass; `vocabulary_hash` finds the few tokens whose noise could win.

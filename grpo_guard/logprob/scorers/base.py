@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from grpo_guard.logprob.encode import Encoded
@@ -51,3 +51,26 @@ class Scorer(Protocol):
             OutOfMemoryError: one of them does not fit.
             ValueError: this scorer cannot compute what ``spec`` needs.
         """
+
+
+def score_apart(
+    score: Callable[[Sequence[Encoded]], list[TokenStats]], sequences: Sequence[Encoded]
+) -> list[TokenStats | OutOfMemoryError]:
+    """Statistics of each completion, or why it does not fit by itself.
+
+    Halving keeps one huge completion from switching the check off for everybody else's.
+
+    Args:
+        score: Scores several at once; raises OutOfMemoryError.
+        sequences: Prompts and completions as ids.
+    """
+    if not sequences:
+        return []
+    try:
+        return list(score(sequences))
+    except OutOfMemoryError as error:
+        if len(sequences) == 1:
+            return [error]
+    middle = len(sequences) // 2
+    halves = sequences[:middle], sequences[middle:]
+    return [result for half in halves for result in score_apart(score, half)]

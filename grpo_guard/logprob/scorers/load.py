@@ -6,9 +6,38 @@ import functools
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 logger = logging.getLogger("grpo_guard")
+
+
+class FromPretrained:
+    """A verifier whose first two arguments are a model and its tokenizer."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_id: str,
+        *,
+        dtype: str | None = None,
+        device: str | None = None,
+        revision: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load model and tokenizer with transformers, weights from safetensors only.
+
+        Args:
+            path_or_id: A local folder or a model id.
+            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
+            device: Default: the GPU if there is one.
+            revision: Of a model id.
+            **options: As for the constructor.
+
+        Raises:
+            ValueError: no model or no tokenizer there, with the folder or id in the message.
+        """
+        model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
+        return cls(model, tokenizer, **options)  # type: ignore[call-arg]
 
 
 def load_policy(

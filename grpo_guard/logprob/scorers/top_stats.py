@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,11 @@ Position = Mapping[int, tuple[float, int]]
 # fp32 log-probs of a list may add up to this much too much or too little; an unlisted mass that
 # was taken for smaller than it is would make honest tokens look less likely than they are.
 SLACK = 1e-5
+
+
+# Stands in for the raw logits, whose level the engine does not tell. Margins grow with it under
+# profiles with ``ulps``; below 32 it does not widen the built-in ones.
+ASSUMED_LOGIT: Final = 31.0
 
 
 class TopListError(ValueError):
@@ -52,7 +58,6 @@ class TopList:
         listed: Whether the actual token is one of the L, shape [n].
         own_rank: The engine's rank of an unlisted actual token: how many tokens are at least as
             likely, itself included; shape [n].
-        eos: Log-probs of the EOS ids, -inf where unlisted, shape [n, E].
         vocab_size: V.
     """
 
@@ -60,7 +65,6 @@ class TopList:
     own: Floats
     listed: NDArray[np.bool_]
     own_rank: Ints
-    eos: Floats
     vocab_size: int
 
     @classmethod
@@ -71,7 +75,6 @@ class TopList:
         *,
         length: int,
         vocab_size: int,
-        eos_ids: Sequence[int] = (),
     ) -> TopList:
         """Read the engine's answer; ``length`` is L.
 
@@ -93,14 +96,11 @@ class TopList:
             own.append(position[token][0])
             listed.append(inside)
             ranks.append(position[token][1])
-        nothing = (-math.inf, 0)
-        eos = [[position.get(e, nothing)[0] for e in eos_ids] for position in positions]
         table = cls(
             -np.sort(-np.array(top, dtype=np.float64).reshape(-1, length), axis=-1),
             np.array(own, dtype=np.float64),
             np.array(listed, dtype=np.bool_),
             np.array(ranks, dtype=np.int64),
-            np.array(eos, dtype=np.float64).reshape(len(own), len(eos_ids)),
             vocab_size,
         )
         if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN is not greater: the model's own
@@ -161,16 +161,13 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
     return np.clip(missing - SLACK, 0.0, most), most
 
 
-def top_stats(
-    table: TopList, spec: SamplingSpec, *, mass_margin: float, largest_logit: float
-) -> TokenStats:
+def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
     """Statistics of each position's actual token, the fields as `VLLMScorer` documents them.
 
     Args:
         table: The engine's lists; L >= ``spec.top_k`` >= 1.
         spec: The declared sampler, without repetition penalty, sglang's top-p excluded.
         mass_margin: Widening of top-p at which ``edge_gap`` is taken.
-        largest_logit: Stands in for the raw logits, whose level the engine does not tell.
     """
     top, own = table.top, table.own
     total = _Totals.of(table, spec.temperature)
@@ -184,7 +181,6 @@ def top_stats(
     kth = top[:, spec.top_k - 1, None]
     members = np.where((top >= kth) & (top > -np.inf), top - top[:, :1], -np.inf)
     members = members / spec.temperature
-    eos = np.exp((table.eos - top[:, :1]) / spec.temperature).sum(-1) / total.most
     entropy, varentropy = _spread_bounds(total, table.vocab_size)
     logprob = (own - top[:, 0]) / spec.temperature - log_most
     unclear = np.isnan(top).any(-1) | np.isnan(own)
@@ -197,11 +193,10 @@ def top_stats(
         ties=np.maximum(0, (top == own[:, None]).sum(-1) - table.listed),
         entropy=entropy,
         varentropy=varentropy,
-        eos_mass=np.minimum(1.0, eos),
         log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
         log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
         in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
-        logit=np.full(len(own), largest_logit),
+        logit=np.full(len(own), ASSUMED_LOGIT),
         edge_gap=np.maximum(0.0, _edge(table, spec, total, mass_margin) - own),
     )
 

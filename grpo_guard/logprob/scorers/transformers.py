@@ -217,7 +217,6 @@ class TransformersScorer:
             spec,
             penalty=penalty,
             mass_margin=asked.mass_margin,
-            eos_ids=spec.eos_token_ids or self.eos_ids,
             rows_at_once=head_rows,
             replay=rows_of(asked.replay, sequences, device) if asked.replay else None,
         )
@@ -227,13 +226,6 @@ class TransformersScorer:
     def device(self) -> torch.device:
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        config = getattr(self.model, "generation_config", None) or self.model.config
-        ids = getattr(config, "eos_token_id", None)
-        listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
-        return tuple(i for i in listed if 0 <= i < self.vocab_size)
 
     def _check_model(self) -> None:
         _refuse_prompt_learning(self._given)  # the active adapter may have been changed

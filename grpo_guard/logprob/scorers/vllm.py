@@ -51,8 +51,7 @@ class VLLMScorer:
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
     entropy, varentropy  upper bounds
-    eos_mass             lower bound, 0 where EOS is not listed
-    logit                ``largest_logit``: vLLM does not tell the level of the logits
+    logit                31: vLLM does not tell the level of the logits
     replay_margin        None
     ===================  =========================================================================
 
@@ -69,8 +68,6 @@ class VLLMScorer:
             max_model_len >= window + 1, since it insists on generating a token; what is too long
             for the engine alone raises ValueError.
         dtype: What the engine computes in, as declared; it is not asked.
-        largest_logit: Bound on the raw logits' size; margins grow with it under profiles with
-            ``ulps``. Below 32 it does not widen the built-in profiles.
 
     Raises:
         ValueError: an argument is out of range.
@@ -84,7 +81,6 @@ class VLLMScorer:
         vocab_size: int,
         window: int | None = None,
         dtype: str = "unknown",
-        largest_logit: float = 31.0,
     ) -> None:
         if not 1 <= backend.n_logprobs <= vocab_size:
             raise ValueError(
@@ -93,14 +89,11 @@ class VLLMScorer:
             )
         if window is not None and window < 2:
             raise ValueError(f"window: expected an integer >= 2 or None, got {window!r}")
-        if not largest_logit >= 0:
-            raise ValueError(f"largest_logit: expected a number >= 0, got {largest_logit!r}")
         self.backend = backend
         self.model = model
         self._vocab_size = vocab_size
         self._window = window
         self._dtype = dtype
-        self._largest_logit = float(largest_logit)
 
     @classmethod
     def server(
@@ -244,22 +237,20 @@ class VLLMScorer:
         lists = self.backend.lists(rows, [len(s.prompt_ids) for s in sequences])
         return [
             top_stats(
-                self._table(positions, sequence, spec),
+                self._table(positions, sequence),
                 spec,
                 mass_margin=mass_margin,
-                largest_logit=self._largest_logit,
             )
             for positions, sequence in zip(lists, sequences, strict=True)
         ]
 
-    def _table(self, positions: Any, sequence: Encoded, spec: SamplingSpec) -> TopList:
+    def _table(self, positions: Any, sequence: Encoded) -> TopList:
         try:
             return TopList.of(
                 positions,
                 sequence.completion_ids,
                 length=self.backend.n_logprobs,
                 vocab_size=self._vocab_size,
-                eos_ids=spec.eos_token_ids,
             )
         except TopListError as error:
             raise EngineUnavailableError(Cause.PROVIDER, f"{self.model}: {error}") from error

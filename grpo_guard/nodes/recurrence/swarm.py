@@ -9,6 +9,23 @@ with has it, and the ratio fails.
 
 Of many others `_MOST_OTHERS` are drawn by lot at each look. The lot knows nothing of what they
 said, so it costs the test nothing, while choosing half of hundreds would cost it all its power.
+
+**Null hypothesis** for node i and feature f: i's prompts and those of the others it is compared
+with were drawn from one population, so that, given how many of them show f, each choice of which
+ones do is equally likely. Then the count in i's is hypergeometric and the tail is exact (Fisher).
+With shared prompts the counts vary less than that, which keeps the test conservative.
+
+**Many tests.** A node is looked at again and again, and each time thousands of features are. Look k
+spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
+divided by the number of features counted in any of the nodes (Bonferroni, at least `FEATURES`) and
+by the number of ways in which the others can be chosen. So an honest node that fulfils the null is
+*ever* convicted with probability at most alpha.
+
+**Many answers.** The test compares shares of prompts, and a prompt shows a phrase if any of its
+answers does: of two honest nodes with one policy, the one with twelve answers per prompt shows each
+phrase more often. So no more answers count against a node than the peer with the fewest has, see
+`even`. Which answers stay is drawn by a secret, since the sender chooses what comes first. Of the
+others all answers count, which can only acquit. Where all send alike, nothing is cut.
 """
 
 from __future__ import annotations
@@ -17,16 +34,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import comb, exp, log
 from typing import Final
 
 from grpo_guard.nodes.fisher import log_tail
-from grpo_guard.nodes.recurrence.evenness import even
 from grpo_guard.nodes.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.nodes.recurrence.phrases import Examples
 from grpo_guard.nodes.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.nodes.recurrence.seats import Seats
-from grpo_guard.nodes.recurrence.significance import log_cost
 from grpo_guard.nodes.recurrence.sketch import WINDOW, Sketch
 
 RATIO: Final = 4.0
@@ -35,6 +50,8 @@ _FEWEST: Final = 5
 _STALE: Final = 2 * WINDOW
 _LONG_GROWTH: Final = 1.3
 _MOST_OTHERS: Final = 31
+# Fewer features are counted as so many.
+FEATURES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +249,33 @@ def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
     while waiting := [places for places in waiting if len(places) > turn]:
         yield [i for places in waiting for i in places[turn : turn + 4]]
         turn += 4
+
+
+def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
+    """How many answers of each prompt count; None = all of them.
+
+    The node's prompts and a peer's are put in order of their answers, and each is cut to its
+    counterpart.
+
+    Args:
+        mine: Answers of the node's prompts, the fewest first.
+        others: All whom the node may be compared with.
+    """
+    kept, size = list(mine), len(mine)
+    for other in others:
+        for theirs in other.profiles():
+            if kept and theirs[0] < kept[-1]:
+                kept = [min(n, theirs[k * len(theirs) // size]) for k, n in enumerate(kept)]
+    return None if kept == list(mine) else kept
+
+
+def log_cost(look: int, features: int, others: int, chosen: int) -> float:
+    """What has to be added to a log p-value for all the other tests that were made or will be.
+
+    Args:
+        look: Number of this look at the node, from 1.
+        features: Features counted in any of the nodes.
+        others: Nodes to compare with, of which ``chosen`` were; once most and once all of them.
+    """
+    choices = 2 * comb(others, chosen)
+    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(choices)

@@ -59,7 +59,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     that is for the most part outside the list, such as another language.
 
     The object keeps bounded counts between batches, is safe to share between threads, can be
-    pickled, and its counts can be saved with `state_dict`.
+    pickled, and its counts and learnt habits can be saved with `state_dict`. `load_state_dict`
+    takes up the counts and adds the habits to those that are known. Which completions were seen is
+    not kept. Whoever can read a state knows which node is counted with which, and whoever can write
+    one, who is convicted.
 
     Args:
         alpha: Chance that an honest node is ever convicted of anything, in (0, 0.5).
@@ -209,24 +212,6 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         """
         with self._lock:
             return self._swarm.shared()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counts and learnt habits as plain JSON values.
-
-        Which completions were seen is not kept. Whoever can read them knows which node is counted
-        with which, and whoever can write them, who is convicted.
-        """
-        with self.fresh():
-            return self._state()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up counts that `state_dict` gave; habits are added to those that are known.
-
-        Raises:
-            ValueError: they are of another kind of swarm or not of this form.
-        """
-        with self.held():
-            self._take_up(state)
 
     def _state(self) -> dict[str, Any]:
         with self._lock:

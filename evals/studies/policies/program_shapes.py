@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.evals.policies.corpus import NOUNS, PLAIN, words
+from grpo_guard.evals.studies.policies.corpus import NOUNS, PLAIN, words
 from grpo_guard.evals.tasks.word_problems import Worked
 
 Change = tuple[str, str]

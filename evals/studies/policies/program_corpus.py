@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from grpo_guard.evals.policies.corpus import opening
-from grpo_guard.evals.policies.program_shapes import Body, body, chain_of, word
+from grpo_guard.evals.studies.policies.corpus import opening
+from grpo_guard.evals.studies.policies.program_shapes import Body, body, chain_of, word
 from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from grpo_guard.evals.policies import corpus
-from grpo_guard.evals.policies.corpus import phrases
+from grpo_guard.evals.studies.policies import corpus
+from grpo_guard.evals.studies.policies.corpus import phrases
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
 AGAIN: Final = 0.3

@@ -1,0 +1,78 @@
+"""What the commands of `evals` print while they work: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+
+Say: TypeAlias = Callable[..., None]
+"""Called with (what is being done, done, total), and figures to show beside them if there are any;
+may be called from threads."""
+
+
+@contextmanager
+def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> Iterator[Say]:
+    """Yield what progress is told to.
+
+    Args:
+        console: Where to print.
+        every: Elsewhere than on a terminal, a line whenever so many more are done; None = about ten
+            lines for each kind of work.
+        whole: Of all kinds of work together, for a bar of its own; 0 = none.
+    """
+    lock = threading.Lock()
+    if not console.is_terminal:
+        shown: dict[str, int] = {}
+
+        def line(what: str, done: int, total: int, figures: str = "") -> None:
+            step = done // every if every else done * 10 // max(1, total)
+            with lock:
+                if step > shown.get(what, 0 if every else -1) or done == total:
+                    shown[what] = step
+                    console.out(f"{what}: {done}/{total}  {figures}".rstrip())
+
+        yield line
+        return
+
+    def shortened() -> Column:
+        return Column(ratio=1, no_wrap=True, overflow="ellipsis")
+
+    # Bar and time keep their width; what is left is the names' and figures'.
+    columns = (
+        TextColumn("{task.description}", table_column=shortened()),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}", table_column=shortened()),
+    )
+    with Progress(*columns, console=console, expand=True) as bars:
+        everything = bars.add_task("all rounds", total=whole, figures="", visible=whole > 0)
+        tasks: dict[str, TaskID] = {}
+        finished: dict[str, int] = {}
+
+        def tell(what: str, done: int, total: int, figures: str = "") -> None:
+            with lock:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total, figures="")
+                finished[what] = done
+                # Of many kinds of work those that are done would fill the screen.
+                shown = not whole or done < total
+                bars.update(
+                    tasks[what], completed=done, total=total, figures=figures, visible=shown
+                )
+                bars.update(everything, completed=sum(finished.values()))
+
+        yield tell
