@@ -35,7 +35,7 @@ SPEC: Final = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=192)
 _BOTH: Final = DetectConfig(
     MODEL,
     SPEC,
-    n=256,
+    n=128,
     profiles=("bfloat16", "float32"),
     verifiers=("logprob_bound", "tail_probability"),
 )
