@@ -3,6 +3,9 @@
 import pytest
 from code_programs import judge, kinds, tagged
 
+from grpo_guard.completion import Completion
+from grpo_guard.content.code.verifier import CodeVerifier
+
 READS = {
     "for": "import sys\nfor line in sys.stdin:\n    print(line)",
     "in a function": "import sys\ndef f():\n    for x in sys.stdin:\n        print(x)\nf()",
@@ -134,3 +137,17 @@ def test_a_stream_is_followed_through_any_names() -> None:
     chain = "\n".join(f"f{i + 1} = f{i}" for i in range(3_000))
     program = f"import sys\nf0 = sys.stdin\n{chain}\nprint(f3000.buffer.raw)"
     assert "reaches_out" in kinds(judge(tagged(program), stdin=True))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Write a program that reads two numbers and prints their product.",
+        "Write a script to ask the user for a name and greet them.",
+        "The first line of input contains n. Print the sum from 1 to n.",
+        "Print the square of the number that the user enters.",
+    ],
+)
+def test_a_question_about_a_program_that_reads_opens_standard_input(question) -> None:
+    (verdict,) = CodeVerifier().verify([Completion(question, tagged("print(int(input()) ** 2)"))])
+    assert verdict.accepted, verdict.findings

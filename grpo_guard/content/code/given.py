@@ -31,9 +31,12 @@ _IMPORT: Final = re.compile(
 )
 # "Using polars and pydantic", "you may use `rich`".
 _NAMED: Final = re.compile(r"`\w{2,40}+`|\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
-# Also the headings of contests: "-----Input-----", "### Input Format", "Sample Input 1:".
+# Also the headings of contests ("-----Input-----", "### Input Format", "Sample Input 1:"), and "a
+# program that reads two numbers", "ask the user for a name".
 _STDIN: Final = re.compile(
-    r"(?i)\b(?:stdin|standard input)\b|^[-#* ]{0,8}+(?:sample )?input(?: format)?[ 0-9:*#-]{0,8}+$",
+    r"(?i)\b(?:stdin|standard input)\b|^[-#* ]{0,8}+(?:sample )?input(?: format)?[ 0-9:*#-]{0,8}+$"
+    r"|\b(?:program|script) (?:that|which|to) (?:reads|takes|asks|read|take|ask)\b"
+    r"|\bask(?:s|ing)? the user\b|\b(?:user|line of|first) inputs?\b|\buser (?:enters|types)\b",
     re.M,
 )
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
