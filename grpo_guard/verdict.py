@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 SPOT_CHECKS: Final = "spot_checks"
@@ -217,8 +218,15 @@ class Verdict:
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """An ACCEPT whose evidence was judged."""
+    """An ACCEPT whose evidence was judged; one object for all of a name that say nothing else."""
+    if all(value == () for value in fields.values()):
+        return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
+
+
+@lru_cache(maxsize=256)
+def _accepted(verifier: str) -> Verdict:
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier)
 
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:

@@ -85,19 +85,19 @@ def intake(
     """
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
-    again = Counter[bytes]()
+    again: dict[bytes, int] = {}
     entries = []
     for completion, verdict in zip(batch, verdicts, strict=True):
-        prompt = _digest(_prompt(completion))
-        same = _key(completion, prompt)
+        node, prompt, same, key = _mark(completion)
         # Two equal completions of one batch are two; the batch sent again is the same batch.
-        key = _digest(same + again[same].to_bytes(8, "big"))
-        again[same] += 1
+        if count := again.get(same):
+            key = _digest(same + count.to_bytes(8, "big"))
+        again[same] = 1 + (count or 0)
         outcome = without_standing(verdict)
         rejected = outcome is Outcome.REJECT
         entries.append(
             Entry(
-                node=None if completion.node is None else name_bytes(completion.node),
+                node=node,
                 prompt=prompt,
                 key=key,
                 outcome=outcome,
@@ -118,7 +118,7 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     # What another than the author can bring about, to harm the name on it, is no evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
-    if not _has_standing(verdict):
+    if not verdict.members or not _has_standing(verdict):
         return verdict.outcome
     last = verdict.members[-1]
     if last.verifier in _OF_RECORD and last.rejected:
@@ -231,8 +231,22 @@ def _prompt(completion: Completion) -> bytes:
     return prompt.encode("utf-8", "surrogatepass")
 
 
-def _key(completion: Completion, prompt: bytes) -> bytes:
-    of = completion
+def _mark(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
+    """Its node and the digests of its prompt, of all that it is, and of the first like it in a
+    batch. Kept, since several ledgers are told of the same object: the guard's, and one of each
+    rule that counts."""
+    try:
+        return completion.mark
+    except AttributeError:
+        node = None if completion.node is None else name_bytes(completion.node)
+        prompt = _digest(_prompt(completion))
+        same = _key(completion, prompt)
+        mark = node, prompt, same, _digest(same + bytes(8))
+        object.__setattr__(completion, "mark", mark)
+        return mark
+
+
+def _key(of: Completion, prompt: bytes) -> bytes:
     # A slot says which of a node's completions it is. Nobody signs a group: whoever sends another's
     # work again, under another group each time, must not have it counted each time.
     group = of.group if of.slot is None else None
