@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from grpo_guard.completion import Completion
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
-from grpo_guard.server.intake import Intake, too_large
+from grpo_guard.server.intake import Intake, Sender, too_large
 from grpo_guard.server.late import while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
@@ -85,8 +86,8 @@ class Desk:
     async def respond(self, service: Service[Any], request: Request) -> Response:
         """The reply to a request."""
 
-        async def answer(body: bytes, deadline: float) -> Response:
-            told, request_id = await self._told(request, service, body, deadline)
+        async def answer(sender: Sender, deadline: float) -> Response:
+            told, request_id = await self._told(request, service, sender.body, deadline)
             self._metrics.told(service.path, told.outcomes)
             headers = {"X-Request-Id": request_id}
             return Response(told.text, headers=headers, media_type="application/json")
@@ -98,10 +99,10 @@ class Desk:
     ) -> Response:
         """The reply to a request line by line, sent already; or its refusal."""
 
-        async def answer(body: bytes, deadline: float) -> Response:
-            asked = await self._parsed(service, body)
+        async def answer(sender: Sender, deadline: float) -> Response:
+            asked = await self._parsed(service, sender.body)
             self._batches.require_room()
-            request_id, size = secrets.token_hex(8), len(body)
+            request_id, size = secrets.token_hex(8), len(sender.body)
             jobs: list[Job[Told]] = []
 
             async def judge(part: list[Completion], first: int) -> Told:
@@ -127,7 +128,10 @@ class Desk:
 
             try:
                 async with while_it_waits(request, leave):
-                    lines = send_lines(request._send, request_id, asked, judge, self._limits)
+                    fetching = partial(self._intake.fetching, sender)
+                    lines = send_lines(
+                        request._send, request_id, asked, judge, self._limits, fetching
+                    )
                     async for told in lines:
                         self._metrics.told(service.path, told.outcomes)
             except ClientDisconnect:
@@ -149,7 +153,7 @@ class Desk:
         self,
         request: Request,
         path: str,
-        answer: Callable[[bytes, float], Awaitable[Response]],
+        answer: Callable[[Sender, float], Awaitable[Response]],
     ) -> Response:
         clock = asyncio.get_running_loop().time
         started = clock()
@@ -161,15 +165,15 @@ class Desk:
     async def _respond(
         self,
         request: Request,
-        answer: Callable[[bytes, float], Awaitable[Response]],
+        answer: Callable[[Sender, float], Awaitable[Response]],
         deadline: float,
     ) -> Response:
         try:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
             # The body comes before the turn, which a sender who takes his time would hold.
-            async with self._intake.body(request, deadline) as body:
-                return await answer(body, deadline)
+            async with self._intake.body(request, deadline) as sender:
+                return await answer(sender, deadline)
         except RequestError as error:
             if error.status in (413, 429, 503):
                 await _discard(request, self._limits)

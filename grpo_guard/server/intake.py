@@ -2,7 +2,8 @@
 
 Whoever sends slowly holds nothing that others need: a body takes no turn until all of it is here,
 it must keep up a least rate, and all bodies together have so many bytes. When those run out, the
-slowest senders are told to come back; if what is here already takes it all, the senders wait.
+slowest senders are told to come back, and who is slow to fetch a stream is cut off; if what is at
+work already takes it all, the senders wait.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 
 
-class _Sender:
+FETCH_SECONDS = 1.0
+"""For a part of a stream. Who takes longer keeps his room only while nobody else needs it."""
+
+
+class Sender:
+    """Of a body; ``body`` once all of it is here."""
+
     def __init__(self, started: float, clock: asyncio.Timeout) -> None:
         self.started, self.clock = started, clock
+        self.body = b""
         self.held = 0
         self.waits: float | None = None  # for room, since then: that time is not his
         self.dropped = False
@@ -37,11 +45,11 @@ class Intake:
         self._room = limits.flight_bytes
         self._held = 0  # bytes of all bodies
         self._whole = 0  # of those that are here
-        self._coming: set[_Sender] = set()
+        self._coming: set[Sender] = set()  # and those who are slow to fetch
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     @asynccontextmanager
-    async def body(self, request: Request, deadline: float) -> AsyncIterator[bytes]:
+    async def body(self, request: Request, deadline: float) -> AsyncIterator[Sender]:
         """All of a request's body, whose bytes count until the context ends.
 
         Raises:
@@ -50,22 +58,51 @@ class Intake:
             ClientDisconnect: the client left.
         """
         started = asyncio.get_running_loop().time()
-        sender = _Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
+        sender = Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
         self._coming.add(sender)
         try:
-            body = await self._read(request, sender, deadline)
+            sender.body = await self._read(request, sender, deadline)
             self._coming.discard(sender)
-            self._whole += len(body)
+            self._whole += sender.held
             try:
-                yield body
+                yield sender
             finally:
-                self._whole -= len(body)
+                self._whole -= sender.held
         finally:
             self._coming.discard(sender)
             self._held -= sender.held
             self._let_in()
 
-    async def _read(self, request: Request, sender: _Sender, deadline: float) -> bytes:
+    @asynccontextmanager
+    async def fetching(self, sender: Sender, seconds: float) -> AsyncIterator[None]:
+        """While a client fetches a part of his answer, in so many seconds.
+
+        Raises:
+            ClientDisconnect: he was slower, or slow while others needed his room.
+        """
+        loop = asyncio.get_running_loop()
+        sender.started = loop.time()
+
+        def slow() -> None:
+            self._whole -= sender.held
+            self._coming.add(sender)
+            self._let_in()
+
+        late = loop.call_later(FETCH_SECONDS, slow)
+        try:
+            async with asyncio.timeout(seconds) as sender.clock:
+                yield
+        except TimeoutError:
+            raise ClientDisconnect from None
+        finally:
+            late.cancel()
+            if sender in self._coming:
+                self._coming.discard(sender)
+                self._whole += sender.held
+        if sender.dropped:
+            raise ClientDisconnect
+
+    async def _read(self, request: Request, sender: Sender, deadline: float) -> bytes:
         now = asyncio.get_running_loop().time
         body = bytearray()
         try:
@@ -99,7 +136,7 @@ class Intake:
         patience = limits.body_patience + received / limits.body_rate
         return min(started + min(patience, limits.body_seconds), deadline)
 
-    async def _take(self, sender: _Sender, size: int) -> None:
+    async def _take(self, sender: Sender, size: int) -> None:
         """Room for ``size`` bytes more, in the order in which it was asked for."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, size))
