@@ -33,6 +33,9 @@ from grpo_guard.verifier import CompletionVerifier
 logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
+SETTLING_SECONDS = 10.0
+"""Beyond its deadline, for what is being settled: a ledger that other processes write to may take
+five, and its client should hear what it was told."""
 # Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
 # texts keep those beside them waiting for much more than a second.
 JOINED_BYTES = 128 * 1024
@@ -57,10 +60,20 @@ class Job(Generic[T]):
     given_up: threading.Event = field(default_factory=threading.Event)
     answer: asyncio.Future[T] = field(init=False)
     waits: bool = field(default=False, init=False)
+    # Whether it is left, or settled, or judged once more, is decided under the lock.
+    settling: bool = field(default=False, init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
-        self.given_up.set()
+        """Nobody waits for it any more; too late where its ledger is being told."""
+        with self.lock:
+            if not self.settling:
+                self.given_up.set()
+
+    def settles(self, given_up: threading.Event) -> None:
+        """From here on its answer is what the ledger is told, if somebody waits for it."""
+        with self.lock:
+            self.settling |= given_up is self.given_up and not given_up.is_set()
 
 
 class Batches:
@@ -100,11 +113,14 @@ class Batches:
         self._waiting.append(job)
         job.waits = True
         self._begin()
-        late = asyncio.get_running_loop().call_at(deadline, _expire, job)
+        loop = asyncio.get_running_loop()
+        late = loop.call_at(deadline, _expire, job)
+        later = loop.call_at(deadline + SETTLING_SECONDS, _expire, job, True)
         try:
             return await job.answer
         finally:
             late.cancel()
+            later.cancel()
             if job.waits:
                 self._waiting.remove(job)
 
@@ -172,13 +188,17 @@ class Batches:
         """Judge each of a batch that hangs by itself: one of them may be why."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
         batch.told()
-        with batch.lock:
-            for job in reversed(batch.jobs):
+        for job in reversed(batch.jobs):
+            with job.lock:
                 # What is being settled would be settled twice, and a node's ledger told twice.
-                if not job.answer.done() and job not in batch.settling:
-                    job.leave()
-                    job.given_up, job.joins, job.waits = threading.Event(), False, True
-                    self._waiting.appendleft(job)
+                if job.answer.done() or job.settling:
+                    continue
+                if job.given_up.is_set():
+                    job.answer.set_exception(ClientDisconnect())
+                    continue
+                job.given_up.set()
+                job.given_up, job.joins, job.waits = threading.Event(), False, True
+                self._waiting.appendleft(job)
         self._begin()
 
     def _finish(self, batch: _Batch) -> None:
@@ -191,8 +211,8 @@ class Batches:
         self._begin()
 
 
-def _expire(job: Job[Any]) -> None:
-    if not job.answer.done():
+def _expire(job: Job[Any], settling: bool = False) -> None:
+    if not job.answer.done() and job.settling is settling:
         refusal = RequestError(503, "no turn came up in time", retry=True)
         job.answer.set_exception(refusal if job.waits else TimeoutError())
 
@@ -210,9 +230,6 @@ class _Batch:
         self.calls: queue.SimpleQueue[_Batch]
         self.apart: asyncio.TimerHandle | None = None
         self.outcomes: deque[_Outcome] = deque()  # that nobody was told yet
-        # Whether a job is settled here, or alone, is decided under the lock.
-        self.lock = threading.Lock()
-        self.settling: set[Job[Any]] = set()
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
@@ -251,9 +268,7 @@ class _Batch:
             alone = zip(attempts, opened, strict=True)
             said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
         for attempt, *found in zip(attempts, known, said, strict=True):
-            with self.lock:
-                if attempt.given_up is attempt.job.given_up:
-                    self.settling.add(attempt.job)
+            attempt.job.settles(attempt.given_up)
             result = attempt.run(attempt.job.settle, *found)
             self.outcomes.append((attempt.job, attempt.given_up, result, attempt.error))
         try:

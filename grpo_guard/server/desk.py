@@ -23,6 +23,7 @@ from grpo_guard.server.late import while_it_waits
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
+from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import Told, refused, reply
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
@@ -82,6 +83,7 @@ class Desk:
         # itself, so that all else stands still meanwhile.
         self._parser = asyncio.Lock()
         self._metrics = metrics
+        self._recent = Recent()
 
     async def respond(self, service: Service[Any], request: Request) -> Response:
         """The reply to a request."""
@@ -191,14 +193,21 @@ class Desk:
     ) -> tuple[Told, str]:
         asked = await self._parsed(service, body)
         request_id = secrets.token_hex(8)
-        job = service.answerer.job(asked, request_id, len(body))
-        async with while_it_waits(request, job.leave):
-            try:
-                return await self._batches.answer(job, deadline), request_id
-            except TimeoutError:
-                job.leave()
-                logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
-                return service.answerer.too_late(asked), request_id
+
+        async def ask() -> tuple[Told, bool]:
+            job = service.answerer.job(asked, request_id, len(body))
+            async with while_it_waits(request, job.leave):
+                try:
+                    told = await self._batches.answer(job, deadline)
+                    return told, not job.given_up.is_set()
+                except TimeoutError:
+                    job.leave()
+                    logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
+                    return service.answerer.too_late(asked), False
+
+        if key := request.headers.get("idempotency-key"):
+            return await self._recent.told(key, service.path, body, ask), request_id
+        return (await ask())[0], request_id
 
     async def _parsed(self, service: Service[Asked], body: bytes) -> Asked:
         if len(body) <= PARSED_AT_ONCE:
