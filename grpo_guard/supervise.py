@@ -237,8 +237,9 @@ class _Failures:
 
 
 def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
-    kinds = set(map(type, result)) if isinstance(result, Sequence) else {object}
-    if not all(issubclass(kind, Verdict) for kind in kinds):
+    if not isinstance(result, Sequence) or not all(
+        issubclass(kind, Verdict) for kind in set(map(type, result))
+    ):
         raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")
     if len(result) != expected:
         raise ValueError(

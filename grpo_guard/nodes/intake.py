@@ -10,10 +10,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from grpo_guard.completion import Completion
-from grpo_guard.verdict import BARRING_CAUSES, NOT_CHECKED, Cause, Finding, Outcome, Verdict
+from grpo_guard.verdict import (
+    BARRING_CAUSES,
+    NOT_CHECKED,
+    Cause,
+    Finding,
+    Outcome,
+    Verdict,
+    applicable_of,
+)
 
 Name = TypeVar("Name")
 STANDING_KIND = "node_standing"
@@ -22,6 +30,7 @@ FREQUENT_VERIFIER = "frequent_findings"
 # What rests on a node's record is no evidence against it: once accused, it would stay accused. What
 # nobody looked at is none for it.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, NOT_CHECKED)
+_WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
 MAX_NAME_BYTES = 200
 MAX_KIND_CHARACTERS = 64
@@ -41,9 +50,8 @@ class Phrase:
     excerpt: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is kept of one completion.
+class Entry(NamedTuple):
+    """What is kept of one completion. A tuple, which takes a third of the time to make.
 
     Args:
         node: Its sender, bounded; None where it has none.
@@ -123,9 +131,9 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     last = verdict.members[-1]
     if last.verifier in _OF_RECORD and last.rejected:
         return None
-    others = [m for m in verdict.members if m.cause is not Cause.NOT_APPLICABLE]
+    others = applicable_of(verdict.members)
     outcomes = {without_standing(member) for member in others}
-    for outcome in (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT):
+    for outcome in _WORST_FIRST:
         if outcome in outcomes:
             return outcome
     return None

@@ -207,7 +207,12 @@ class RemoteVerifier(CompletionVerifier):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _asked(
-        self, client: Any, method: str, path: str, body: bytes, most: int,
+        self,
+        client: Any,
+        method: str,
+        path: str,
+        body: bytes,
+        most: int,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         async with client.stream(method, path, content=body, headers=headers) as response:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -33,9 +34,9 @@ from grpo_guard.verifier import CompletionVerifier
 logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
-SETTLING_SECONDS = 10.0
-"""Beyond its deadline, for what is being settled: a ledger that other processes write to may take
-five, and its client should hear what it was told."""
+TELLING_SECONDS = 10.0
+"""Beyond its deadline, for what the ledger is being told: one that other processes write to may
+take five, and the client should hear the same."""
 # Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
 # texts keep those beside them waiting for much more than a second.
 JOINED_BYTES = 128 * 1024
@@ -60,20 +61,22 @@ class Job(Generic[T]):
     given_up: threading.Event = field(default_factory=threading.Event)
     answer: asyncio.Future[T] = field(init=False)
     waits: bool = field(default=False, init=False)
-    # Whether it is left, or settled, or judged once more, is decided under the lock.
-    settling: bool = field(default=False, init=False)
+    # Whether it is left, told, or settled once more, is decided under the lock.
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    settling: bool = field(default=False, init=False)
+    telling: bool = field(default=False, init=False)
 
     def leave(self) -> None:
-        """Nobody waits for it any more; too late where its ledger is being told."""
+        """Nobody waits for it any more; too late where the ledger is being told."""
         with self.lock:
-            if not self.settling:
+            if not self.telling:
                 self.given_up.set()
 
-    def settles(self, given_up: threading.Event) -> None:
-        """From here on its answer is what the ledger is told, if somebody waits for it."""
+    def tells(self, given_up: threading.Event) -> bool:
+        """Whether somebody waits for it; then its answer is what the ledger is told from now on."""
         with self.lock:
-            self.settling |= given_up is self.given_up and not given_up.is_set()
+            self.telling |= not given_up.is_set()
+            return not given_up.is_set()
 
 
 class Batches:
@@ -115,7 +118,7 @@ class Batches:
         self._begin()
         loop = asyncio.get_running_loop()
         late = loop.call_at(deadline, _expire, job)
-        later = loop.call_at(deadline + SETTLING_SECONDS, _expire, job, True)
+        later = loop.call_at(deadline + TELLING_SECONDS, _expire, job, True)
         try:
             return await job.answer
         finally:
@@ -211,8 +214,8 @@ class Batches:
         self._begin()
 
 
-def _expire(job: Job[Any], settling: bool = False) -> None:
-    if not job.answer.done() and job.settling is settling:
+def _expire(job: Job[Any], last: bool = False) -> None:
+    if not job.answer.done() and (last or not job.telling):
         refusal = RequestError(503, "no turn came up in time", retry=True)
         job.answer.set_exception(refusal if job.waits else TimeoutError())
 
@@ -268,7 +271,8 @@ class _Batch:
             alone = zip(attempts, opened, strict=True)
             said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
         for attempt, *found in zip(attempts, known, said, strict=True):
-            attempt.job.settles(attempt.given_up)
+            with attempt.job.lock:
+                attempt.job.settling |= attempt.given_up is attempt.job.given_up
             result = attempt.run(attempt.job.settle, *found)
             self.outcomes.append((attempt.job, attempt.given_up, result, attempt.error))
         try:
@@ -284,7 +288,7 @@ class _Attempt:
         self.job, self.given_up = job, job.given_up
         self.error: Exception | None = None
         self._context = copy_context()
-        self._context.run(given_up_by, self.given_up)
+        self._context.run(given_up_by, self.given_up, partial(job.tells, self.given_up))
 
     def run(self, step: Callable[..., T], *args: Any) -> T | None:
         """What the step returns; None where this or an earlier one failed."""

@@ -18,7 +18,6 @@ from starlette.requests import ClientDisconnect, Request
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 
-
 FETCH_SECONDS = 1.0
 """For a part of a stream. Who takes longer keeps his room only while nobody else needs it."""
 

@@ -137,7 +137,9 @@ def test_what_one_node_costs_is_counted_to_that_node(monkeypatch) -> None:
     assert sequences[0] == sequences[1] == sequences[2]  # whose it is changes no score
     scorer, tickets = RayScorer(counting(), workers=1), []
     send = scorer._pool.submit
-    monkeypatch.setattr(scorer._pool, "submit", lambda t, parts: (tickets.append(t), send(t, parts)))
+    monkeypatch.setattr(
+        scorer._pool, "submit", lambda t, parts: (tickets.append(t), send(t, parts))
+    )
     try:
         assert len(set(scorer.score(sequences, SPEC))) == 1
     finally:

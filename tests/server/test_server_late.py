@@ -70,7 +70,7 @@ def test_what_is_being_settled_as_time_runs_out_is_answered_as_the_ledger_is_tol
 
 
 def test_a_ledger_that_hangs_is_not_waited_for_without_end(monkeypatch):
-    monkeypatch.setattr("grpo_guard.server.batches.SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr("grpo_guard.server.batches.TELLING_SECONDS", 0.2)
     notes = Slow()
     with client(ledger=notes, seconds=0.2) as web:
         assert verdicts_of(web, "fine")[0]["cause"] == "timeout"
