@@ -143,10 +143,10 @@ class Completion(_Marked):
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
-        known = [f.name for f in fields(cls)]
         for name in data:  # first, since whoever wrote "completion" needs to hear of that name
-            if name not in known:
-                raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
+            if name not in _READ:
+                known = ", ".join(f.name for f in fields(cls))
+                raise CompletionError(str(name), f"one of {known}", "an unknown field")
         for name in ("prompt", "text"):
             if name not in data:
                 raise CompletionError(name, "to be present", "nothing")

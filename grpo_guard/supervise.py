@@ -237,7 +237,7 @@ class _Failures:
 
 
 def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
-    if not isinstance(result, Sequence) or not all(
+    if not isinstance(result, list | Sequence) or not all(
         issubclass(kind, Verdict) for kind in set(map(type, result))
     ):
         raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")

@@ -116,14 +116,11 @@ class Batches:
         self._waiting.append(job)
         job.waits = True
         self._begin()
-        loop = asyncio.get_running_loop()
-        late = loop.call_at(deadline, _expire, job)
-        later = loop.call_at(deadline + TELLING_SECONDS, _expire, job, True)
+        late = asyncio.get_running_loop().call_at(deadline, _expire, job)
         try:
             return await job.answer
         finally:
             late.cancel()
-            later.cancel()
             if job.waits:
                 self._waiting.remove(job)
 
@@ -215,7 +212,9 @@ class Batches:
 
 
 def _expire(job: Job[Any], last: bool = False) -> None:
-    if not job.answer.done() and (last or not job.telling):
+    if job.telling and not last:
+        asyncio.get_running_loop().call_later(TELLING_SECONDS, _expire, job, True)
+    elif not job.answer.done():
         refusal = RequestError(503, "no turn came up in time", retry=True)
         job.answer.set_exception(refusal if job.waits else TimeoutError())
 

@@ -111,11 +111,16 @@ class Intake:
                         raise too_large(self._limits)
                     if not chunk:
                         continue
-                    sender.waits = now()
-                    sender.clock.reschedule(deadline)
-                    await self._take(sender, len(chunk))
-                    sender.started += now() - sender.waits
-                    sender.waits = None
+                    there = self._held + len(chunk) <= self._room
+                    if there and not self._waiting and not sender.dropped:
+                        self._held += len(chunk)
+                        sender.held += len(chunk)
+                    else:
+                        sender.waits = now()
+                        sender.clock.reschedule(deadline)
+                        await self._take(sender, len(chunk))
+                        sender.started += now() - sender.waits
+                        sender.waits = None
                     sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
                     body += chunk
                 return bytes(body)
