@@ -219,7 +219,7 @@ class Verdict:
 
 def accept(verifier: str, **fields: Any) -> Verdict:
     """An ACCEPT whose evidence was judged; one object for all of a name that say nothing else."""
-    if all(value == () for value in fields.values()):
+    if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
 

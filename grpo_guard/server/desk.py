@@ -20,7 +20,7 @@ from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, Sender, too_large
 from grpo_guard.server.late import while_it_waits
-from grpo_guard.server.limits import Limits
+from grpo_guard.server.limits import PARSED_AT_ONCE, Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.recent import Recent
@@ -36,9 +36,6 @@ Given = TypeVar("Given", bound=Sized, contravariant=True)
 # Of a body that is refused: how much of it, and for how long, is let in before the reply.
 DISCARD_TIMES = 8
 DISCARD_SECONDS = 5.0
-# A body that is parsed where it is, while all else stands still: for about a millisecond. Handing
-# it to a thread would take a tenth of that.
-PARSED_AT_ONCE = 16 * 1024
 
 
 class Answerer(Protocol[Given]):

@@ -30,9 +30,11 @@ class Sender:
         self.body = b""
         self.held = 0
         self.waits: float | None = None  # for room, since then: that time is not his
-        self.dropped = False
+        self.fetches = self.dropped = False
 
     def rate(self, now: float) -> float:
+        if self.fetches:  # before all who send, and whose going makes most room
+            return -self.held
         return self.held / ((self.waits or now) - self.started + 0.1)
 
 
@@ -79,15 +81,14 @@ class Intake:
         Raises:
             ClientDisconnect: he was slower, or slow while others needed his room.
         """
-        loop = asyncio.get_running_loop()
-        sender.started = loop.time()
 
         def slow() -> None:
+            sender.fetches = True
             self._whole -= sender.held
             self._coming.add(sender)
             self._let_in()
 
-        late = loop.call_later(FETCH_SECONDS, slow)
+        late = asyncio.get_running_loop().call_later(FETCH_SECONDS, slow)
         try:
             async with asyncio.timeout(seconds) as sender.clock:
                 yield
@@ -95,6 +96,7 @@ class Intake:
             raise ClientDisconnect from None
         finally:
             late.cancel()
+            sender.fetches = False
             if sender in self._coming:
                 self._coming.discard(sender)
                 self._whole += sender.held

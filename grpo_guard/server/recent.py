@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Final
 
+from grpo_guard.server.limits import PARSED_AT_ONCE
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.replies import Told
 
@@ -42,7 +43,11 @@ class Recent:
             RequestError: 429; another waits for this answer already.
             Exception: of ``ask``.
         """
-        name = sha256(f"{key}\n{path}\n".encode("utf-8", "replace") + body).digest()
+        head = f"{key}\n{path}\n".encode("utf-8", "surrogatepass")
+        # In a thread: of megabytes it would have all else stand still.
+        large = len(body) > PARSED_AT_ONCE
+        digest = await asyncio.to_thread(sha256, head + body) if large else sha256(head + body)
+        name = digest.digest()
         while name in self._known:
             if name in self._waiting:  # each failure would wake all of them
                 raise RequestError(429, "this request is being answered", retry=True)

@@ -38,6 +38,15 @@ def test_the_same_request_is_told_the_same_and_another_is_judged():
     assert notes.texts == ["Hail", "fine", *["Hail"] * 3]
 
 
+def test_a_large_body_is_known_again_too():
+    verifier, text = Words(), "x" * 100_000
+    with client(verifier) as web:
+        for _ in range(2):
+            strict(asked(web, text, "\u00fcber".encode()))
+        strict(asked(web, text + "y", "\u00fcber".encode()))
+    assert len(verifier.shown) == 2
+
+
 def test_while_it_is_answered_one_may_wait_for_it_and_more_are_told_to_come_back():
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes) as web, ThreadPoolExecutor(2) as pool:
