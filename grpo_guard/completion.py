@@ -37,8 +37,16 @@ class CompletionError(ValueError):
         super().__init__(f"{self.field}: {self.problem}")
 
 
+class _Marked:
+    """Room for what was worked out of a completion once and is asked for again."""
+
+    __slots__ = ("mark",)
+    mark: tuple[bytes | None, bytes, bytes, bytes]
+    """What ledgers know it by; see `nodes.intake`."""
+
+
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(_Marked):
     """One completion of one prompt.
 
     Token ids are the primary input: retokenising text changes 1-3 % of the tokens, so a completion
@@ -115,11 +123,13 @@ class Completion:
     def with_labels(self, **fields: Any) -> Completion:
         """A copy with other values of these fields, which are of the form that it holds already:
         to read all of it anew would take ten times as long."""
-        copied = object.__new__(Completion)
-        for name in _READ:
-            value = fields[name] if name in fields else getattr(self, name)
-            object.__setattr__(copied, name, value)
-        return copied
+        own = dict(zip(_READ, _values(self), strict=True))
+        return _restored(*(own | fields).values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A dataclass's own way looks its fields up anew for each object, which takes three times as
+        # long; swarms send millions between processes. Neither reads the values anew.
+        return _restored, _values(self)
 
     @property
     def prompt_text(self) -> str:
@@ -133,10 +143,10 @@ class Completion:
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
-        known = [f.name for f in fields(cls)]
         for name in data:  # first, since whoever wrote "completion" needs to hear of that name
-            if name not in known:
-                raise CompletionError(str(name), f"one of {', '.join(known)}", "an unknown field")
+            if name not in _READ:
+                known = ", ".join(f.name for f in fields(cls))
+                raise CompletionError(str(name), f"one of {known}", "an unknown field")
         for name in ("prompt", "text"):
             if name not in data:
                 raise CompletionError(name, "to be present", "nothing")
@@ -392,3 +402,14 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "given": _given,
     "metadata": _metadata,
 }
+
+_values: Final = operator.attrgetter(*_READ)
+_SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
+
+
+def _restored(*values: Any) -> Completion:
+    """A completion of values that one held already, in the order of `_READ`."""
+    one = object.__new__(Completion)
+    for put, value in zip(_SLOTS, values, strict=True):
+        put(one, value)
+    return one

@@ -52,6 +52,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.ensemble import AllOf
 from grpo_guard.identity.envelope import prompt_bytes
 from grpo_guard.nodes.checks import Checks, ChecksOfNodes
+from grpo_guard.nodes.saved import reading, whole
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
@@ -179,8 +180,9 @@ class SpotCheck(Composed):
         return [found.get(i, unchecked) for i in range(len(batch))]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of nodes, as plain JSON values; members have states of their own."""
-        return self.memory.state_dict()
+        """What is remembered of nodes, and the number of calls, as plain JSON values; members have
+        states of their own."""
+        return {**self.memory.state_dict(), "calls": self._calls}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave.
@@ -188,7 +190,11 @@ class SpotCheck(Composed):
         Raises:
             ValueError: it is not of that form.
         """
+        with reading("SpotCheck"):
+            calls = whole(state.get("calls", 0))
         self.memory.load_state_dict(state)
+        # Under the same key a batch that was sent before would be drawn as it was then.
+        self._calls = max(self._calls, calls)
 
     def _drawn(
         self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 SPOT_CHECKS: Final = "spot_checks"
@@ -217,8 +218,15 @@ class Verdict:
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """An ACCEPT whose evidence was judged."""
+    """An ACCEPT whose evidence was judged; one object for all of a name that say nothing else."""
+    if all(isinstance(value, tuple) and not value for value in fields.values()):
+        return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
+
+
+@lru_cache(maxsize=256)
+def _accepted(verifier: str) -> Verdict:
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier)
 
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
@@ -249,6 +257,8 @@ def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
     Two findings are the same where their kind and their place are; without a place, where their
     words are too.
     """
+    if not any(v.findings for v in verdicts):
+        return ()
     merged: dict[object, Finding] = {}
     for finding in (f for v in verdicts for f in v.findings):
         places = (finding.char_span, finding.token_span)
@@ -259,4 +269,5 @@ def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
 
 def applicable_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Those of verifiers that did not step aside."""
-    return [v for v in verdicts if v.cause is not Cause.NOT_APPLICABLE]
+    aside = Cause.NOT_APPLICABLE  # an enum's attribute is slow to look up
+    return [v for v in verdicts if v.cause is not aside]

@@ -211,13 +211,14 @@ class Ensemble(Composed):
         deciding = [v for v in applicable if v.outcome is outcome]
         # One member's "malformed" outweighs another's judgement: `~` turns judgements round, and
         # garbage would pass behind it because somebody else rejected it too.
-        causes = [v.cause for v in deciding if v.cause is not Cause.JUDGED]
+        judged = Cause.JUDGED
+        causes = [v.cause for v in deciding if v.cause is not judged]
         # A rule that rejects without a p-value leaves the whole without one: the others' would
         # let a budget further up overrule it.
         ruled = outcome is Outcome.REJECT and any(v.p_value is None for v in deciding)
         return Verdict(
             outcome,
-            causes[0] if causes else Cause.JUDGED,
+            causes[0] if causes else judged,
             self.name,
             p_value=None if ruled else self.p_value(row),
             findings=merged_findings(deciding),

@@ -130,7 +130,8 @@ class _Proxy:
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             node = _sender(request.headers, self.tokens)
-            async with self.intake.body(request, deadline) as body:
+            async with self.intake.body(request, deadline) as sender:
+                body = sender.body
                 # Groups are settled by their guard, which asks the verifier itself.
                 job: Job[tuple[int, bytes]] = Job(
                     admit=lambda: None, settle=lambda *_: work(body, node, late),

@@ -125,7 +125,7 @@ class RuleVerifier(CompletionVerifier):
             return verdicts
         counted = [
             next((f for f in verdict.findings if f.kind in self.counting), None)
-            if not verdict.abstained
+            if verdict.findings and not verdict.abstained
             else None
             for verdict in verdicts
         ]
@@ -266,7 +266,7 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
         verdict: What a rule found.
         severities: Of all kinds that it can find.
     """
-    if verdict.abstained or not verdict.findings:
+    if not verdict.findings or verdict.abstained:
         return verdict
     rejecting = [f for f in verdict.findings if severities.get(f.kind) is Severity.REJECT]
     if verdict.rejected and any(f.kind not in severities for f in verdict.findings):

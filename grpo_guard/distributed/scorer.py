@@ -139,7 +139,7 @@ class RayScorer:
     def _asked(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
     ) -> list[TokenStats | OutOfMemoryError]:
-        ticket = Ticket(sequences, [None] * len(sequences), (spec, mass_margin))
+        ticket = Ticket(sequences, [one.author for one in sequences], (spec, mass_margin))
         self._pool.submit(ticket, _parts(sequences, self._pool.workers))
         said = [ticket.answer(i) for i in range(len(sequences))]
         return [OutOfMemoryError(s.message) if isinstance(s, Lost) else s for s in said]

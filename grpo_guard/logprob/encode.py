@@ -94,7 +94,7 @@ class Encoder:
                 f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
                 f"the model's window {self.window}",
             )
-        return Encoded(prompt_ids, ids, from_text, given=given)
+        return Encoded(prompt_ids, ids, from_text, given=given, author=completion.node)
 
     def char_span(
         self, completion: Completion, encoded: Encoded, start: int, end: int

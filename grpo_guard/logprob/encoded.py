@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class Encoded:
         given: Spans of ``completion_ids`` that nobody sampled: they are scored as context, and of
             their statistics nothing is kept.
         whole: What these are the drawn tokens of; None = they are the whole.
+        author: Who sent it, as far as that is known.
     """
 
     prompt_ids: tuple[int, ...]
@@ -46,6 +47,7 @@ class Encoded:
     seed: int | None = None
     given: tuple[Span, ...] = ()
     whole: Encoded | None = None
+    author: str | None = field(default=None, compare=False)
 
     @property
     def places(self) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,6 @@ class Bets:
 
     def __init__(self, tolerance: Tolerance) -> None:
         self.tolerance = tolerance
-        self._odds: dict[int, _Odds] = {}
         self._prices: dict[tuple[float, float, int], Array] = {}
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
@@ -129,7 +129,7 @@ class Bets:
         # Many peers have sent as much: each such score is worked out once.
         row = {peer: k for k, peer in enumerate(dict.fromkeys(peers))}
         found = np.zeros((len(row), len(ALTERNATIVES)))
-        odds = self._odds_for(honest)
+        odds = _odds(self.tolerance, honest)
         for peer, k in row.items() if node.judged else ():
             if peer.judged:
                 part = min(1.0, peer.judged / node.judged)
@@ -144,7 +144,9 @@ class Bets:
         if key not in self._prices:
             if len(self._prices) >= _REMEMBERED:
                 self._prices.clear()
-            self._prices[key] = self._maximum(judged, of_peer * honest, self._odds_for(honest))
+            self._prices[key] = self._maximum(
+                judged, of_peer * honest, _odds(self.tolerance, honest)
+            )
         return self._prices[key]
 
     def _maximum(self, judged: float, of_peers: float, odds: _Odds) -> Array:
@@ -160,24 +162,25 @@ class Bets:
         x = np.minimum(1.0, ratio * high + offset)
         return np.asarray(judged * np.log1p(odds.up * x) - slope * low)
 
-    def _odds_for(self, honest: int) -> _Odds:
-        """Odds of each alternative against those of the nearest point of the null.
 
-        Nearest for a node among ``honest`` peers that send as much as it does.
-        """
-        if honest not in self._odds:
-            up, down = np.array([self._nearest(*pair, honest) for pair in ALTERNATIVES]).T
-            self._odds[honest] = _Odds(up - 1, 1 - down, np.log(up), np.log(down))
-        return self._odds[honest]
+@lru_cache(maxsize=64)
+def _odds(tolerance: Tolerance, honest: int) -> _Odds:
+    """Odds of each alternative against those of the nearest point of the null.
 
-    def _nearest(self, peers: float, node: float, honest: int) -> tuple[float, float]:
-        p = np.linspace(1e-6, (1 - self.tolerance.offset) / self.tolerance.ratio, 20_001)[:-1]
-        x = self.tolerance.ratio * p + self.tolerance.offset
-        nearest = int(np.argmin(_divergence(node, x) + honest * _divergence(peers, p)))
-        up = node * (1 - x[nearest]) / (x[nearest] * (1 - node))
-        down = peers * (1 - p[nearest]) / (p[nearest] * (1 - peers))
-        # A wide tolerance may cover the alternative: then the bet is next to none.
-        return float(max(up, 1.01)), float(min(down, 0.99))
+    Nearest for a node among ``honest`` peers that send as much as it does.
+    """
+    up, down = np.array([_nearest(tolerance, *pair, honest) for pair in ALTERNATIVES]).T
+    return _Odds(up - 1, 1 - down, np.log(up), np.log(down))
+
+
+def _nearest(tolerance: Tolerance, peers: float, node: float, honest: int) -> tuple[float, float]:
+    p = np.linspace(1e-6, (1 - tolerance.offset) / tolerance.ratio, 20_001)[:-1]
+    x = tolerance.ratio * p + tolerance.offset
+    nearest = int(np.argmin(_divergence(node, x) + honest * _divergence(peers, p)))
+    up = node * (1 - x[nearest]) / (x[nearest] * (1 - node))
+    down = peers * (1 - p[nearest]) / (p[nearest] * (1 - peers))
+    # A wide tolerance may cover the alternative: then the bet is next to none.
+    return float(max(up, 1.01)), float(min(down, 0.99))
 
 
 def _divergence(a: float, b: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.fisher import log_tail
@@ -62,12 +63,9 @@ class Counts:
             verdicts: What a rule said of each.
             counted: The finding of each that counts; None where it has none.
         """
+        told = cache(lambda name, has: reject(name) if has else accept(name))
         noted = [
-            verdict
-            if verdict.abstained
-            else reject(verdict.verifier)
-            if found
-            else accept(verdict.verifier)
+            verdict if verdict.abstained else told(verdict.verifier, found is not None)
             for verdict, found in zip(verdicts, counted, strict=True)
         ]
         self.ledger.record(batch, noted)

@@ -267,13 +267,14 @@ def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], cloc
 
 
 def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
+    counts = Counter((node, entry.prompt, entry.outcome) for node, entry in known)
     connection.executemany(
-        "INSERT INTO @cells VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
-        "judged = judged + 1, rejected = rejected + excluded.rejected",
+        "INSERT INTO @cells VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "judged = judged + excluded.judged, rejected = rejected + excluded.rejected",
         [
-            (clock, node, entry.prompt, int(entry.outcome is Outcome.REJECT))
-            for node, entry in known
-            if entry.outcome is not Outcome.ABSTAIN
+            (clock, node, prompt, count, count if outcome is Outcome.REJECT else 0)
+            for (node, prompt, outcome), count in counts.items()
+            if outcome is not Outcome.ABSTAIN
         ],
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import tenacity
@@ -26,6 +27,11 @@ _REPLY_BYTES = 1024 * 1024
 _VERDICT_BYTES = 256 * 1024
 _LONGEST_WAIT = 60.0
 _BODY = b'{"completions": [%s]}'
+# Without what an author sends: the prompt, its ids and the reference are left.
+_UNSAID: Final[Mapping[str, Any]] = {
+    "text": "", "completion_ids": None, "sampler_logprobs": None, "given": None, "metadata": {},
+    "node": None, "group": None, "finish_reason": None,
+}  # fmt: skip
 _REMEDIES = {
     401: "set the server's token where token_env says",
     403: "the server answers no web pages; leave out Origin",
@@ -51,7 +57,7 @@ class RemoteVerifier(CompletionVerifier):
         attempts: How often a request is made at most.
         most: Completions of a request; answers to one prompt are in one request where they fit.
         max_body_mb: Largest request, as the server's own ``--max-body-mb``. A completion that is
-            larger by itself is rejected as overlong.
+            larger by itself is rejected as overlong; it abstains where its prompt alone is.
         concurrency: Requests in flight.
         name: Stands in verdicts.
 
@@ -126,8 +132,7 @@ class RemoteVerifier(CompletionVerifier):
                 found[place] = abstain(self.name, Cause.UNSUPPORTED, message)
                 continue
             if len(row) + len(_BODY) > self.max_bytes:
-                message = f"{len(row)} bytes, where a request may have {self.max_bytes}"
-                found[place] = reject(self.name, Cause.OVERLONG, message)
+                found[place] = self._too_large(completion, len(row))
             else:
                 rows[place] = row
         asked = requests(batch, rows, most=self.most, bytes=self.max_bytes - len(_BODY))
@@ -142,6 +147,15 @@ class RemoteVerifier(CompletionVerifier):
             for places in asked:
                 group.create_task(one(client, places))
         return [found[place] for place in range(len(batch))]
+
+    def _too_large(self, completion: Completion, size: int) -> Verdict:
+        """Its author's doing, unless what he was asked is too large by itself."""
+        asked = len(row_of(completion.with_labels(**_UNSAID)))
+        room = f"where a request may have {self.max_bytes} bytes"
+        if asked + len(_BODY) > self.max_bytes:
+            message = f"what was asked takes {asked}, {room}; raise max_body_mb and the server's"
+            return abstain(self.name, Cause.UNSUPPORTED, message)
+        return reject(self.name, Cause.OVERLONG, f"it takes {size}, {room}")
 
     async def _judged(
         self,
@@ -180,18 +194,28 @@ class RemoteVerifier(CompletionVerifier):
             reraise=True,
         )
         most = _most_bytes(count)
+        # Who asks again since the answer was lost is told the same, and no node's record twice.
+        named = {"Idempotency-Key": secrets.token_hex(16)}
         async for attempt in attempts:
             with attempt:
                 left = min(self.request_timeout, until - time.monotonic())
                 try:
                     async with asyncio.timeout(max(0.0, left)):
-                        return await self._asked(client, "POST", "/v1/verify", body, most)
+                        return await self._asked(client, "POST", "/v1/verify", body, most, named)
                 except Exception as error:
                     raise self._failure(error, left) from None
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _asked(self, client: Any, method: str, path: str, body: bytes, most: int) -> bytes:
-        async with client.stream(method, path, content=body) as response:
+    async def _asked(
+        self,
+        client: Any,
+        method: str,
+        path: str,
+        body: bytes,
+        most: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        async with client.stream(method, path, content=body, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise BackendError("the reply is compressed, which was not asked for", retry=False)
             held = bytearray()

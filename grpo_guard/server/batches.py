@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -33,6 +34,9 @@ from grpo_guard.verifier import CompletionVerifier
 logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
+TELLING_SECONDS = 10.0
+"""Beyond its deadline, for what the ledger is being told: one that other processes write to may
+take five, and the client should hear the same."""
 # Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
 # texts keep those beside them waiting for much more than a second.
 JOINED_BYTES = 128 * 1024
@@ -57,10 +61,22 @@ class Job(Generic[T]):
     given_up: threading.Event = field(default_factory=threading.Event)
     answer: asyncio.Future[T] = field(init=False)
     waits: bool = field(default=False, init=False)
+    # Whether it is left, told, or settled once more, is decided under the lock.
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    settling: bool = field(default=False, init=False)
+    telling: bool = field(default=False, init=False)
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
-        self.given_up.set()
+        """Nobody waits for it any more; too late where the ledger is being told."""
+        with self.lock:
+            if not self.telling:
+                self.given_up.set()
+
+    def tells(self, given_up: threading.Event) -> bool:
+        """Whether somebody waits for it; then its answer is what the ledger is told from now on."""
+        with self.lock:
+            self.telling |= not given_up.is_set()
+            return not given_up.is_set()
 
 
 class Batches:
@@ -172,13 +188,17 @@ class Batches:
         """Judge each of a batch that hangs by itself: one of them may be why."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
         batch.told()
-        with batch.lock:
-            for job in reversed(batch.jobs):
+        for job in reversed(batch.jobs):
+            with job.lock:
                 # What is being settled would be settled twice, and a node's ledger told twice.
-                if not job.answer.done() and job not in batch.settling:
-                    job.leave()
-                    job.given_up, job.joins, job.waits = threading.Event(), False, True
-                    self._waiting.appendleft(job)
+                if job.answer.done() or job.settling:
+                    continue
+                if job.given_up.is_set():
+                    job.answer.set_exception(ClientDisconnect())
+                    continue
+                job.given_up.set()
+                job.given_up, job.joins, job.waits = threading.Event(), False, True
+                self._waiting.appendleft(job)
         self._begin()
 
     def _finish(self, batch: _Batch) -> None:
@@ -191,8 +211,10 @@ class Batches:
         self._begin()
 
 
-def _expire(job: Job[Any]) -> None:
-    if not job.answer.done():
+def _expire(job: Job[Any], last: bool = False) -> None:
+    if job.telling and not last:
+        asyncio.get_running_loop().call_later(TELLING_SECONDS, _expire, job, True)
+    elif not job.answer.done():
         refusal = RequestError(503, "no turn came up in time", retry=True)
         job.answer.set_exception(refusal if job.waits else TimeoutError())
 
@@ -210,9 +232,6 @@ class _Batch:
         self.calls: queue.SimpleQueue[_Batch]
         self.apart: asyncio.TimerHandle | None = None
         self.outcomes: deque[_Outcome] = deque()  # that nobody was told yet
-        # Whether a job is settled here, or alone, is decided under the lock.
-        self.lock = threading.Lock()
-        self.settling: set[Job[Any]] = set()
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
@@ -251,9 +270,8 @@ class _Batch:
             alone = zip(attempts, opened, strict=True)
             said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
         for attempt, *found in zip(attempts, known, said, strict=True):
-            with self.lock:
-                if attempt.given_up is attempt.job.given_up:
-                    self.settling.add(attempt.job)
+            with attempt.job.lock:
+                attempt.job.settling |= attempt.given_up is attempt.job.given_up
             result = attempt.run(attempt.job.settle, *found)
             self.outcomes.append((attempt.job, attempt.given_up, result, attempt.error))
         try:
@@ -269,7 +287,7 @@ class _Attempt:
         self.job, self.given_up = job, job.given_up
         self.error: Exception | None = None
         self._context = copy_context()
-        self._context.run(given_up_by, self.given_up)
+        self._context.run(given_up_by, self.given_up, partial(job.tells, self.given_up))
 
     def run(self, step: Callable[..., T], *args: Any) -> T | None:
         """What the step returns; None where this or an earlier one failed."""

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,11 +18,12 @@ from starlette.types import Receive, Scope, Send
 from grpo_guard.completion import Completion
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
-from grpo_guard.server.intake import Intake, too_large
+from grpo_guard.server.intake import Intake, Sender, too_large
 from grpo_guard.server.late import while_it_waits
-from grpo_guard.server.limits import Limits
+from grpo_guard.server.limits import PARSED_AT_ONCE, Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
+from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import Told, refused, reply
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
@@ -34,9 +36,6 @@ Given = TypeVar("Given", bound=Sized, contravariant=True)
 # Of a body that is refused: how much of it, and for how long, is let in before the reply.
 DISCARD_TIMES = 8
 DISCARD_SECONDS = 5.0
-# A body that is parsed where it is, while all else stands still: for about a millisecond. Handing
-# it to a thread would take a tenth of that.
-PARSED_AT_ONCE = 16 * 1024
 
 
 class Answerer(Protocol[Given]):
@@ -81,12 +80,13 @@ class Desk:
         # itself, so that all else stands still meanwhile.
         self._parser = asyncio.Lock()
         self._metrics = metrics
+        self._recent = Recent()
 
     async def respond(self, service: Service[Any], request: Request) -> Response:
         """The reply to a request."""
 
-        async def answer(body: bytes, deadline: float) -> Response:
-            told, request_id = await self._told(request, service, body, deadline)
+        async def answer(sender: Sender, deadline: float) -> Response:
+            told, request_id = await self._told(request, service, sender.body, deadline)
             self._metrics.told(service.path, told.outcomes)
             headers = {"X-Request-Id": request_id}
             return Response(told.text, headers=headers, media_type="application/json")
@@ -98,10 +98,10 @@ class Desk:
     ) -> Response:
         """The reply to a request line by line, sent already; or its refusal."""
 
-        async def answer(body: bytes, deadline: float) -> Response:
-            asked = await self._parsed(service, body)
+        async def answer(sender: Sender, deadline: float) -> Response:
+            asked = await self._parsed(service, sender.body)
             self._batches.require_room()
-            request_id, size = secrets.token_hex(8), len(body)
+            request_id, size = secrets.token_hex(8), len(sender.body)
             jobs: list[Job[Told]] = []
 
             async def judge(part: list[Completion], first: int) -> Told:
@@ -127,7 +127,10 @@ class Desk:
 
             try:
                 async with while_it_waits(request, leave):
-                    lines = send_lines(request._send, request_id, asked, judge, self._limits)
+                    fetching = partial(self._intake.fetching, sender)
+                    lines = send_lines(
+                        request._send, request_id, asked, judge, self._limits, fetching
+                    )
                     async for told in lines:
                         self._metrics.told(service.path, told.outcomes)
             except ClientDisconnect:
@@ -149,7 +152,7 @@ class Desk:
         self,
         request: Request,
         path: str,
-        answer: Callable[[bytes, float], Awaitable[Response]],
+        answer: Callable[[Sender, float], Awaitable[Response]],
     ) -> Response:
         clock = asyncio.get_running_loop().time
         started = clock()
@@ -161,15 +164,15 @@ class Desk:
     async def _respond(
         self,
         request: Request,
-        answer: Callable[[bytes, float], Awaitable[Response]],
+        answer: Callable[[Sender, float], Awaitable[Response]],
         deadline: float,
     ) -> Response:
         try:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
             # The body comes before the turn, which a sender who takes his time would hold.
-            async with self._intake.body(request, deadline) as body:
-                return await answer(body, deadline)
+            async with self._intake.body(request, deadline) as sender:
+                return await answer(sender, deadline)
         except RequestError as error:
             if error.status in (413, 429, 503):
                 await _discard(request, self._limits)
@@ -187,14 +190,21 @@ class Desk:
     ) -> tuple[Told, str]:
         asked = await self._parsed(service, body)
         request_id = secrets.token_hex(8)
-        job = service.answerer.job(asked, request_id, len(body))
-        async with while_it_waits(request, job.leave):
-            try:
-                return await self._batches.answer(job, deadline), request_id
-            except TimeoutError:
-                job.leave()
-                logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
-                return service.answerer.too_late(asked), request_id
+
+        async def ask() -> tuple[Told, bool]:
+            job = service.answerer.job(asked, request_id, len(body))
+            async with while_it_waits(request, job.leave):
+                try:
+                    told = await self._batches.answer(job, deadline)
+                    return told, not job.given_up.is_set()
+                except TimeoutError:
+                    job.leave()
+                    logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
+                    return service.answerer.too_late(asked), False
+
+        if key := request.headers.get("idempotency-key"):
+            return await self._recent.told(key, service.path, body, ask), request_id
+        return (await ask())[0], request_id
 
     async def _parsed(self, service: Service[Asked], body: bytes) -> Asked:
         if len(body) <= PARSED_AT_ONCE:

@@ -2,7 +2,8 @@
 
 Whoever sends slowly holds nothing that others need: a body takes no turn until all of it is here,
 it must keep up a least rate, and all bodies together have so many bytes. When those run out, the
-slowest senders are told to come back; if what is here already takes it all, the senders wait.
+slowest senders are told to come back, and who is slow to fetch a stream is cut off; if what is at
+work already takes it all, the senders wait.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 
+FETCH_SECONDS = 1.0
+"""For a part of a stream. Who takes longer keeps his room only while nobody else needs it."""
 
-class _Sender:
+
+class Sender:
+    """Of a body; ``body`` once all of it is here."""
+
     def __init__(self, started: float, clock: asyncio.Timeout) -> None:
         self.started, self.clock = started, clock
+        self.body = b""
         self.held = 0
         self.waits: float | None = None  # for room, since then: that time is not his
-        self.dropped = False
+        self.fetches = self.dropped = False
 
     def rate(self, now: float) -> float:
+        if self.fetches:  # before all who send, and whose going makes most room
+            return -self.held
         return self.held / ((self.waits or now) - self.started + 0.1)
 
 
@@ -37,11 +46,11 @@ class Intake:
         self._room = limits.flight_bytes
         self._held = 0  # bytes of all bodies
         self._whole = 0  # of those that are here
-        self._coming: set[_Sender] = set()
+        self._coming: set[Sender] = set()  # and those who are slow to fetch
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     @asynccontextmanager
-    async def body(self, request: Request, deadline: float) -> AsyncIterator[bytes]:
+    async def body(self, request: Request, deadline: float) -> AsyncIterator[Sender]:
         """All of a request's body, whose bytes count until the context ends.
 
         Raises:
@@ -50,22 +59,51 @@ class Intake:
             ClientDisconnect: the client left.
         """
         started = asyncio.get_running_loop().time()
-        sender = _Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
+        sender = Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
         self._coming.add(sender)
         try:
-            body = await self._read(request, sender, deadline)
+            sender.body = await self._read(request, sender, deadline)
             self._coming.discard(sender)
-            self._whole += len(body)
+            self._whole += sender.held
             try:
-                yield body
+                yield sender
             finally:
-                self._whole -= len(body)
+                self._whole -= sender.held
         finally:
             self._coming.discard(sender)
             self._held -= sender.held
             self._let_in()
 
-    async def _read(self, request: Request, sender: _Sender, deadline: float) -> bytes:
+    @asynccontextmanager
+    async def fetching(self, sender: Sender, seconds: float) -> AsyncIterator[None]:
+        """While a client fetches a part of his answer, in so many seconds.
+
+        Raises:
+            ClientDisconnect: he was slower, or slow while others needed his room.
+        """
+
+        def slow() -> None:
+            sender.fetches = True
+            self._whole -= sender.held
+            self._coming.add(sender)
+            self._let_in()
+
+        late = asyncio.get_running_loop().call_later(FETCH_SECONDS, slow)
+        try:
+            async with asyncio.timeout(seconds) as sender.clock:
+                yield
+        except TimeoutError:
+            raise ClientDisconnect from None
+        finally:
+            late.cancel()
+            sender.fetches = False
+            if sender in self._coming:
+                self._coming.discard(sender)
+                self._whole += sender.held
+        if sender.dropped:
+            raise ClientDisconnect
+
+    async def _read(self, request: Request, sender: Sender, deadline: float) -> bytes:
         now = asyncio.get_running_loop().time
         body = bytearray()
         try:
@@ -75,11 +113,16 @@ class Intake:
                         raise too_large(self._limits)
                     if not chunk:
                         continue
-                    sender.waits = now()
-                    sender.clock.reschedule(deadline)
-                    await self._take(sender, len(chunk))
-                    sender.started += now() - sender.waits
-                    sender.waits = None
+                    there = self._held + len(chunk) <= self._room
+                    if there and not self._waiting and not sender.dropped:
+                        self._held += len(chunk)
+                        sender.held += len(chunk)
+                    else:
+                        sender.waits = now()
+                        sender.clock.reschedule(deadline)
+                        await self._take(sender, len(chunk))
+                        sender.started += now() - sender.waits
+                        sender.waits = None
                     sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
                     body += chunk
                 return bytes(body)
@@ -99,7 +142,7 @@ class Intake:
         patience = limits.body_patience + received / limits.body_rate
         return min(started + min(patience, limits.body_seconds), deadline)
 
-    async def _take(self, sender: _Sender, size: int) -> None:
+    async def _take(self, sender: Sender, size: int) -> None:
         """Room for ``size`` bytes more, in the order in which it was asked for."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, size))

@@ -22,6 +22,7 @@ from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
+_tells: ContextVar[Callable[[], bool]] = ContextVar("tells", default=lambda: True)
 
 
 class UntilLate:
@@ -31,7 +32,7 @@ class UntilLate:
         self._ledger = ledger
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        if not awaited():
+        if not _tells.get()():
             logger.warning("%d verdicts came too late for the ledger", len(verdicts))
             return
         self._ledger.record(batch, verdicts)
@@ -52,9 +53,10 @@ def until_late(ledger: Ledger | None) -> Ledger | None:
     return None if ledger is None else UntilLate(ledger)
 
 
-def given_up_by(event: threading.Event) -> None:
-    """From now on `UntilLate` looks at ``event``, in this context."""
+def given_up_by(event: threading.Event, tells: Callable[[], bool]) -> None:
+    """What this context's work is given up by, and what `UntilLate` asks before it tells."""
     _given_up.set(event)
+    _tells.set(tells)
 
 
 @contextlib.asynccontextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
-from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from grpo_guard.completion import Completion, prompt_key
@@ -41,6 +41,7 @@ async def send_lines(
     completions: Sequence[Completion],
     judge: Callable[[list[Completion], int], Awaitable[Told]],
     limits: Limits,
+    fetching: Callable[[float], AbstractAsyncContextManager[None]],
 ) -> AsyncIterator[Told]:
     """Send the reply, and yield what was sent of each part once it is on its way.
 
@@ -52,7 +53,8 @@ async def send_lines(
         request_id: For the reply's head.
         completions: All of them.
         judge: What is said of a part, as lines; and the number of its first completion.
-        limits: Who fetches more slowly than a body must come in keeps its room from others.
+        limits: Who fetches more slowly than a body must come in is cut off.
+        fetching: Around what the client fetches, in so many seconds; see `Intake.fetching`.
 
     Raises:
         ClientDisconnect: he has left, or fetches too slowly.
@@ -68,11 +70,8 @@ async def send_lines(
         body = told.text.encode("ascii")
         sent += len(body)
         began = clock()
-        try:
-            async with asyncio.timeout(limits.body_patience + sent / limits.body_rate - waited):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        except TimeoutError:
-            raise ClientDisconnect from None
+        async with fetching(limits.body_patience + sent / limits.body_rate - waited):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         waited += clock() - began
         yield told
     await send({"type": "http.response.body", "body": b"", "more_body": False})

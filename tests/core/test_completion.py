@@ -1,5 +1,7 @@
 import copy
 import math
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionError
 from grpo_guard.completion import MAX_PROMPT_PARTS, prompt_key
+from grpo_guard.nodes.intake import intake
+from grpo_guard.verdict import accept
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -161,3 +165,23 @@ def test_the_last_part_of_the_longest_prompt_counts():
 
     Completion(longest("a"), "")
     assert prompt_key(longest("a")) != prompt_key(longest("b"))
+
+
+def test_copies_and_pickles_are_the_same_and_are_not_read_anew():
+    images = object()
+    one = Completion(
+        [{"role": "user", "content": "a"}],
+        "b",
+        node="n",
+        completion_ids=[1],
+        metadata={"x": images},
+    )
+    for again in (pickle.loads(pickle.dumps(replace(one, metadata={"x": 1}))), copy.copy(one)):
+        assert replace(again, metadata={}) == replace(one, metadata={})
+        assert type(again) is Completion
+    intake([one], [accept("x")])  # a ledger's mark is of one object alone
+    changed = one.with_labels(node="other")
+    marks = [intake([c], [accept("x")]).entries[0] for c in (one, changed, copy.copy(one))]
+    assert marks[0] == marks[2]
+    assert (marks[1].node, marks[1].key) != (marks[0].node, marks[0].key)
+    assert changed.metadata["x"] is images

@@ -1,6 +1,7 @@
 """Spot checks: who is looked at, what is found, and what a hostile node can do about it."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -288,6 +289,25 @@ def test_memory_goes_into_checkpoints_with_the_members_own(tmp_path):
     guard.load_state_dict(guard.state_dict())
     with pytest.raises(ValueError, match="SpotCheck: expected what state_dict"):
         check.load_state_dict({"format": 1, "nodes": [["a", -1, 0]]})
+
+
+def test_what_passed_unseen_before_a_checkpoint_is_drawn_anew_after_it():
+    batch = [replace(c, node=None) for c in sent("a", 40)]
+
+    def drawn(check):
+        said = check.verify(batch)
+        return [i for i, v in enumerate(said) if v.members[0].verifier != NOT_CHECKED]
+
+    first = SpotCheck(Says(), share=0.1, newcomers=0.1, key=KEY)
+    before = [drawn(first) for _ in range(3)]
+    again = SpotCheck(Says(), share=0.1, newcomers=0.1, key=KEY)
+    again.load_state_dict(first.state_dict())
+    assert drawn(again) == drawn(first) not in before
+    again.load_state_dict({"format": 1, "nodes": []})  # of before they were counted
+    assert drawn(again) not in before  # and nothing turns them back
+    for calls in (-1, "3", 2.5, None):
+        with pytest.raises(ValueError, match="SpotCheck: expected what state_dict"):
+            again.load_state_dict({"format": 1, "nodes": [], "calls": calls})
 
 
 def test_from_yaml():

@@ -1,6 +1,7 @@
 import json
 from itertools import product
 
+import numpy as np
 import pytest
 
 from grpo_guard import Cause, Finding, Outcome, Verdict
@@ -30,6 +31,15 @@ def test_outcome_and_cause_fit_or_do_not_exist(outcome, cause):
     else:
         with pytest.raises(ValueError, match=rf"Verdict\.outcome: cause '{cause.value}' expects"):
             Verdict(outcome, cause, "v")
+
+
+def test_acceptances_that_say_nothing_else_are_one_and_no_others_are():
+    assert accept("x") is accept("x") is accept("x", findings=())
+    assert accept("x") is not accept("y")
+    found = (Finding("kind", "message"),)
+    for more in ({"p_value": 0.0}, {"p_value": np.float64(0.5)}, {"findings": found}):
+        assert accept("x", **more) == Verdict(Outcome.ACCEPT, Cause.JUDGED, "x", **more)
+        assert accept("x", **more) != accept("x")
 
 
 @pytest.mark.parametrize("p_value", [-0.1, 1.1, float("nan")])

@@ -111,6 +111,42 @@ def test_a_guard_on_workers_scores_says_what_it_says_here(tmp_path) -> None:
     assert [v.cause for v in said] == ["out_of_memory"] * 3
 
 
+def counting():
+    def make():
+        class Counts:
+            vocab_size, window = 10, None
+
+            def identity(self):
+                return {"engine": "counts"}
+
+            def score(self, sequences, spec, *, mass_margin=0.0):
+                return [len(s.completion_ids) for s in sequences]
+
+        return Counts()
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_what_one_node_costs_is_counted_to_that_node(monkeypatch) -> None:
+    _, tokenizer = load_bundled()
+    encoder = LogProbBoundVerifier(tokenizer=tokenizer, sampling=SPEC, scorer=loading()())
+    rows = [Completion(PROMPT.format(3), "12 plums", node=node) for node in ("a", "b", None)]
+    sequences = [encoder.encode(row) for row in rows]
+    assert sequences[0] == sequences[1] == sequences[2]  # whose it is changes no score
+    scorer, tickets = RayScorer(counting(), workers=1), []
+    send = scorer._pool.submit
+    monkeypatch.setattr(
+        scorer._pool, "submit", lambda t, parts: (tickets.append(t), send(t, parts))
+    )
+    try:
+        assert len(set(scorer.score(sequences, SPEC))) == 1
+    finally:
+        scorer.close()
+    assert tickets[0].authors == ["a", "b", None]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_what_the_workers_cannot_import_is_named() -> None:

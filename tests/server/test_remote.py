@@ -217,6 +217,23 @@ def test_a_text_that_no_request_can_hold_is_its_authors_doing():
     assert [len(asked) for asked in server.asked] == [1]
 
 
+@pytest.mark.parametrize("large", ["prompt", "prompt_ids", "reference"])
+def test_where_what_was_asked_is_too_large_by_itself_nobody_is_rejected(large):
+    asked = {"prompt": "3+4?"} | {large: range(9000) if large == "prompt_ids" else "x" * 20_000}
+    with answering(right) as (_, url):
+        sent = [Completion(text=text, **asked) for text in ("fine", "x" * 20_000)]
+        found = RemoteVerifier(url, max_body_mb=0.01).verify(sent)
+    assert [v.cause for v in found] == [Cause.UNSUPPORTED] * 2
+    assert "max_body_mb" in found[0].reason
+
+
+def test_a_request_made_again_has_the_same_name_and_the_next_one_another():
+    with answering(say(503), say(500), right) as (server, url):
+        assert one(url, "a", "b", most=1, concurrency=1, attempts=3)[0].accepted
+    names = [head["idempotency-key"] for head in server.heads]
+    assert names[0] == names[1] == names[2] != names[3]
+
+
 def test_a_silent_server_is_not_waited_for_beyond_the_deadline():
     go = threading.Event()
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from server_parts import asking, client, listening, verdicts_of
+from starlette.requests import ClientDisconnect
 
 from grpo_guard import Completion, CompletionVerifier, Guard
 from grpo_guard.admission import Known
@@ -283,6 +284,36 @@ def test_a_timer_that_goes_off_early_leaves_nobody_behind_a_batch():
 
     with asyncio.Runner(loop_factory=Early) as runner:
         assert runner.run(both()).accepted
+
+
+def test_who_has_left_a_batch_that_is_taken_apart_is_not_judged_again():
+    verifier = Alone()
+    batches, settled = Batches(verifier, Limits(batch_wait=60, seconds=0.4, running=4)), []
+
+    def job(text):
+        known = Known([Completion("p", text)], [None], [None])
+        return Job(lambda: known, lambda known, said: settled.append(text), True, 1, 1)
+
+    async def run():
+        end = asyncio.get_running_loop().time() + 30
+        jobs = [job(text) for text in ("wait", "stays", "leaves", "wait too")]
+        asked = [asyncio.create_task(batches.answer(jobs[0], end))]
+        await asyncio.to_thread(verifier.started.wait, 30)
+        asked += [asyncio.create_task(batches.answer(one, end)) for one in jobs[1:]]
+        await asyncio.sleep(0)
+        verifier.go.set()  # the first is done; the others join, and hang
+        verifier.go = threading.Event()
+        await asked[0]
+        jobs[2].leave()
+        with pytest.raises(ClientDisconnect):
+            await asyncio.wait_for(asked[2], 30)
+        await asyncio.wait_for(asked[1], 30)
+        verifier.go.set()
+        await asked[3]
+
+    asyncio.run(run())
+    assert verifier.calls[1] == ["stays", "leaves", "wait too"]  # and alone whoever is left
+    assert sorted(map(str, verifier.calls[2:])) == ["['stays']", "['wait too']"]
 
 
 def test_strangers_wait_for_no_environment_and_a_part_of_a_stream_is_as_large_as_its_texts():

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from server_parts import Words, asking, connect, head, listening, status
+from starlette.requests import ClientDisconnect
 
 from grpo_guard.server import connection
 from grpo_guard.server.intake import Intake
-from grpo_guard.server.limits import Limits
+from grpo_guard.server.limits import FLIGHT_BODIES, Limits
 from grpo_guard.server.problems import RequestError
 
 
@@ -59,8 +60,8 @@ def test_all_bodies_together_never_take_more_than_their_room(held):
 
         deadline = asyncio.get_running_loop().time() + 1000
         try:
-            async with intake.body(Sender(), deadline) as body:
-                here.append(len(body))
+            async with intake.body(Sender(), deadline) as sender:
+                here.append(len(sender.body))
                 await answered.wait()
         except RequestError as error:
             refused.append(error.status)
@@ -92,6 +93,46 @@ def test_bodies_that_are_here_keep_their_room_and_later_ones_wait_for_it():
         verifier.go.set()
         assert [answer.result(30) for answer in (first, *later)] == [200] * 41
     assert sorted(c.text for c in verifier.shown[1:]) == sorted(f"{i}" for i in range(40))
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_who_is_slow_to_fetch_a_stream_makes_room_where_others_need_it(monkeypatch, needed):
+    monkeypatch.setattr("grpo_guard.server.intake.FETCH_SECONDS", 0.01)
+    intake, ended = Intake(Limits(body_bytes=1000)), []
+
+    class Request:
+        async def stream(self):
+            yield b" " * 1000
+
+    async def streamed(name, rest):
+        try:
+            async with intake.body(Request(), asyncio.get_running_loop().time() + 1000) as sender:
+                if name != "at work":
+                    async with intake.fetching(sender, 1000):
+                        await rest.wait()
+                else:
+                    await rest.wait()
+            ended.append((name, "whole"))
+        except ClientDisconnect:
+            ended.append((name, "cut off"))
+
+    async def run():
+        rest = asyncio.Event()
+        names = ["at work", *["slow"] * (FLIGHT_BODIES - 1)]
+        tasks = [asyncio.create_task(streamed(name, rest)) for name in names]
+        await asyncio.sleep(0.1)
+        if needed:
+            begun = asyncio.Event()
+            begun.set()
+            await asyncio.wait_for(streamed("new", begun), 30)
+            assert ("slow", "cut off") in ended
+        rest.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert ("at work", "whole") in ended
+    assert (("new", "whole") in ended) is (("slow", "cut off") in ended) is needed
+    assert intake._held == intake._whole == 0
 
 
 def test_who_leaves_while_he_waits_is_not_worked_for():

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from server_parts import Words, client, rewards_of, verdicts_of
@@ -37,6 +39,42 @@ def test_what_is_answered_in_time_is_recorded_and_what_is_late_is_not(ask, caplo
         assert _until(lambda: "too late for the ledger" in caplog.text)
         ask(web, "wait, Hail")  # asked again, and answered
     assert notes.texts == ["one", "two", "wait, Hail"]
+
+
+class Slow(Notes):
+    """Takes its time once it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.go = threading.Event(), threading.Event()
+
+    def record(self, batch, verdicts):
+        self.told.set()
+        assert self.go.wait(30)
+        super().record(batch, verdicts)
+
+
+@pytest.mark.parametrize("ask", [verdicts_of, rewards_of])
+def test_what_is_being_settled_as_time_runs_out_is_answered_as_the_ledger_is_told(ask, caplog):
+    notes = Slow()
+    with client(ledger=notes, seconds=0.3) as web, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(ask, web, "Hail")
+        assert notes.told.wait(30)
+        time.sleep(0.6)
+        assert not found.done()
+        notes.go.set()
+        said = found.result(30)
+    assert notes.texts == ["Hail"]
+    assert said["rewards"] == [0.0] if ask is rewards_of else said[0]["outcome"] == "reject"
+    assert "no answer within" not in caplog.text
+
+
+def test_a_ledger_that_hangs_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.batches.TELLING_SECONDS", 0.2)
+    notes = Slow()
+    with client(ledger=notes, seconds=0.2) as web:
+        assert verdicts_of(web, "fine")[0]["cause"] == "timeout"
+        notes.go.set()
 
 
 @pytest.mark.parametrize("leaves", [True, False])

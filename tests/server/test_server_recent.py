@@ -1,0 +1,123 @@
+"""Who lost an answer asks again, and is told the same; nobody is judged twice for it."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server_parts import Words, client, strict
+
+from grpo_guard.server import recent
+from grpo_guard.server.problems import RequestError
+from grpo_guard.server.recent import Recent
+from grpo_guard.server.replies import Told
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def record(self, batch, verdicts):
+        self.texts += [c.text for c in batch]
+
+
+def asked(web, text, key, path="/v1/verify"):
+    body = {"completions": [{"prompt": "3+4?", "text": text}]}
+    return web.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
+
+
+def test_the_same_request_is_told_the_same_and_another_is_judged():
+    verifier, notes = Words(), Notes()
+    with client(verifier, ledger=notes) as web:
+        first = [strict(asked(web, "Hail", "a")) for _ in range(3)]
+        strict(asked(web, "fine", "a"))  # another body is another request
+        strict(asked(web, "Hail", "b"))
+        for _ in range(2):
+            strict(asked(web, "Hail", None))
+    assert first[0] == first[1] == first[2]
+    assert notes.texts == ["Hail", "fine", *["Hail"] * 3]
+
+
+def test_a_large_body_is_known_again_too():
+    verifier, text = Words(), "x" * 100_000
+    with client(verifier) as web:
+        for _ in range(2):
+            strict(asked(web, text, "\u00fcber".encode()))
+        strict(asked(web, text + "y", "\u00fcber".encode()))
+    assert len(verifier.shown) == 2
+
+
+def test_while_it_is_answered_one_may_wait_for_it_and_more_are_told_to_come_back():
+    verifier, notes = Words(), Notes()
+    with client(verifier, ledger=notes) as web, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asked, web, "wait", "a")
+        assert verifier.started.wait(30)
+        again = pool.submit(asked, web, "wait", "a")
+        while b"in_progress 2" not in web.get("/metrics").content:
+            time.sleep(0.01)
+        refused = asked(web, "wait", "a")
+        verifier.go.set()
+        assert first.result(30).json() == again.result(30).json()
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert notes.texts == ["wait"]
+
+
+def test_what_was_late_or_broke_is_asked_anew():
+    verifier, notes = Words(), Notes()
+    with client(verifier, ledger=notes, seconds=0.3) as web:
+        assert strict(asked(web, "wait", "a"))["verdicts"][0]["cause"] == "timeout"
+        verifier.go.set()
+        time.sleep(0.3)
+        assert strict(asked(web, "wait", "a"))["verdicts"][0]["outcome"] == "accept"
+    assert notes.texts == ["wait"]
+
+
+def test_who_waits_for_one_that_fails_asks_himself_and_no_failure_is_kept():
+    async def run():
+        last, go = Recent(), asyncio.Event()
+
+        async def breaks():
+            await go.wait()
+            raise RequestError(429, "full")
+
+        async def answers():
+            return Told("right", {}), True
+
+        first = asyncio.create_task(last.told("a", "/", b"", breaks))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(last.told("a", "/", b"", answers))
+        left = asyncio.create_task(last.told("b", "/", b"", breaks))
+        await asyncio.sleep(0)
+        left.cancel()
+        go.set()
+        assert (await second).text == "right"
+        with pytest.raises(RequestError):
+            await first
+        assert (await last.told("b", "/", b"", answers)).text == "right"
+
+    asyncio.run(run())
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(recent, "MOST", 10)
+    monkeypatch.setattr(recent, "MOST_CHARACTERS", 1000)
+
+    async def run(size):
+        last, calls = Recent(), []
+
+        async def told(i):
+            async def ask():
+                calls.append(i)
+                return Told("x" * size, {}), True
+
+            return await last.told(str(i), "/", b"", ask)
+
+        for i in [*range(50), 49, 45, 0]:
+            await told(i)
+        assert len(last._known) == len(last._kept) <= 10
+        assert sum(last._kept.values()) <= 1000
+        return calls[50:]
+
+    assert asyncio.run(run(10)) == [0]
+    assert asyncio.run(run(300)) == [45, 0]
+    assert asyncio.run(run(5000)) == [49, 45, 0]
