@@ -24,7 +24,7 @@ import torch
 
 from grpo_guard import Completion, PublicCoin, SamplingSpec, SeedReplayVerifier
 from grpo_guard.evals.sample import encode_prompt
-from grpo_guard.evals.stats import wilson
+from grpo_guard.evals.stats import Rate
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
 from grpo_guard.logprob.replay.generate import generate_under_coin
@@ -164,10 +164,9 @@ def read_prompts(path: Path, tokenizer: Any) -> Iterator[Any]:
 def write(args: argparse.Namespace, formats: list[str], counts: dict[str, list[bool]]) -> None:
     results: dict[str, Any] = {}
     for name, rejected in counts.items():
-        interval = wilson(sum(rejected), len(rejected))
         results[f"{name}_rejected"] = sum(rejected)
         results[f"{name}_total"] = len(rejected)
-        results[f"{name}_interval"] = [interval.low, interval.high]
+        results[f"{name}_interval"] = Rate(sum(rejected), len(rejected)).interval
     results["config"] = {
         "formats": formats,
         **{name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items()},
