@@ -71,6 +71,11 @@ HonestOption = Annotated[
     ),
 ]
 
+DtypeOption = Annotated[
+    Literal["float32", "bfloat16"],
+    typer.Option(help="Weights while sampling; they are verified in float32."),
+]
+
 
 @app.command()
 def detect(
@@ -88,10 +93,7 @@ def detect(
     temperature: Annotated[float, typer.Option(help="Declared sampler.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Declared sampler; 0 = off.")] = 50,
     top_p: Annotated[float, typer.Option(help="Declared sampler; 1 = off.")] = 1.0,
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        typer.Option(help="Weights while sampling; they are verified in float32."),
-    ] = "float32",
+    dtype: DtypeOption = "float32",
     verifiers: VerifiersOption = None,
     alpha: Annotated[float, typer.Option(help="Budget of false positives per completion.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Decides questions, samples, poison.")] = 0,

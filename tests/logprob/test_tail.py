@@ -28,6 +28,7 @@ from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
 from grpo_guard.logprob.tail import token_p_values
+from grpo_guard.registry import VERIFIERS, load
 
 SPECS = [
     SamplingSpec("transformers", 1.0, 0, 1.0),
@@ -396,6 +397,4 @@ def test_arguments_are_checked():
 
 
 def test_the_registered_name_is_the_class():
-    from grpo_guard.registry import VERIFIERS, load
-
     assert load(VERIFIERS, "tail_probability") is TailProbabilityVerifier
