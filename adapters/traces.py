@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, claimed, read, received
 from grpo_guard.adapters.sequences import MOST_TURNS, review_turns
-from grpo_guard.completion import content_text
 from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
+from grpo_guard.prompts import content_text
 
 # Of all branches together: each has its prompt copied, and a long talk with a thousand ends would
 # take time and memory by the square of its length.

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.completion import Completion, CompletionError, Message
+from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.prompts import Message
 from grpo_guard.sampling import SamplingSpec
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.calibrated import Calibrated, HonestScores
-from grpo_guard.completion import Completion, CompletionError, Message
+from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
 from grpo_guard.policy import AbstainError, Policy
+from grpo_guard.prompts import Message
 from grpo_guard.registry import register_verifier, with_remedy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Outcome, Usage, Verdict

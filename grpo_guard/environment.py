@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from grpo_guard.completion import Completion, Message, shown
+from grpo_guard.completion import Completion, shown
 from grpo_guard.given import between
+from grpo_guard.prompts import Message
 from grpo_guard.supervise import cause_of, engine_wide
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier

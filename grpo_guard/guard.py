@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.admission import Known, admit
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
@@ -19,6 +19,7 @@ from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.policy import Policy
+from grpo_guard.prompts import prompt_key
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict

@@ -12,9 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from grpo_guard.completion import Completion, Message, prompt_key, shown
+from grpo_guard.completion import Completion, shown
 from grpo_guard.content.answers import same_answer
 from grpo_guard.jsonl import InputError, read_objects
+from grpo_guard.prompts import Message, prompt_key
 from grpo_guard.verdict import Cause, Finding, Verdict, reject
 
 NAME: Final = "references"

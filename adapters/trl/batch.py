@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.transcript import spans_given, transcript
-from grpo_guard.completion import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.identity.envelope import ENVELOPE
 from grpo_guard.identity.gate import ADMITTED
+from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
 
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""

@@ -32,10 +32,11 @@ from grpo_guard.adapters.trl.batch import (
     ends_of,
     tokenizer_of,
 )
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.given import Given, Span, between
 from grpo_guard.identity.gate import is_admitted
+from grpo_guard.prompts import prompt_key
 from grpo_guard.verdict import Verdict
 
 

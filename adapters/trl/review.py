@@ -21,9 +21,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
-from grpo_guard.completion import Message, prompt_key
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
+from grpo_guard.prompts import Message, prompt_key
 from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]

@@ -15,7 +15,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.completion import Message
 from grpo_guard.content.answers import number_of
 from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.evals.sandbox.result import Limits
@@ -30,6 +29,7 @@ from grpo_guard.evals.tasks.programs import (
     program_of,
 )
 from grpo_guard.jsonl import InputError
+from grpo_guard.prompts import Message
 
 SYSTEM: Final = (
     "You solve mathematical problems by writing Python. Write one working program inside <code> "

@@ -16,8 +16,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grpo_guard.completion import Completion, CompletionError, prompt_key
+from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.prompts import prompt_key
 
 LONGEST_ID = 200
 

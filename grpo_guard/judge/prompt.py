@@ -13,10 +13,11 @@ import hmac
 import re
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion, content_text
+from grpo_guard.completion import Completion
 from grpo_guard.judge.backends.base import ChatMessage
 from grpo_guard.judge.delimiters import neutralised
 from grpo_guard.judge.rubric import Rubric, fill
+from grpo_guard.prompts import content_text
 
 MARK = "ˆ"
 _DATAMARKED = (

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
+from grpo_guard.prompts import prompt_key
 
 _FIELDS = [field.name for field in dataclasses.fields(Completion)]
 

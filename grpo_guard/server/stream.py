@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
+from grpo_guard.prompts import prompt_key
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import Told
 

@@ -14,7 +14,7 @@ from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, tw
 from grpo_guard import FrameworkError, Guard, Policy, guard
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.trl.batch import rows_from
-from grpo_guard.completion import prompt_key
+from grpo_guard.prompts import prompt_key
 
 PLAIN = Policy(on_abstain="zero")
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.completion import Completion, Message
+from grpo_guard.completion import Completion
 from grpo_guard.evals.sample import decode, encode_prompt
 from grpo_guard.evals.studies.replay.under_coin import Draw, Say, Source, drawn
 from grpo_guard.evals.studies.rounding import ROUNDED
 from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.prompts import Message
 from grpo_guard.sampling import SamplingSpec
 
 COIN = PublicCoin("seed-replay")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from grpo_guard.completion import Message
 from grpo_guard.content.code.modules import BEFOREHAND, Modules
 from grpo_guard.content.code.program import Program
+from grpo_guard.prompts import Message
 
 MAX_PROMPT: Final = 100_000
 # Possessive: a prompt is the trainer's, and may be long.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
 from grpo_guard.content.answers import is_right
+from grpo_guard.prompts import prompt_key
 
 # Four of prose; fewer of numbers and of other scripts.
 CHARACTERS_PER_TOKEN = 8

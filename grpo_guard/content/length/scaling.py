@@ -35,10 +35,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion, prompt_key
+from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import Comparison, Excess, bounded
 from grpo_guard.content.length.groups import Member, RewardOf
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
+from grpo_guard.prompts import prompt_key
 from grpo_guard.turns import own_words
 
 # Other completions of a node that earn it half of the benefit of the doubt.
