@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.rules import RuleVerifier
-from grpo_guard.distributed.worker import Reading
+from grpo_guard.distributed.worker import Reading, Rule
 from grpo_guard.supervise import Runnable
 from grpo_guard.verdict import Verdict
 
@@ -22,7 +21,7 @@ class Readings:
         rules: In the order of a `Reading`. What they read through is replaced.
     """
 
-    def __init__(self, rules: Sequence[RuleVerifier]) -> None:
+    def __init__(self, rules: Sequence[Rule]) -> None:
         # A context goes along to the threads that verifiers run on, and is no other batch's.
         self._table: ContextVar[_Table | None] = ContextVar("readings", default=None)
         for i, rule in enumerate(rules):

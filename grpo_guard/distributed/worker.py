@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,12 +10,14 @@ from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.ensemble import Ensemble, Only, inner_verifiers
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier, Not
 
 Make: TypeAlias = Callable[[], CompletionVerifier]
+Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
 Reading: TypeAlias = tuple[Verdict, ...]
 """What was found in one completion: a verdict for each of `names`."""
 
@@ -40,13 +42,14 @@ class Described:
     names: tuple[str, ...]
 
 
-def readers(verifier: CompletionVerifier) -> Iterator[RuleVerifier]:
-    """The rules within that read each completion alone, each once."""
-    seen = set[int]()
-    for inner in inner_verifiers(verifier):
-        if isinstance(inner, RuleVerifier) and inner.looks_alone and id(inner) not in seen:
-            seen.add(id(inner))
-            yield inner
+def readers(verifier: CompletionVerifier) -> list[Rule]:
+    """The rules within that read each completion alone, each once, whatever they do then.
+
+    What a `RecurrenceVerifier` reads goes along with them, and is not worth the way by itself.
+    """
+    inner = {id(one): one for one in inner_verifiers(verifier)}.values()
+    found = [one for one in inner if isinstance(one, Rule) and one.looks_alone]
+    return found if any(isinstance(one, RuleVerifier) for one in found) else []
 
 
 def compares(verifier: CompletionVerifier) -> str | None:
@@ -92,7 +95,7 @@ class Worker:
         why = None if self._alone else compares(one)
         if self._alone is False:
             why = why or f"{one.name} is read for another"
-        rules = list(readers(one))
+        rules = readers(one)
         # A rule's own name and time-out stand in what reads for it.
         self._asked = [one] if why is None else [rule.reading for rule in rules]
         return Described(

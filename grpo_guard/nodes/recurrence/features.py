@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -38,6 +39,11 @@ class Reader:
     ordinary: frozenset[str]
     phrases: bool
     secret: bytes
+
+    @property
+    def mark(self) -> bytes:
+        """Tells readers of different vocabularies apart."""
+        return _mark(self.ordinary)
 
     def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
         """The features of one completion.
@@ -102,6 +108,12 @@ class Reader:
             return blake2b(data, key=self.secret, digest_size=8).digest()
 
         return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
+
+
+@lru_cache(maxsize=16)
+def _mark(words: frozenset[str]) -> bytes:
+    data = " ".join(sorted(words)).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16).digest()
 
 
 def kind_of(feature: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import decided, severities_of
@@ -16,13 +17,15 @@ from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.recurrence.features import Reader
 from grpo_guard.nodes.recurrence.phrases import shown
 from grpo_guard.nodes.recurrence.places import locate
+from grpo_guard.nodes.recurrence.reading import Shown, read_each
 from grpo_guard.nodes.recurrence.record import Conviction
 from grpo_guard.nodes.recurrence.state import dump, load
 from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.turns import as_said
+from grpo_guard.supervise import Runnable
+from grpo_guard.turns import Said, as_said
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -119,7 +122,23 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         )
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
+        self.reading: Runnable = _Reading(self)
+        """As of a `RuleVerifier`."""
         super().__init__(store, self.name)
+
+    @property
+    def looks_alone(self) -> bool:
+        """Whether `reading` may be put elsewhere. In a homogeneous swarm a text shows so much that
+        to send it takes as long as to read the text."""
+        return self.swarm == "heterogeneous"
+
+    def reader(self) -> Self:
+        """A copy that can be sent to another process, to read and to count nothing."""
+        copied = copy.copy(self)
+        swarm = self._swarm
+        copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, self._reader)
+        copied._path, copied.reading = None, _Reading(copied)
+        return copied
 
     @property
     def steps_aside(self) -> bool:
@@ -136,10 +155,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         """As `verify` says of each, one after the other; the file is held once."""
         # What was given is nobody's phrase: an author's own turns are looked at.
         own = [[as_said(completion) for completion in batch] for batch in batches]
-        read = [
-            self._read([o.completion if o else c for o, c in zip(said, batch, strict=True)])
-            for said, batch in zip(own, batches, strict=True)
-        ]
+        read = [self._read(said, batch) for said, batch in zip(own, batches, strict=True)]
         with self.held():
             for each in read:
                 self._take_in(each)
@@ -148,21 +164,32 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             for said, each in zip(own, read, strict=True)
         ]
 
-    def _read(self, batch: Sequence[Completion]) -> _Read:
+    def _read(self, own: Sequence[Said | None], given: Sequence[Completion]) -> _Read:
         """Reading is the slow part, and holds nothing: long texts must not keep other processes
         from the file."""
+        batch = [said.completion if said else c for said, c in zip(own, given, strict=True)]
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
         queues = defaultdict[str, list[int]](list)
         for i, (completion, verdict) in enumerate(zip(batch, aside, strict=True)):
             if verdict is None and completion.node is not None:
                 queues[completion.node].append(i)
-        features = {
-            i: self._reader.read(batch[i].text, prompts.of(batch[i])[0])
-            for queue in queues.values()
-            for i in queue
-        }
-        return _Read(batch, prompts, aside, queues, features)
+        places = [i for queue in queues.values() for i in queue]
+        shown = self._shown([given[i] for i in places], [batch[i] for i in places], prompts)
+        return _Read(batch, prompts, aside, queues, dict(zip(places, shown, strict=True)))
+
+    def _shown(
+        self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
+    ) -> list[set[str]]:
+        """Of each what it shows; whoever reads elsewhere knows it by the object that was given."""
+        reader = self._reader
+        found = self.reading.verify(given) if self.looks_alone else [None] * len(given)
+        return [
+            set(one.features)
+            if isinstance(one, Shown) and one.features is not None and one.by == reader.mark
+            else reader.read(completion.text, prompts.words(completion))
+            for completion, one in zip(own, found, strict=True)
+        ]
 
     def _take_in(self, read: _Read) -> None:
         for turn in lockstep(read.queues):
@@ -244,7 +271,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _count(self, completion: Completion, prompts: _Prompts, features: set[str]) -> None:
         node = completion.node
         assert node is not None
-        _, key = prompts.of(completion)
+        key = prompts.key(completion)
         digest = _digest(key, f"{node}\0{completion.text}")
         if self._swarm.seats.take(node).sketch.is_new(digest):
             self._swarm.add(node, key, features, completion.text, digest)
@@ -259,7 +286,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         node = completion.node or ""
         known = convicted.get(node)
         if known:
-            prompt_words = prompts.of(completion)[0]
+            prompt_words = prompts.words(completion)
             features = self._reader.read(completion.text, prompt_words, all_of_it=True)
             found = sorted(
                 (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
@@ -279,15 +306,37 @@ class _Prompts:
         self._words: dict[str, frozenset[str]] = {}
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
-    def of(self, completion: Completion) -> tuple[frozenset[str], bytes]:
-        """(words, key); the key tells apart what one node answers twice, in two rounds."""
+    def words(self, completion: Completion) -> frozenset[str]:
+        """All words of the prompt."""
         prompt = completion.prompt_text
         if prompt not in self._words:
             self._words[prompt] = frozenset(words_of(prompt))
-        at = prompt, completion.round
+        return self._words[prompt]
+
+    def key(self, completion: Completion) -> bytes:
+        """It tells apart what one node answers twice, in two rounds."""
+        at = completion.prompt_text, completion.round
         if at not in self._keys:
-            self._keys[at] = _digest(str(completion.round).encode(), prompt)
-        return self._words[prompt], self._keys[at]
+            self._keys[at] = _digest(str(completion.round).encode(), at[0])
+        return self._keys[at]
+
+
+class _Reading:
+    """A verifier without its counting."""
+
+    judges_alone = True
+    timeout = None
+
+    def __init__(self, verifier: RecurrenceVerifier) -> None:
+        self.verifier = verifier
+
+    @property
+    def name(self) -> str:
+        return self.verifier.name
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        own = self.verifier
+        return list(read_each(own._reader, batch, own.max_characters, own.name))
 
 
 @dataclass(slots=True)
