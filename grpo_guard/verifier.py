@@ -197,7 +197,15 @@ class Ensemble(Composed):
     def _row_by_row(self, columns: Sequence[Sequence[Verdict]]) -> list[Verdict]:
         """One verdict for each completion, from what every member said of all."""
         counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
-        return [self._combine(row) for row in zip(*counted, strict=True)]
+        # Most rows are made of the same objects, and `counted` keeps all of them alive.
+        combined = dict[tuple[int, ...], Verdict]()
+        verdicts = []
+        for row in zip(*counted, strict=True):
+            key = tuple(map(id, row))
+            if key not in combined:
+                combined[key] = self._combine(row)
+            verdicts.append(combined[key])
+        return verdicts
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
         """The verdict of the member at ``index``, as this ensemble counts it."""

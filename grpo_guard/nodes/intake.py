@@ -94,6 +94,7 @@ def intake(
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
     again: dict[bytes, int] = {}
+    outcomes: dict[int, Outcome | None] = {}  # many verdicts are one object
     entries = []
     for completion, verdict in zip(batch, verdicts, strict=True):
         node, prompt, same, key = _mark(completion)
@@ -101,18 +102,14 @@ def intake(
         if count := again.get(same):
             key = _digest(same + count.to_bytes(8, "big"))
         again[same] = 1 + (count or 0)
-        outcome = without_standing(verdict)
-        rejected = outcome is Outcome.REJECT
-        entries.append(
-            Entry(
-                node=node,
-                prompt=prompt,
-                key=key,
-                outcome=outcome,
-                kinds=_kinds(verdict) if rejected else (),
-                phrases=tuple(_phrases(completion, verdict)) if rejected else (),
-            )
-        )
+        if id(verdict) not in outcomes:
+            outcomes[id(verdict)] = without_standing(verdict)
+        outcome = outcomes[id(verdict)]
+        if outcome is Outcome.REJECT:
+            kinds, phrases = _kinds(verdict), tuple(_phrases(completion, verdict))
+            entries.append(Entry(node, prompt, key, outcome, kinds, phrases))
+        else:
+            entries.append(Entry(node, prompt, key, outcome))
     return Intake(_claimed(batch) if round is None else round, entries)
 
 
