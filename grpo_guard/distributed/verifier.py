@@ -141,7 +141,7 @@ class RayVerifier(Composed):
         Args:
             batch: The very objects that `verify` is going to be called with. `forget` them behind.
         """
-        ticket = self._sent(batch)
+        ticket = self._sent(batch, 1)  # others have the batches beside it
         with self._lock:
             self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
 
@@ -163,14 +163,14 @@ class RayVerifier(Composed):
         with self._lock:
             ahead = [self._ahead.get(id(completion)) for completion in batch]
         new = [i for i, at in enumerate(ahead) if at is None]
-        ticket = self._sent([batch[i] for i in new])
+        ticket = self._sent([batch[i] for i in new], self.workers)
         for n, i in enumerate(new):
             ahead[i] = ticket, n
         return [self._said(at[0].answer(at[1])) for at in ahead if at is not None]
 
-    def _sent(self, batch: Sequence[Completion]) -> Ticket:
+    def _sent(self, batch: Sequence[Completion], workers: int) -> Ticket:
         ticket = Ticket(batch, [completion.node for completion in batch])
-        self._pool.submit(ticket, balanced([weight(c) for c in batch], self.workers))
+        self._pool.submit(ticket, balanced([weight(c) for c in batch], workers))
         return ticket
 
     def _said(self, answer: Reading | Lost) -> Reading:
