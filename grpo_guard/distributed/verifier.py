@@ -141,7 +141,10 @@ class RayVerifier(Composed):
         Args:
             batch: The very objects that `verify` is going to be called with. `forget` them behind.
         """
-        ticket = self._sent(batch, 1)  # others have the batches beside it
+        # Rules take about a millisecond for a text, and a part some for the way there and back: one
+        # worker reads a batch whole, others the batches beside it. A model takes long enough that
+        # nobody should wait for the last batch on one worker.
+        ticket = self._sent(batch, 1 if self.members else self.workers)
         with self._lock:
             self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
 

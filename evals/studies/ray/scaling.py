@@ -3,13 +3,16 @@
 ``python -m grpo_guard.evals.studies.ray.scaling --data FOLDER -o docs/results/ray-scaling.json``
 
 `presets.different_weights` over completions of about 300 tokens (`content_speed`), in batches of
-256 (``grpo-guard verify`` makes them of 64): in this process, with one worker and with several.
+256 (``grpo-guard verify`` makes them of 64): in this process, with one worker and with several. As
+many processes as there are workers, each with a guard and all rows of its own and no Ray, say how
+much of them the machine can do at once.
 Wall time; workers are started before, and each round has a new guard. Ratios are within a round,
 since the rounds take turns; the verdicts of all forms are compared.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Sequence
@@ -62,6 +65,28 @@ def passed(rows: Sequence[Completion], workers: int | None, size: int) -> Pass:
             there.close()
 
 
+def at_once(rows: Sequence[Completion], processes: int, size: int) -> float:
+    """Seconds until the last of these processes has judged all rows by itself."""
+    spawn = multiprocessing.get_context("spawn")
+    together, seconds = spawn.Barrier(processes), spawn.Queue()
+    each = [
+        spawn.Process(target=_by_itself, args=(rows, size, together, seconds))
+        for _ in range(processes)
+    ]
+    for one in each:
+        one.start()
+    slowest = max(seconds.get(timeout=600) for _ in each)
+    for one in each:
+        one.join()
+    return float(slowest)
+
+
+def _by_itself(rows: Sequence[Completion], size: int, together: Any, seconds: Any) -> None:
+    presets.different_weights().judge(rows[:16])  # as a worker is warm before it is timed
+    together.wait(timeout=300)
+    seconds.put(passed(rows, None, size).wall)
+
+
 def untimed(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts without their times."""
     return [replace(v, seconds=0.0, members=tuple(untimed(v.members))) for v in verdicts]
@@ -73,11 +98,12 @@ def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[s
     forms: dict[str, int | None] = {"in process": None, "1 worker": 1}
     forms[f"{workers} workers"] = workers
     found: dict[str, list[Pass]] = {name: [] for name in forms}
-    same = True
+    same, apart = True, list[float]()
     for turn in range(rounds):
         for name, count in forms.items():
             found[name].append(passed(rows, count, batch))
             same = same and found[name][-1].said == found["in process"][0].said
+        apart.append(at_once(rows, workers, batch))
         say("rounds", turn + 1, rounds)
     one, several = found["1 worker"], found[f"{workers} workers"]
     on_ray = {name: each for name, each in found.items() if forms[name]}
@@ -89,6 +115,9 @@ def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[s
         "per_second": {k: _spread([n / one.wall for one in each]) for k, each in found.items()},
         "several_over_one": _ratios(one, several),
         "several_over_in_process": _ratios(found["in process"], several),
+        "processes_over_one": _spread(
+            [workers * one.wall / wall for one, wall in zip(found["in process"], apart, strict=True)]
+        ),
         "this_process_cpu_us": {
             k: _spread([one.cpu / n * 1e6 for one in each]) for k, each in found.items()
         },

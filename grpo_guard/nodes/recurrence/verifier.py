@@ -134,9 +134,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     def reader(self) -> Self:
         """A copy that can be sent to another process, to read and to count nothing."""
-        copied = copy.copy(self)
-        swarm = self._swarm
-        copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, self._reader)
+        copied, swarm = copy.copy(self), self._swarm
+        copied._reader = replace(self._reader, secret=b"")
+        copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, copied._reader)
         copied._path, copied.reading = None, _Reading(copied)
         return copied
 
