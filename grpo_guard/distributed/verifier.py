@@ -25,9 +25,9 @@ class RayVerifier(Composed):
 
     What judges each completion alone (`worker.compares` is None) runs in the actors as
     a whole. Of anything else, what its rules read in each text does, which is nearly all of the
-    work of `presets.different_weights`; what compares completions or remembers nodes (counts,
-    recurrence, length, standing) stays in this process and sees whole batches in their order, as
-    it does without Ray. So the verdicts are the same with any number of workers.
+    work of `presets.different_weights`; what compares completions or remembers nodes (counts, of
+    what `recurrence` finds too, length, standing) stays in this process and sees whole batches in
+    their order, as it does without Ray. So the verdicts are the same with any number of workers.
 
     A worker that dies, raises, answers too little or does not answer in time is replaced, and its
     part tried elsewhere in halves. A completion that costs three workers, each alone on a new one,

@@ -175,13 +175,13 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             if verdict is None and completion.node is not None:
                 queues[completion.node].append(i)
         places = [i for queue in queues.values() for i in queue]
-        shown = self._shown([given[i] for i in places], [batch[i] for i in places], prompts)
-        return _Read(batch, prompts, aside, queues, dict(zip(places, shown, strict=True)))
+        found = self._features([given[i] for i in places], [batch[i] for i in places], prompts)
+        return _Read(batch, prompts, aside, queues, dict(zip(places, found, strict=True)))
 
-    def _shown(
+    def _features(
         self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
     ) -> list[set[str]]:
-        """Of each what it shows; whoever reads elsewhere knows it by the object that was given."""
+        """What each shows; whoever reads elsewhere knows it by the object that was given."""
         reader = self._reader
         found = self.reading.verify(given) if self.looks_alone else [None] * len(given)
         return [
