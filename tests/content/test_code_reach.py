@@ -66,6 +66,15 @@ def test_what_a_user_allows_or_lists_stands_beside_it():
     assert not rejecting("import requests", reach=True, imports=["math"])
 
 
+def test_what_the_question_defines_may_be_imported_from_anywhere():
+    asked = "Write tests for\n\ndef parse_duration(s):\n    ..."
+    test = "from durations import parse_duration\nassert parse_duration('1h') == 3600"
+    attack = "from calc import parse_duration, add\nprint(add(2, 3))"
+    batch = [Completion(asked, fenced(code)) for code in (test, attack)]
+    assert [v.rejected for v in CodeVerifier(reach=True).verify(batch)] == [False, True]
+    assert all(v.rejected for v in CodeVerifier().verify(batch))
+
+
 def test_a_user_can_have_a_kind_back():
     kind = {"reaches_out": "reject"}
     assert "reaches_out" in rejecting(HONEST["a file"], reach=True, severity=kind)
