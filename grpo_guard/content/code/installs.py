@@ -18,6 +18,10 @@ _COMMAND: Final = re.compile(
     r"\b(?:(?:pip3?|pipx|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
     r"[ \t]++([^`\r\n;&|#()\"]{1,400})"
 )
+# ["-m", "pip", "install", "calc"], and calls of pip from a program.
+_ARGUMENTS: Final = re.compile(
+    r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
+)
 # Where a sentence goes on: "pip install the package", "pip install numpy if you need it".
 _PROSE: Final = words(
     "the a an any all this these those your it them packages package following required missing "
@@ -60,6 +64,10 @@ def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int]
         for command in _COMMAND.finditer(text):
             for package in _arguments(command[1]):
                 yield command.span(), package
+        if "pip" in text or "conda" in text:
+            for command in _ARGUMENTS.finditer(text):
+                for package in _arguments(" ".join(_QUOTED.findall(command[1]))):
+                    yield command.span(), package
     for block in blocks:
         place = (block.start, block.start + len(block.text))
         lines = block.text.split()

@@ -34,6 +34,8 @@ Reaction: TypeAlias = Literal["report", "reject"]
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
+OUTWARD: Final = ("interpreter_internals", "module_walk", "reaches_out", "undefined_call")
+"""What programs do that are part of something larger, and no computation needs."""
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
 # Kinds of findings that earlier versions had, and why they went.
@@ -97,6 +99,10 @@ class CodeVerifier(RuleVerifier):
             so: ``input()``, ``sys.stdin`` and ``open(0)`` in any form are no finding. The rest of
             `sys`, and what lies behind a stream (``sys.stdin.buffer.raw``), stay closed. Elsewhere
             a program that waits for input stalls the reward.
+        reach: Tasks ask for programs of any kind: scripts, clients, servers, parts of something
+            larger. They may import any module that is well known (`modules.well_known`) and use
+            what it gives, and read standard input; the kinds in `OUTWARD` are reported. What
+            rejects is what teaches a library that few know, what hides, and what never ends.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
@@ -119,6 +125,7 @@ class CodeVerifier(RuleVerifier):
         on_broken: Reaction = "reject",
         require: bool = False,
         stdin: bool = False,
+        reach: bool = False,
         max_chars: int = 50_000,
         **rules: Unpack[RuleOptions],
     ) -> None:
@@ -130,14 +137,16 @@ class CodeVerifier(RuleVerifier):
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
             raise ValueError(f"severity.{kind}: leave it out: {_GONE[kind]}")
-        self.modules = Modules.build(allow, imports)
+        self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])
         if on_broken == "report":
             rules = short_form(rules, "report", ["unparsable"])
+        if reach:
+            rules = short_form(rules, "report", OUTWARD)
         super().__init__(**rules)
         self.require = require
-        self.stdin = stdin
+        self.stdin = stdin or reach
         self.max_chars = max_chars
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
