@@ -105,7 +105,7 @@ def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[s
             same = same and found[name][-1].said == found["in process"][0].said
         apart.append(at_once(rows, workers, batch))
         say("rounds", turn + 1, rounds)
-    one, several = found["1 worker"], found[f"{workers} workers"]
+    here, one, several = found["in process"], found["1 worker"], found[f"{workers} workers"]
     on_ray = {name: each for name, each in found.items() if forms[name]}
     return {
         "completions": n,
@@ -114,9 +114,9 @@ def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[s
         "verdicts": "the same" if same else "different",
         "per_second": {k: _spread([n / one.wall for one in each]) for k, each in found.items()},
         "several_over_one": _ratios(one, several),
-        "several_over_in_process": _ratios(found["in process"], several),
+        "several_over_in_process": _ratios(here, several),
         "processes_over_one": _spread(
-            [workers * one.wall / wall for one, wall in zip(found["in process"], apart, strict=True)]
+            [workers * one.wall / wall for one, wall in zip(here, apart, strict=True)]
         ),
         "this_process_cpu_us": {
             k: _spread([one.cpu / n * 1e6 for one in each]) for k, each in found.items()
