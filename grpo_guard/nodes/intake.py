@@ -94,7 +94,8 @@ def intake(
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
     again: dict[bytes, int] = {}
-    outcomes: dict[int, Outcome | None] = {}  # many verdicts are one object
+    verdicts = list(verdicts)  # which keeps each alive: many are one object, and are read once
+    outcomes: dict[int, Outcome | None] = {}
     entries = []
     for completion, verdict in zip(batch, verdicts, strict=True):
         node, prompt, same, key = _mark(completion)

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from grpo_guard import AllOf, Cascade, Completion, Guard
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.standing_verifier import StandingVerifier
-from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
+from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
 
 
 @pytest.mark.parametrize("own_prompts", [False, True])
@@ -38,6 +39,22 @@ def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
     bad = replace(batch[-1], text="bad", slot=99)
     assert guard.review([bad]).verdicts[0].rejected
     assert counts(ledger)["mal"] == (before[0] + 25, before[1] + 1, 0)
+
+
+def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
+    """One that is gone may leave its place in memory to the next."""
+
+    class Made(Sequence):
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, i):
+            if i >= 100:
+                raise IndexError
+            return Verdict(Outcome.REJECT if i % 4 == 0 else Outcome.ACCEPT, Cause.JUDGED, "odd")
+
+    ledger.record([Completion(f"q{i}", "x", node="a") for i in range(100)], Made())
+    assert counts(ledger)["a"] == (100, 25, 0)
 
 
 def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
