@@ -41,9 +41,13 @@ def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
     assert counts(ledger)["mal"] == (before[0] + 25, before[1] + 1, 0)
 
 
-def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
-    """One that is gone may leave its place in memory to the next."""
+class Wide(Verdict):
+    """A verdict of a size that nothing else has: the next one stands where the last one stood."""
 
+    __slots__ = tuple(f"more_{i}" for i in range(40))
+
+
+def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
     class Made(Sequence):
         def __len__(self):
             return 100
@@ -51,10 +55,10 @@ def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
         def __getitem__(self, i):
             if i >= 100:
                 raise IndexError
-            return Verdict(Outcome.REJECT if i % 4 == 0 else Outcome.ACCEPT, Cause.JUDGED, "odd")
+            return Wide(Outcome.REJECT if i % 5 < 2 else Outcome.ACCEPT, Cause.JUDGED, "odd")
 
     ledger.record([Completion(f"q{i}", "x", node="a") for i in range(100)], Made())
-    assert counts(ledger)["a"] == (100, 25, 0)
+    assert counts(ledger)["a"] == (100, 40, 0)
 
 
 def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
