@@ -1,4 +1,4 @@
-"""``grpo-guard bench``."""
+"""``grpo-guard bench``, of a checkout: what it measures is in `studies.bench`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def bench(
     ] = None,
     vllm_python: Annotated[
         Path | None,
-        typer.Option(
-            help="Interpreter with vLLM, to compare with its prompt_logprobs. Needs a checkout."
-        ),
+        typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
     only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
@@ -28,10 +26,10 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
 ) -> None:
-    """Time log-prob scoring beside a bare matrix product and other implementations."""
+    """Time log-prob scoring beside a product of matrices and other ways. Needs a checkout."""
+    run = study("bench", "bench.run").bench
     from rich.console import Console
 
-    from grpo_guard.evals.bench.run import bench as run
     from grpo_guard.evals.report.tables import Table, print_table
     from grpo_guard.evals.results import write_json
 
@@ -44,7 +42,7 @@ def bench(
         fail(f"bench: --model {model}: expected a folder with config.json")
     peer = None
     if model is not None and vllm_python is not None:
-        server = study("bench --vllm-python", "bench.vllm_server")
+        server = study("bench", "bench.vllm_server")
         peer = server.prompt_logprobs(vllm_python, model)
     progress, console = Console(stderr=True), Console()
     results = run(
