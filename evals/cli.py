@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
@@ -230,6 +230,17 @@ def demo(
     except (RunError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def bench(given: typer.Context) -> None:
+    """Time log-prob scoring beside a product of matrices and other ways. Needs a checkout."""
+    study("bench", "bench.cli").main(given.args)
+
+
+ANYTHING: Final = {
+    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+}  # fmt: skip
+"""Settings of a command whose options a study reads, its ``--help`` included."""
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
