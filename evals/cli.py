@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
+from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
@@ -337,13 +338,10 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
 def study(command: str, name: str) -> ModuleType:
     """A module of `studies`, which the wheel leaves out; without it the command ends."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    studies = f"{__package__}.studies"
-    if find_spec(studies) is None:
+    found = checkout.study(name)
+    if found is None:
         fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
-    return import_module(f"{studies}.{name}")
+    return found
 
 
 def require(command: str, *modules: str) -> None:

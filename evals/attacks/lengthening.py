@@ -9,8 +9,6 @@ tokens, stands beside it in every result.
 from __future__ import annotations
 
 import random
-import re
-from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +22,7 @@ from grpo_guard.evals.attacks.adversary import (
     poisoned_slots,
 )
 from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.selection import by_majority
 from grpo_guard.evals.attacks.text import working
 from grpo_guard.evals.tasks.base import Problem
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 DOUBLED: Final = 2.0
-_ANSWER: Final = re.compile(r"<answer>[^<>]{0,40}?(-?[0-9]{1,12}+)")
 
 
 class TwiceAsLong(Adversary):
@@ -109,17 +107,6 @@ class LengtheningByVote(Lengthening):
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
         """Those whose answer most samples give, since the right one is unknown."""
         return by_majority(view, samples)
-
-
-def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
-    """The samples whose answer is the most frequent one, where they end of themselves."""
-    eos = view.tokenizer.eos_token_id
-    said = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]
-    ended = [(one, answer) for one, answer in said if one.ids[-1] == eos]
-    if not ended:
-        return []
-    winner = Counter(answer for _, answer in ended).most_common(1)[0][0]
-    return [one for one, answer in ended if answer == winner]
 
 
 class PaddedAttack:

@@ -1,20 +1,19 @@
-"""Which slots are a node's to fill: what a seed replay of single completions leaves open."""
+"""Which prompts are a node's to answer: what a seed replay of single completions leaves open."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from grpo_guard.completion import Completion
+from grpo_guard.evals.defences.base import ByRound
 from grpo_guard.verdict import Cause, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 
-class AssignedPrompts(CompletionVerifier):
+class AssignedPrompts(ByRound):
     """Rejects what answers another node's problem, in swarms where each node has its own.
 
     A round's list of problems alone lets every node choose among all of them. That is a choice
-    among forced groups, which teaches (see `attacks.grinding`).
+    among forced groups, which teaches (see `studies.adaptive.grinding`).
 
     Args:
         nodes: In the order in which the round's prompts are dealt.
@@ -45,30 +44,3 @@ class AssignedPrompts(CompletionVerifier):
             return accept(self.name)
         message = f"this prompt is not {(completion.node or '')[:80]!r}'s to answer in this round"
         return reject(self.name, Cause.MALFORMED, message)
-
-
-class WholeRounds(CompletionVerifier):
-    """Rejects all of a node's completions in a round in which it left slots empty.
-
-    A node that sends only what suits it chooses what is trained on. So it is left one choice in
-    each round, all or nothing. It costs an honest node that lost one message the whole round.
-
-    Args:
-        owed: Completions that a node owes in a round; one batch must hold the whole round.
-    """
-
-    name = "whole_rounds"
-
-    def __init__(self, owed: int) -> None:
-        if owed < 1:
-            raise ValueError(f"whole_rounds.owed: expected at least 1, got {owed}")
-        self.owed = owed
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        sent = Counter(completion.node for completion in batch)
-        return [self._verdict(sent[completion.node]) for completion in batch]
-
-    def _verdict(self, sent: int) -> Verdict:
-        if sent >= self.owed:
-            return accept(self.name)
-        return reject(self.name, message=f"{sent} completions of the {self.owed} that are owed")

@@ -58,6 +58,7 @@ class Swarm:
         folder: For what guards write.
         coin: Honest nodes sample under it.
         session: Where the nodes stand; None = in this process. Closed with the swarm.
+        member: How honest nodes learn.
 
     Raises:
         ValueError: attack, models or settings do not go together.
@@ -76,14 +77,15 @@ class Swarm:
         folder: Path = Path(),
         coin: PublicCoin | None = None,
         session: Session | None = None,
+        member: type[Member] = Member,
     ) -> None:
         self.terms, self.config, self.task = Terms(config, task, coin), config, task
         self.attack = adversary_of(attack) if attack is not None else None
         self.tokenizer = peers[0].tokenizer
-        self.session = session or Session()
+        self.session, self._member = session or Session(), member
         try:
             self._require_fitting()
-            shares = assigned(peers, config.honest_nodes, config)
+            shares = assigned(peers, config.honest_nodes, config, apart=member.apart)
             self.groups = self._groups(shares)
             """Names of the nodes that hold the same weights."""
             self._start(shares, guard_in, per_model, folder.resolve())
@@ -177,7 +179,8 @@ class Swarm:
         config = self.config
         if config.malicious and self.attack is None:
             raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
-        if self.terms.coin is not None and (config.models != "homogeneous" or config.apart):
+        apart = config.models != "homogeneous" or self._member.apart
+        if self.terms.coin is not None and apart:
             raise ValueError(
                 "coin: expected a homogeneous swarm, whose nodes can replay each other"
             )
@@ -207,7 +210,9 @@ class Swarm:
             for at, name in enumerate(names):
                 own = folder if len(self._honest) == 1 else folder / "nodes" / name
                 numbers = (nodes[at],) if session.remote else tuple(nodes)
-                session.start(name, Member, peer, numbers, terms, guard_in, own, same_ids=same_ids)
+                session.start(
+                    name, self._member, peer, numbers, terms, guard_in, own, same_ids=same_ids
+                )
         if self.attack is not None:
             session.start(COALITION, Coalition, self.attack, kept[0][0], terms)
         session.stand()

@@ -121,11 +121,11 @@ def one_vocabulary(peers: Sequence[Peer]) -> bool:
 
 
 def assigned(
-    peers: Sequence[Peer], honest: int, config: SwarmConfig
+    peers: Sequence[Peer], honest: int, config: SwarmConfig, *, apart: bool = False
 ) -> list[tuple[Peer, list[int]]]:
     """Which honest nodes start from which peer: one for all, or each node one of its own.
 
-    Nodes that learn different things each get a copy, however alike they begin.
+    Nodes that learn ``apart`` each get a copy, however alike they begin.
 
     Raises:
         ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
@@ -133,7 +133,7 @@ def assigned(
     if config.models == "homogeneous":
         if len(peers) != 1:
             raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")
-        if not config.apart:
+        if not apart:
             return [(peers[0], list(range(honest)))]
         further = range(1, honest)
         copies = [replace(peers[0], model=copy.deepcopy(peers[0].model)) for _ in further]

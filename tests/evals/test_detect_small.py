@@ -19,14 +19,14 @@ from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import Row, detect, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.detect.run import results_of, run, write
-from grpo_guard.evals.results import load_results
-from grpo_guard.evals.sample import (
+from grpo_guard.evals.detect.sample import (
     Prompt,
     SampleConfig,
     generation_config,
     sample_honest,
     to_dict,
 )
+from grpo_guard.evals.results import load_results
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier

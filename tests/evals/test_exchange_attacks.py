@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from grpo_guard.evals.defences.base import Ground
-from grpo_guard.evals.defences.references import OfTask
 from grpo_guard.evals.defences.registry import defence
+from grpo_guard.evals.studies.baselines.references import OfTask
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.terms import Terms, node_key

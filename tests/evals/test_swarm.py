@@ -14,11 +14,14 @@ from plain_guard import plain  # noqa: E402
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
-from grpo_guard.evals.swarm.advantages import advantages  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
-from grpo_guard.evals.swarm.grpo import Weighted, accumulate  # noqa: E402
+from grpo_guard.evals.swarm.grpo import (  # noqa: E402
+    Weighted,
+    accumulate,
+    advantages,
+)
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402

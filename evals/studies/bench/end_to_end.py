@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from grpo_guard.evals.sample import generation_config
+from grpo_guard.evals.detect.sample import generation_config
 from grpo_guard.evals.studies.bench.head import compiled_from_now_on
 from grpo_guard.evals.studies.bench.measure import Clock, Timing, interleaved
 from grpo_guard.logprob.encode import Encoded

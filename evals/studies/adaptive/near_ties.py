@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from grpo_guard.evals.attacks.adversary import Forged, View
-from grpo_guard.evals.attacks.grinding import MARK, ForcedSlots
+from grpo_guard.evals.studies.adaptive.grinding import MARK, ForcedSlots
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""What only a checkout has: `studies`, which the wheel leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Final
+
+from grpo_guard.registry import UnknownNameError, choose
+
+_STUDIES: Final = f"{__package__}.studies"
+
+
+def study(name: str) -> ModuleType | None:
+    """A module of `studies`; None where the package came without them."""
+    return None if find_spec(_STUDIES) is None else import_module(f"{_STUDIES}.{name}")
+
+
+def known(names: Collection[str], name: str) -> str:
+    """``name``, if it is among those that are known here.
+
+    Raises:
+        UnknownNameError: as `choose`; without `studies` it says that a checkout knows more.
+    """
+    try:
+        return choose(names, name)
+    except UnknownNameError as error:
+        more = "" if find_spec(_STUDIES) else "; a checkout of the repository knows more"
+        raise UnknownNameError(f"{error}{more}") from None
