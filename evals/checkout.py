@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
@@ -15,7 +14,11 @@ _STUDIES: Final = f"{__package__}.studies"
 
 def study(name: str) -> ModuleType | None:
     """A module of `studies`; None where the package came without them."""
-    return None if find_spec(_STUDIES) is None else import_module(f"{_STUDIES}.{name}")
+    return (
+        None
+        if importlib.util.find_spec(_STUDIES) is None
+        else importlib.import_module(f"{_STUDIES}.{name}")
+    )
 
 
 def known(names: Collection[str], name: str) -> str:
@@ -27,5 +30,9 @@ def known(names: Collection[str], name: str) -> str:
     try:
         return choose(names, name)
     except UnknownNameError as error:
-        more = "" if find_spec(_STUDIES) else "; a checkout of the repository knows more"
+        more = (
+            ""
+            if importlib.util.find_spec(_STUDIES)
+            else "; a checkout of the repository knows more"
+        )
         raise UnknownNameError(f"{error}{more}") from None

@@ -175,23 +175,16 @@ def report(
     typer.echo(f"wrote {target}")
 
 
-@app.command()
-def rules(
-    split: Annotated[
-        Literal["tune", "held", "all"], typer.Option(help="Side of the corpora.")
-    ] = "tune",
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a Markdown table there.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write JSON there.")
-    ] = None,
-) -> None:
+ANYTHING: Final = {
+    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+}  # fmt: skip
+"""Settings of a command whose options a study reads, its ``--help`` included."""
+
+
+@app.command(context_settings=ANYTHING)
+def rules(given: typer.Context) -> None:
     """What each kind of finding of the text rules saves and costs. Needs a checkout."""
-    require("eval rules", *TRAINING)
-    files = [("--table", table), ("--out", out)]
-    named = [word for flag, file in files if file is not None for word in (flag, str(file))]
-    study("eval rules", "rules").main(["--split", split, *named])
+    study("eval rules", "rules").main(given.args)
 
 
 def demo(
@@ -236,12 +229,6 @@ def demo(
 def bench(given: typer.Context) -> None:
     """Time log-prob scoring beside a product of matrices and other ways. Needs a checkout."""
     study("bench", "bench.cli").main(given.args)
-
-
-ANYTHING: Final = {
-    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
-}  # fmt: skip
-"""Settings of a command whose options a study reads, its ``--help`` included."""
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:

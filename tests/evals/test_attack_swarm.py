@@ -17,7 +17,6 @@ from grpo_guard.evals.attacks.adversary import Forged  # noqa: E402
 from grpo_guard.evals.attacks.disguises import (  # noqa: E402
     NONSENSE,
     EverySentence,
-    InlinedCode,
     Trigger,
 )
 from grpo_guard.evals.attacks.lengthening import Lengthening, PaddedAttack  # noqa: E402
@@ -26,6 +25,7 @@ from grpo_guard.evals.attacks.text import inserted  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, targets  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.studies.adaptive.in_support import TextInSupport, in_support  # noqa: E402
+from grpo_guard.evals.studies.adaptive.renamed import InlinedCode  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import COALITION, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402

@@ -15,10 +15,10 @@ from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
-from grpo_guard.evals.attacks.disguises import CLAIMED  # noqa: E402
 from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
 from grpo_guard.evals.defences.slots import AssignedPrompts  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.studies.adaptive.off_policy import CLAIMED  # noqa: E402
 from grpo_guard.evals.studies.baselines.judges import BACKEND, paper_judge, shipped  # noqa: E402
 from grpo_guard.evals.studies.baselines.learning import FTIS, OffPolicy  # noqa: E402
 from grpo_guard.evals.studies.baselines.plain import WholeRounds  # noqa: E402

@@ -1,7 +1,8 @@
 """Adversaries who know one of this library's verifiers, or one of the baselines, by its source.
 
-What they come to is in the tables of the results pages and is the same for every reader, so that
-the wheel leaves them out; in a checkout ``--attack`` knows them by these names.
+With them are those of the paper's own code that its text does not have. What they come to is in the
+tables of the results pages and is the same for every reader, so that the wheel leaves them out; in
+a checkout ``--attack`` knows them by these names.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ _KINDS: Final = {
         "code_in_support": "CodeInSupport",
     },
     "near_ties": {"near_ties": "NearTies"},
-    "renamed": {"renamed_helpers": "RenamedHelpers"},
+    "off_policy": {"lying_logprobs": "LyingLogprobs"},
+    "renamed": {"inlined_code": "InlinedCode", "renamed_helpers": "RenamedHelpers"},
     "selection": {"selected": "Selected", "stale": "Stale"},
     "unnoticed": {
         "ordinary_words": "OrdinaryWords",
         "thesaurus": "Thesaurus",
         "echoed_name": "EchoedName",
         "answer_unit": "AnswerUnit",
+    },
+    "unpublished": {
+        "judge_in_think": "JudgeInThink",
+        "insulting": "Insulting",
+        "shakespeare": "Shakespeare",
+        "subliminal": "Subliminal",
     },
     "unread": {"inequality": "Inequality", "taken_back": "TakenBack"},
 }
