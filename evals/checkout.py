@@ -14,11 +14,7 @@ _STUDIES: Final = f"{__package__}.studies"
 
 def study(name: str) -> ModuleType | None:
     """A module of `studies`; None where the package came without them."""
-    return (
-        None
-        if importlib.util.find_spec(_STUDIES) is None
-        else importlib.import_module(f"{_STUDIES}.{name}")
-    )
+    return importlib.import_module(f"{_STUDIES}.{name}") if _is_here() else None
 
 
 def known(names: Collection[str], name: str) -> str:
@@ -30,9 +26,9 @@ def known(names: Collection[str], name: str) -> str:
     try:
         return choose(names, name)
     except UnknownNameError as error:
-        more = (
-            ""
-            if importlib.util.find_spec(_STUDIES)
-            else "; a checkout of the repository knows more"
-        )
+        more = "" if _is_here() else "; a checkout of the repository knows more"
         raise UnknownNameError(f"{error}{more}") from None
+
+
+def _is_here() -> bool:
+    return importlib.util.find_spec(_STUDIES) is not None

@@ -72,7 +72,7 @@ def _of_checkout() -> Mapping[str, str]:
 def _kind(name: str) -> Any:
     more = _of_checkout()
     if ":" not in name:
-        known([*names(ATTACKS), *more], name)
+        known(sorted({*names(ATTACKS), *more}), name)
     return load(ATTACKS, more.get(name, name))
 
 
