@@ -24,7 +24,6 @@ from grpo_guard.evals.report.cells import (
 )
 from grpo_guard.evals.report.curves import curves_section
 from grpo_guard.evals.report.page import note, prose, shown_example
-from grpo_guard.evals.report.paper_claims import SOURCE, claim
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_headline, cost_sentence, listed
 from grpo_guard.evals.report.series import WINDOW, Series
@@ -66,8 +65,6 @@ def swarms_section(found: Sequence[Scenario]) -> str:
         "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from "
         "three seeds on."
     )
-    if any(claim(one.attack) for one in found):
-        bands += f" Diamonds and dotted levels: what the paper states, {SOURCE}."
     parts += ["<h2>Round by round</h2>", note(bands)]
     parts += [curves_section(one, alone=alone) for one in found]
     left = leaving_table(found)

@@ -305,7 +305,7 @@ def test_conditions_keep_runs_apart_and_name_themselves() -> None:
     assert [len(one.undefended.runs) for one in found if one.undefended] == [1, 1, 1]
 
 
-def test_bands_stand_for_seeds_and_marks_for_the_paper() -> None:
+def test_bands_stand_for_seeds() -> None:
     data = [
         run("text", "none", [value] * 50, [0.5] * 50, seed=seed)
         for seed, value in enumerate((0.5, 0.6, 0.7))
@@ -313,9 +313,6 @@ def test_bands_stand_for_seeds_and_marks_for_the_paper() -> None:
     shown = page({"runs": data})
     classes = [attributes.get("class") for tag, attributes in shown.tags if tag == "path"]
     assert "band s1" in classes
-    assert classes.count("claim") == 2
-    text = " ".join(shown.text.split())
-    assert "more than 60 % within 20 iterations" in text.replace("\xa0", " ")
     single = page({"runs": data[:1]})
     assert not any("band" in (a.get("class") or "") for _, a in single.tags)
 
