@@ -13,6 +13,7 @@ from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Member
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
 from grpo_guard.logprob.coin import PublicCoin
@@ -65,6 +66,7 @@ class Defence:
         coin: Honest nodes sample under a public coin.
         training: Fields of `SwarmConfig` that it sets.
         member: How honest nodes learn from a round.
+        terms: What nodes agree on beside the configuration.
         needs: Called before anything runs; raises ``ValueError`` where the environment lacks
             something, such as a judge.
     """
@@ -75,6 +77,7 @@ class Defence:
     coin: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     member: type[Member] = Member
+    terms: type[Terms] = Terms
     needs: Callable[[], object] | None = None
 
 

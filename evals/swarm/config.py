@@ -72,7 +72,6 @@ class SwarmConfig:
         success_on: (questions, completions of each) on which success is counted in every round:
             held-out questions, always the same, as in the paper's code. None = the honest
             completions of the round, as many as they are. Attacks that have probes keep them.
-        signed: Nodes sign what they send, each with its own key; None = they do not.
     """
 
     seed: int = 0
@@ -101,7 +100,6 @@ class SwarmConfig:
     advantage: AdvantageName = "standard"
     copies: bool = False
     success_on: tuple[int, int] | None = None
-    signed: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""

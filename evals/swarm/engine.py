@@ -59,6 +59,7 @@ class Swarm:
         coin: Honest nodes sample under it.
         session: Where the nodes stand; None = in this process. Closed with the swarm.
         member: How honest nodes learn.
+        terms: What nodes agree on beside the configuration.
 
     Raises:
         ValueError: attack, models or settings do not go together.
@@ -78,8 +79,9 @@ class Swarm:
         coin: PublicCoin | None = None,
         session: Session | None = None,
         member: type[Member] = Member,
+        terms: type[Terms] = Terms,
     ) -> None:
-        self.terms, self.config, self.task = Terms(config, task, coin), config, task
+        self.terms, self.config, self.task = terms(config, task, coin), config, task
         self.attack = adversary_of(attack) if attack is not None else None
         self.tokenizer = peers[0].tokenizer
         self.session, self._member = session or Session(), member
@@ -179,6 +181,11 @@ class Swarm:
         config = self.config
         if config.malicious and self.attack is None:
             raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
+        only = None if self.attack is None else self.attack.only
+        if self.attack is not None and only not in (None, config.setting):
+            raise ValueError(
+                f"{self.attack.name}: expected the {only} setting, got {config.setting}"
+            )
         apart = config.models != "homogeneous" or self._member.apart
         if self.terms.coin is not None and apart:
             raise ValueError(

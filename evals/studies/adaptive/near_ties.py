@@ -69,11 +69,11 @@ class NearTies(ForcedSlots):
     ) -> list[list[tuple[str, tuple[int, ...]]]]:
         """(text, ids) of each slot's variants, the coin's own first."""
         rows = [[(one.text, one.ids)] for one in samples]
-        if view.coin is None:
+        if view.terms.coin is None:
             return rows
         slots = [
             _Slot(
-                view.coin.seed(
+                view.terms.coin.seed(
                     round=view.iteration, node=node, slot=k, prompt=problems[i].prompt
                 ),
                 one.prompt_ids, one.ids,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, FromSamples, View
@@ -10,6 +12,7 @@ from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
+    from grpo_guard.evals.swarm.members import Peer
 
 MARK: Final = "<think>The "
 
@@ -44,9 +47,15 @@ class Stale(Adversary):
 
     name = "stale"
 
+    def meet(self, peer: Peer) -> None:
+        """Keep the first weights."""
+        self._first = replace(peer, model=copy.deepcopy(peer.model))
+
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Samples of the swarm's first weights."""
-        drawn = view.stale([problem.prompt for problem in problems], slots)
+        generator = view.terms.generator(view.iteration, "adversary")
+        prompts = [problem.prompt for problem in problems]
+        drawn = self._first.draw(view.config, generator, prompts, slots)
         return [[Forged(one.text, (0, len(one.text)), one.ids) for one in row] for row in drawn]
 
     def success(self, text: str) -> bool:

@@ -34,9 +34,10 @@ from grpo_guard.evals.studies.baselines.plain import (
     WholeRounds,
 )
 from grpo_guard.evals.studies.baselines.references import OfTask
+from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key, run_name
 from grpo_guard.evals.studies.baselines.spans import TokenSpanGuard
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
-from grpo_guard.evals.swarm.terms import Terms, node_key, run_name
+from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.identity.gate import Identity
 from grpo_guard.identity.ring import KeyRing
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
@@ -147,5 +148,5 @@ DEFENCES: Final = (
     ),
     Defence("own_prompts", _own_prompts, per_model=True, coin=True),
     Defence("whole_rounds", _whole_rounds, per_model=True, coin=True),
-    Defence("heterogeneous_signed", _heterogeneous_signed, training={"signed": True}),
+    Defence("heterogeneous_signed", _heterogeneous_signed, terms=SignedTerms),
 )
