@@ -292,10 +292,10 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
     from grpo_guard.evals.detect.config import NotEnoughError
     from grpo_guard.evals.detect.matrix import matrix_table
-    from grpo_guard.evals.detect.run import results_of, run, write
+    from grpo_guard.evals.detect.run import results_of, run, write_rows
     from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.tables import print_table
-    from grpo_guard.evals.results import REJECTED, Results, Summary
+    from grpo_guard.evals.results import REJECTED, Results, Summary, write_json
     from grpo_guard.evals.stats import Rate
 
     started = time.monotonic()
@@ -304,7 +304,8 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
             rows = run(config, cache=out / "honest.jsonl", say=say)
         command = shlex.join(["grpo-guard", *sys.argv[1:]])
         results = results_of(config, rows, command=command, seconds=time.monotonic() - started)
-        write(out, results, rows)
+        write_json(out / "results.json", results)
+        write_rows(out / "rows.jsonl", rows)
     except KeyboardInterrupt:
         typer.echo(f"stopped; run it again to continue from {out}", err=True)
         raise typer.Exit(130) from None

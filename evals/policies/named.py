@@ -58,11 +58,6 @@ FULL_SIZE_ROOM: Final = 512
 """Tokens of their longest completion, where nothing else is asked for."""
 
 
-def bundled_folder(name: str) -> Path | None:
-    """The folder of a bundled policy; None if there is none of that name."""
-    return BUNDLED.get(name)
-
-
 def default_policy(task: str) -> str:
     """The bundled policy for a task.
 
@@ -85,9 +80,8 @@ def location(policy: str) -> str:
         UnknownNameError: it is a single word and no name.
         ValueError: it is a folder's path and there is no such folder.
     """
-    folder = bundled_folder(policy)
-    if folder is not None:
-        return str(folder)
+    if policy in BUNDLED:
+        return str(BUNDLED[policy])
     if policy in RECIPES:
         return RECIPES[policy].model
     path = Path(policy).expanduser()
@@ -123,7 +117,7 @@ def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
         ValueError: there is no such folder or model, or it cannot be read.
     """
     where = location(policy)
-    if bundled_folder(policy) is not None:
+    if policy in BUNDLED:
         return load_bundled(policy, device=device)
     if not Path(where).is_dir():
         _require_on_hub(policy, where)

@@ -11,12 +11,12 @@ import torch
 
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.defences.own import guard_files
+from grpo_guard.evals.policies.bundled import BUNDLED
 from grpo_guard.evals.policies.named import (
     FULL_SIZE,
     FULL_SIZE_ROOM,
     RECIPES,
     Recipe,
-    bundled_folder,
 )
 from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
@@ -171,7 +171,7 @@ def _workload(options: SwarmOptions) -> Workload:
 def _small(options: SwarmOptions) -> bool:
     """Whether only bundled policies are trained."""
     names = (options.policy or "").split(",")
-    return options.policy is None or all(bundled_folder(name.strip()) for name in names)
+    return options.policy is None or all(name.strip() in BUNDLED for name in names)
 
 
 def _room(options: SwarmOptions, recipe: Recipe | None) -> int | None:

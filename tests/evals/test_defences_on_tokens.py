@@ -16,7 +16,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
-from grpo_guard.evals.defences.slots import AssignedPrompts  # noqa: E402
+from grpo_guard.evals.defences.registry import AssignedPrompts  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.studies.adaptive.off_policy import CLAIMED  # noqa: E402
 from grpo_guard.evals.studies.baselines.judges import BACKEND, paper_judge, shipped  # noqa: E402
