@@ -25,7 +25,7 @@ from grpo_guard.evals.report.cells import (
 from grpo_guard.evals.report.curves import curves_section
 from grpo_guard.evals.report.page import note, prose, shown_example
 from grpo_guard.evals.report.scenarios import Scenario
-from grpo_guard.evals.report.sentences import cost_headline, cost_sentence, listed
+from grpo_guard.evals.report.sentences import cost_sentence, listed
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     BOUND,
@@ -84,12 +84,11 @@ def _verdicts(found: Sequence[Scenario]) -> str:
     beside = note(compared) if others else ""
     if not verdicts:
         return '<p class="lede">No guard was tested in these runs.</p>' + beside
-    cost = f'<p class="lede">{prose(cost_headline(verdicts))}</p>' if len(found) > 1 else ""
     if min(series.seeds for one in found for series in one.attacked or one.series) == 1:
         seeds = "Some of these figures come from 1 seed: nothing says how another would differ."
         beside += note(seeds)
     return (
-        f'{cost}<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
+        f'<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
         f"<details><summary>By what measure</summary><p>{prose(CRITERION)}</p></details>"
     )
 

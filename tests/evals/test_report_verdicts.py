@@ -15,7 +15,7 @@ from grpo_guard.evals.report.console import markdown_table
 from grpo_guard.evals.report.detection import roc
 from grpo_guard.evals.report.html import render
 from grpo_guard.evals.report.scenarios import scenarios
-from grpo_guard.evals.report.sentences import cost_headline, headline
+from grpo_guard.evals.report.sentences import headline
 from grpo_guard.evals.report.verdicts import GuardVerdict, State, cost_text, guard_verdicts
 from grpo_guard.evals.results import parse_results
 from grpo_guard.evals.roles import (
@@ -54,7 +54,6 @@ def test_a_guard_holds_within_all_limits() -> None:
     found = verdict_on(basis(), runs("text", "homogeneous", [0.0] * 19 + [0.02]))
     assert found.state is State.HELD
     assert headline([found]) == "homogeneous kept out the one attack."
-    assert "stayed within the limits" in cost_headline([found])
 
 
 def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
@@ -93,7 +92,6 @@ def test_right_answers_rejected_are_a_cost() -> None:
     found = verdict_on(basis(), runs("text", "mine", CLEAN, rejected=rejected))
     assert found.state is State.COSTLY
     assert "4.0 % of right answers rejected" in found.cases[0].reasons
-    assert "Too costly for honest work: mine in 1 of 1" in cost_headline([found])
 
 
 def test_a_lost_reward_counts_when_seeds_agree_and_is_undecided_on_few() -> None:
@@ -161,7 +159,6 @@ def test_a_cost_is_settled_by_its_interval_over_seeds(
     assert cost is not None
     assert cost_text(cost) == said
     unsettled = said.endswith("unsettled")
-    assert ("unsettled: homogeneous in 1 of 1" in cost_headline([found])) is unsettled
     text = page({"runs": basis(seeds=seeds) + guarded}).text.replace("\xa0", " ")
     assert (f"cost in honest reward against text {said}." in text) is unsettled
 
