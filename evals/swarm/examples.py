@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.report.excerpt import Span, window
+from grpo_guard.evals.report.excerpt import Span, asked, window
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
 from grpo_guard.verdict import Verdict
 
@@ -81,7 +81,7 @@ def _entry(iteration: int, one: Shown) -> dict[str, Any]:
     start, end = window(len(completion.text), focus, _LONGEST_TEXT)
     return {
         "kind": one.kind,
-        "prompt": _prompt(completion.prompt)[:_LONGEST_PROMPT],
+        "prompt": asked(completion.prompt)[:_LONGEST_PROMPT],
         "text": completion.text[start:end],
         "left_out": [start, len(completion.text) - end],
         "span": _moved(one.submitted.span, start, end),
@@ -103,12 +103,6 @@ def _entry(iteration: int, one: Shown) -> dict[str, Any]:
             "rejected_by": [m.verifier for m in verdict.members if m.rejected],
         },
     }
-
-
-def _prompt(prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
 
 
 def _moved(span: Span | None, start: int, end: int) -> list[int] | None:
