@@ -166,7 +166,7 @@ def different_weights(
         ScreensVerifier(),
         ArithmeticVerifier(store=store),
         AnswerWordsVerifier(store=store),
-        CodeVerifier(),
+        CodeVerifier(reach=True),
         RecurrenceVerifier(store=store),
         length_scaling=scaling,
     )

@@ -1,6 +1,7 @@
 """One forward of a group's prompt, memory that runs out, and the numbers they must not change."""
 
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from grpo_guard import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers import transformers as scorer_module
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.logprob.scorers.forward import Crowding
 from grpo_guard.logprob.scorers.jobs import plan_jobs
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
@@ -270,3 +272,20 @@ def test_a_budget_of_threads_holds_for_the_call_and_no_longer():
         torch.set_num_threads(before)
     with pytest.raises(ValueError, match="threads: expected an integer >= 1 or None, got 0"):
         TransformersScorer(model, threads=0)
+
+
+def test_threads_that_get_little_of_their_time_are_said_once(monkeypatch, caplog):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(Crowding, "SECONDS", 0.0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    model, crowding = model_of("llama", {}), Crowding()
+    for _ in range(2):
+        with crowding.watched(model):
+            time.sleep(0.05)  # as good as waiting for a core
+    assert len(caplog.records) == 1
+    assert "OMP_WAIT_POLICY=PASSIVE" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    with Crowding().watched(model):
+        time.sleep(0.05)
+    assert not caplog.records

@@ -85,7 +85,7 @@ _TOKEN: Final = re.compile(
   | (?P<t>\\(?:text|textrm|mathrm|mbox|textit|mathit|textsf)[ ]?\{{[^{{}}\n0-9]{{0,80}}+\}})
   | (?P<c>\\(?!(?:text)?color\{{[a-z]{{1,20}}\}})[A-Za-z]++
     | \\\\[ \t\n&$]{{0,20}}+(?==|~|\\approx)|\\(?![A-Za-z]).)
-  | (?P<v>[²³¹⁰-⁹½¼¾⅐-⅞])
+  | (?P<v>⁻?[²³¹⁰⁴-⁹]{{1,20}}+|[½¼¾⅐-⅞])
   | (?P<x>[xX](?<=[0-9)%}}].)(?<!^0.)(?<![^0-9.,]0.)(?=[ ]?\$?\.?[0-9(]|[ ]?\\[A-Za-z(]))
   | (?P<q>sqrt(?<!\w....)(?=[({{]))
   # What is only there for the eye: emphasis, currencies, tags, colours, table cells, quotes.
@@ -158,7 +158,7 @@ _KEY_STARTS: Final = frozenset(
 )
 _DROPPED: Final = frozenset("$`&")
 
-_SUPERSCRIPTS: Final = {"⁰¹²³⁴⁵⁶⁷⁸⁹"[d]: str(d) for d in range(10)}
+_SUPERSCRIPTS: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 
 def scan(text: str, start: int, end: int) -> list[Token]:
@@ -212,8 +212,11 @@ def scan(text: str, start: int, end: int) -> list[Token]:
                 continue
         kind, meaning = read
         add(_token((kind, meaning, place, stopped)))
-        if meaning == "^" and piece in _SUPERSCRIPTS:
-            add(_token((NUMBER, _SUPERSCRIPTS[piece], place, stopped)))
+        if meaning == "^" and group == "v":
+            raised = piece.translate(_SUPERSCRIPTS)
+            if raised[0] == "-":
+                add(_token((SIGN, "-", place, stopped)))
+            add(_token((NUMBER, raised.lstrip("-"), place, stopped)))
     if begin >= 0:
         add(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens
@@ -234,7 +237,7 @@ def _key(text: str, place: int, end: int) -> Token | None:
 def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, str] | None:
     """Kind and meaning of what is neither a number nor words; None if it means nothing here."""
     if group in ("s", "v"):
-        if piece in _SUPERSCRIPTS:
+        if group == "v" and ord(piece[0]) in _SUPERSCRIPTS:
             return SIGN, "^"
         if piece == "°":
             return WORDS, "degrees"

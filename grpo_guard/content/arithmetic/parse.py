@@ -6,7 +6,13 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.level import Level
-from grpo_guard.content.arithmetic.literals import is_next_thousand, literal, part_behind, proper
+from grpo_guard.content.arithmetic.literals import (
+    as_written,
+    is_next_thousand,
+    literal,
+    part_behind,
+    proper,
+)
 from grpo_guard.content.arithmetic.notation import (
     BINOMIAL,
     BREAK,
@@ -109,7 +115,7 @@ class Parse(Suffixes):
         while at < lone and self.kinds[at] in (SIGN, OPEN):
             at += 1
         plain = at < lone and self.kinds[at] == NUMBER
-        written = number(tokens[at].text) if plain else None
+        written = as_written(tokens[at].text) if plain else None
         if written is None:
             return
         if alone:

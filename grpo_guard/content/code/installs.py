@@ -15,8 +15,16 @@ from grpo_guard.content.code.source import Note, words
 
 MAX_INSTALLS: Final = 50
 _COMMAND: Final = re.compile(
-    r"\b(?:(?:pip3?|pipx|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
-    r"[ \t]++([^`\r\n;&|#()\"]{1,400})"
+    r"\b(?:(?:pip[\d.]{0,5}+|pipx|conda|mamba|micromamba|pipenv)(?:[ \t]++-[\w=-]{1,30}+){0,4}+"
+    r"[ \t]++install|(?:poetry|uv|pdm|rye|pixi)[ \t]++add|uv[ \t]++(?:run|tool[ \t]++install)"
+    r"|uvx|pipx[ \t]++run)"
+    r"[ \t]++((?:[^`\r\n;&|#()\"]|(?<=[ \t])\"[\w.,\[\]=<>~!-]{1,80}+\"){1,400})",
+    re.I,
+)
+_MENTIONS: Final = re.compile(r"install| add |uv[ \t]{1,8}run|uvx |pipx ", re.I)
+# ["-m", "pip", "install", "calc"], and calls of pip from a program.
+_ARGUMENTS: Final = re.compile(
+    r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
 )
 # Where a sentence goes on: "pip install the package", "pip install numpy if you need it".
 _PROSE: Final = words(
@@ -41,12 +49,18 @@ _IMPORTED: Final = {
 }  # fmt: skip
 
 
+def mentions_installs(text: str) -> bool:
+    """Whether a text without a program may have something installed."""
+    return _MENTIONS.search(text) is not None
+
+
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
     """Packages that are not on the list, in characters of the completion."""
     notes = []
     for place, package in _installed(text, blocks):
-        name = package.partition("[")[0].lower().replace("-", "_")
-        if name in _INSTALLERS or modules.allows(_IMPORTED.get(name, name)):
+        name = package.partition("[")[0].replace("-", "_")
+        name = _IMPORTED.get(name.lower(), name)
+        if name.lower() in _INSTALLERS or modules.installs(name):
             continue
         message = f"installs {package[:60]}, which is not on the list of allowed modules"
         notes.append(Note("unlisted_import", message, *place))
@@ -56,10 +70,14 @@ def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Not
 
 
 def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int], str]]:
-    if "install" in text or " add " in text or "uv run" in text:
+    if mentions_installs(text):
         for command in _COMMAND.finditer(text):
             for package in _arguments(command[1]):
                 yield command.span(), package
+        if "pip" in text or "conda" in text:
+            for command in _ARGUMENTS.finditer(text):
+                for package in _arguments(" ".join(_QUOTED.findall(command[1]))):
+                    yield command.span(), package
     for block in blocks:
         place = (block.start, block.start + len(block.text))
         lines = block.text.split()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -89,8 +90,45 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: words(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: words(members) for module, members in _NEVER_TEXT.items()}
+# What a module says of itself; the package's place is for `check_reach`.
+_ABOUT: Final = words("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+# By these a program imports or runs what stands in a string, and what it teaches is not seen.
+_HIDING: Final = words("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
+_BY_NAME: Final = {
+    "sys": words("modules meta_path path_hooks"),
+    "unittest": words("loader defaultTestLoader TestLoader"),
+    "pytest": words("importorskip"),
+    "hydra": words("utils"),
+}
+# The same of any module; what it hands on of those above; and what evaluates a string.
+_HIDDEN: Final = words(
+    "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
+    "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
+    "UnsafeLoader ImportString exec_ dlopen"
+)
+
+
+# What an answer calls its own file, or the reader's.
+PLACEHOLDERS: Final = words(
+    "app main solution my_module mymodule your_module module_name your_package"
+)
+
+
+@lru_cache(maxsize=1)
+def well_known() -> frozenset[str]:
+    """The standard library, and packages that many programs import or install (``known.txt``), but
+    for those that run what stands in a string."""
+    packages = Path(__file__).with_name("known.txt").read_text(encoding="utf-8").split()
+    return (sys.stdlib_module_names | DEFAULT).union(packages) - _HIDING
+
+
+@lru_cache(maxsize=1)
+def _installable() -> frozenset[str]:
+    return frozenset(name.casefold() for name in well_known())
 
 
 @lru_cache(maxsize=1)
@@ -114,35 +152,46 @@ class Modules:
     Args:
         own: Modules whose use is restricted as above.
         free: Modules that the user allowed by name: any public member of theirs.
+        known: Modules that are well known: any member of theirs that exists, as far as that is in
+            the tables, but for what imports by name.
     """
 
     own: frozenset[str]
     free: frozenset[str]
+    known: frozenset[str] = _NONE
 
     @classmethod
-    def build(cls, allow: Iterable[str] | None, imports: Iterable[str] | None) -> Modules:
+    def build(
+        cls, allow: Iterable[str] | None, imports: Iterable[str] | None, reach: bool = False
+    ) -> Modules:
         """The default list extended by ``allow``, or ``imports`` in its place.
 
-        The modules of a set keep their restrictions; one that is named by itself has none.
+        The modules of a set keep their restrictions; one that is named by itself has none. With
+        ``reach`` all that is `well_known` is allowed beside it.
 
         Raises:
             ValueError: a name is not a dotted identifier, or a string stands for a list.
         """
         named = _checked("allow", allow or ())
+        known = well_known() if reach else _NONE
         free = named - SETS.keys()
         own = frozenset[str]().union(*(SETS[name] for name in named & SETS.keys()))
         if imports is None:
-            return cls((DEFAULT | own) - free, free)
+            return cls((DEFAULT | own) - free, free, known - free)
         listed = _checked("imports", imports)
         own = own.union(*(SETS[name] for name in listed & SETS.keys()))
         free |= listed - SETS.keys()
-        return cls(own - free, free)
+        return cls(own - free, free, known - free)
 
     def given(self, imported: Iterable[str]) -> Modules:
         """With the modules that the question itself imports. One that reaches the system may be
         imported again, as the question's code is often repeated, and is not to be used."""
         new = {module for module in imported if not self.allows(module)}
-        return replace(self, own=self.own | new) if new else self
+        if not new:
+            return self
+        if self.known:
+            return replace(self, known=self.known | (new - _HIDING))
+        return replace(self, own=self.own | new)
 
     def allows(self, module: str) -> bool:
         """Whether a module, or a package around it, is on the list."""
@@ -150,7 +199,17 @@ class Modules:
         if any(part.startswith("_") and part != "__future__" for part in parts):
             return False
         heads = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-        return not heads.isdisjoint(self.own) or not heads.isdisjoint(self.free)
+        return not all(heads.isdisjoint(some) for some in (self.own, self.free, self.known))
+
+    @staticmethod
+    def is_a_file(parts: Sequence[str]) -> bool:
+        """Whether it may be somebody's own file: nothing internal, or that imports by name."""
+        return _HIDING.isdisjoint(parts) and not any(part.startswith("_") for part in parts)
+
+    def installs(self, package: str) -> bool:
+        """Whether a package, as an index spells it, is on the list; its case says nothing."""
+        name = package.replace("-", "_")
+        return self.allows(name) or (bool(self.known) and name.casefold() in _installable())
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
         """Why a walk like ``sympy.core.sympify.sympify`` is not to be taken.
@@ -161,10 +220,12 @@ class Modules:
         if problem := self.problem(module, members[0]):
             return problem
         root = module.partition(".")[0]
-        never = _NONE if root in self.free else _NEVER.get(root, _NONE)
+        never = _NONE if root in self.free else _NEVER.get(root, _NONE) | REACHING
+        if root in self.known:
+            never = _BY_NAME.get(root, _NONE) | _HIDDEN
         for member in members[1:]:
             internal = member.startswith("_") and not member.endswith("__")
-            if internal or member in never or member in REACHING:
+            if internal or member in never:
                 return f"{module}.{'.'.join(members)[:60]} reaches further than a solution needs"
         return None
 
@@ -172,19 +233,27 @@ class Modules:
         """Why an allowed module's member is not to be used; None where it may be."""
         name = f"{module}.{member}"
         root = module.partition(".")[0]
-        if member.startswith("_") and member not in {"__name__", "__version__", "__doc__"}:
+        if member.startswith("_") and member not in _ABOUT:
             return f"{name} is internal to the module"
         if root in self.free or module in self.free:
             # Even an allowed module must not hand on what it imports itself.
             return f"{name} is another module" if member in REACHING else None
+        if root in self.known:
+            if member in _HIDDEN or member in _BY_NAME.get(root, _NONE):
+                return f"{name} imports by name"
+            return None if member in _NEVER.get(root, _NONE) else _missing(module, member, name)
         if member not in _ONLY.get(root, _NONE if root in REACHING else {member}):
             return f"{name} reaches further than a solution needs"
         if member in _NEVER.get(root, _NONE):
             return f"{name} reaches further than a solution needs"
-        known = _tables().get(module)
-        if known is not None and member not in known:
-            return f"{name} does not exist"
+        if problem := _missing(module, member, name):
+            return problem
         return f"{name} is another module" if member in REACHING else None
+
+
+def _missing(module: str, member: str, name: str) -> str | None:
+    known = _tables().get(module)
+    return f"{name} does not exist" if known is not None and member not in known else None
 
 
 REACHING: Final = words(

@@ -13,7 +13,7 @@ from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, ext
 from grpo_guard.content.code.given import Given, given, words_of
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined, scan
-from grpo_guard.content.code.installs import check_installs
+from grpo_guard.content.code.installs import check_installs, mentions_installs
 from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
@@ -34,6 +34,17 @@ Reaction: TypeAlias = Literal["report", "reject"]
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
+OUTWARD: Final = (
+    "computed_attribute",
+    "interpreter_internals",
+    "module_value",
+    "module_walk",
+    "reaches_out",
+    "undefined_call",
+    "unparsable",
+)
+"""What programs do that are part of something larger, and no computation needs; of code that does
+not parse (cells of a notebook, a piece, pseudo code) what it imports and installs is read."""
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
 # Kinds of findings that earlier versions had, and why they went.
@@ -97,6 +108,10 @@ class CodeVerifier(RuleVerifier):
             so: ``input()``, ``sys.stdin`` and ``open(0)`` in any form are no finding. The rest of
             `sys`, and what lies behind a stream (``sys.stdin.buffer.raw``), stay closed. Elsewhere
             a program that waits for input stalls the reward.
+        reach: Tasks ask for programs of any kind: scripts, clients, servers, parts of something
+            larger. They may import any module that is well known (`modules.well_known`) and use
+            what it gives, and read standard input; the kinds in `OUTWARD` are reported. What
+            rejects is what teaches a library that few know, what hides, and what never ends.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
@@ -119,6 +134,7 @@ class CodeVerifier(RuleVerifier):
         on_broken: Reaction = "reject",
         require: bool = False,
         stdin: bool = False,
+        reach: bool = False,
         max_chars: int = 50_000,
         **rules: Unpack[RuleOptions],
     ) -> None:
@@ -130,14 +146,16 @@ class CodeVerifier(RuleVerifier):
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
             raise ValueError(f"severity.{kind}: leave it out: {_GONE[kind]}")
-        self.modules = Modules.build(allow, imports)
+        self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])
         if on_broken == "report":
             rules = short_form(rules, "report", ["unparsable"])
+        if reach:
+            rules = short_form(rules, "report", OUTWARD)
         super().__init__(**rules)
         self.require = require
-        self.stdin = stdin
+        self.stdin = stdin or reach
         self.max_chars = max_chars
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -164,7 +182,7 @@ class CodeVerifier(RuleVerifier):
                 f"{self.max_chars} and {MAX_BLOCKS}"
             )
             return reject(self.name, Cause.OVERLONG, message)
-        if not blocks and "install" not in text and " add " not in text:
+        if not blocks and not mentions_installs(text):
             return accept(self.name)
         question = given(asked)
         modules = self.modules.given(question.modules)
@@ -195,13 +213,15 @@ class CodeVerifier(RuleVerifier):
             notes += [_moved(note, block.start) for note in found]
         # Several blocks may be one program told in steps: one defines what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
-        for block, source, parsed, program in readings:
+        defined = [program.defined for _, _, _, program in readings]
+        for at, (block, source, parsed, program) in enumerate(readings):
             question.complete(program, modules)
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
+            theirs = frozenset[str]().union(*defined[:at], *defined[at + 1 :])
             view = View(
-                program, source, parsed.shift, modules, question.text, known,
-                self.stdin or question.stdin, strict,
+                program, source, parsed.shift, modules, question.text, known, theirs,
+                question.defined, self.stdin or question.stdin, strict,
             )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]
         return notes

