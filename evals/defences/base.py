@@ -62,7 +62,6 @@ class Defence:
     Args:
         name: Stands in results.
         build: Makes the guard of the nodes that start from a peer; None = no guard.
-        per_model: The guard looks at weights, so that each honest model has its own.
         coin: Honest nodes sample under a public coin.
         training: Fields of `SwarmConfig` that it sets.
         member: How honest nodes learn from a round.
@@ -73,7 +72,6 @@ class Defence:
 
     name: str
     build: Callable[[Peer, Ground], NodeGuard] | None = None
-    per_model: bool = False
     coin: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     member: type[Member] = Member

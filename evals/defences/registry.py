@@ -64,7 +64,7 @@ def _alone(name: str) -> Defence:
         looks = name in _OF_WEIGHTS
         return VerifierGuard(counting(of_weights(name, peer, ground) if looks else kind()))
 
-    return Defence(name, build, per_model=name in _OF_WEIGHTS)
+    return Defence(name, build)
 
 
 def _profile(peer: Peer) -> str:
@@ -177,12 +177,11 @@ _INSTALLED: Final = (
         by_verifier(
             lambda peer, ground: PaperLogitVerifier(peer.model, k=ground.config.top_k or 50)
         ),
-        per_model=True,
     ),
-    Defence("seed_replay", by_verifier(replay), per_model=True, coin=True),
-    Defence("homogeneous", homogeneous, per_model=True, coin=True),
+    Defence("seed_replay", by_verifier(replay), coin=True),
+    Defence("homogeneous", homogeneous, coin=True),
     Defence("heterogeneous", heterogeneous),
-    Defence("same_weights", same_weights, per_model=True),
+    Defence("same_weights", same_weights),
 )
 
 

@@ -10,7 +10,7 @@ be taken up by the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,6 @@ from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Learned, Member
 from grpo_guard.evals.swarm.members import (
     GuardIn,
-    NodeGuard,
-    OncePerRound,
     Peer,
     assigned,
     one_vocabulary,
@@ -53,8 +51,6 @@ class Swarm:
         attack: What malicious nodes do. Without one every node must be honest.
         guard_in: Makes the guard of the nodes that start from a peer, on the very model that is
             trained, in a folder of its own.
-        per_model: The guard looks at weights. In one process, one that does not is made once and
-            asked once a round.
         folder: For what guards write.
         coin: Honest nodes sample under it.
         session: Where the nodes stand; None = in this process. Closed with the swarm.
@@ -74,7 +70,6 @@ class Swarm:
         *,
         attack: Attack | Adversary | None = None,
         guard_in: GuardIn | None = None,
-        per_model: bool = True,
         folder: Path = Path(),
         coin: PublicCoin | None = None,
         session: Session | None = None,
@@ -90,7 +85,7 @@ class Swarm:
             shares = assigned(peers, config.honest_nodes, config, apart=member.apart)
             self.groups = self._groups(shares)
             """Names of the nodes that hold the same weights."""
-            self._start(shares, guard_in, per_model, folder.resolve())
+            self._start(shares, guard_in, folder.resolve())
         except BaseException:
             self.session.close()
             raise
@@ -203,14 +198,10 @@ class Swarm:
         self,
         shares: Sequence[tuple[Peer, list[int]]],
         guard_in: GuardIn | None,
-        per_model: bool,
         folder: Path,
     ) -> None:
         session = self.session
         same_ids = one_vocabulary([peer for peer, _ in shares])
-        # Nodes with other tokenizers see other ids, so that one review is not everybody's.
-        if guard_in is not None and same_ids and not per_model and not session.remote:
-            guard_in = _made_once(guard_in, folder)
         terms = session.put(self.terms)
         kept = [(session.put(peer), nodes) for peer, nodes in shares]
         for (peer, nodes), names in zip(kept, self.groups, strict=True):
@@ -238,18 +229,6 @@ class Swarm:
             found = self.session.ask(dict.fromkeys(self._honest, call))
             texts = [text for drawn in found.values() for text in drawn]
         return int(self._coalition("successes", texts)) / len(texts)
-
-
-def _made_once(guard_in: GuardIn, folder: Path) -> Callable[[Peer, Path], NodeGuard]:
-    """The same guard for all nodes, on the first one's peer."""
-    made: list[NodeGuard] = []
-
-    def shared(peer: Peer, _: Path) -> NodeGuard:
-        if not made:
-            made.append(OncePerRound(guard_in(peer, folder)))
-        return made[0]
-
-    return shared
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:

@@ -164,7 +164,7 @@ def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
     return Swarm(
         peers, task, config, attack=adversary(spec.attack), coin=coin, folder=folder,
         guard_in=None if chosen.build is None else _guard_in(chosen.build, config, task, coin),
-        per_model=chosen.per_model, session=RaySession() if engine == "ray" else None,
+        session=RaySession() if engine == "ray" else None,
         member=chosen.member, terms=chosen.terms,
     )  # fmt: skip
 

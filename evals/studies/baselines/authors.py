@@ -119,7 +119,7 @@ AUTHORS: Final = (
         for end, oracle in (("", True), ("_all", False))
     ),
     *(
-        Defence(f"authors_logit_{k}{end}", partial(_logit, k=k, oracle=oracle), per_model=True)
+        Defence(f"authors_logit_{k}{end}", partial(_logit, k=k, oracle=oracle))
         for k in (100, 60)
         for end, oracle in (("", False), ("_oracle", True))
     ),

@@ -119,10 +119,9 @@ DEFENCES: Final = (
     Defence(
         "mask_span",
         by_verifier(lambda peer, ground: of_weights("logprob_bound", peer, ground)),
-        per_model=True,
         member=learning.MaskSpans,
     ),
-    Defence("mask_content_span", _content_spans, per_model=True, member=learning.MaskSpans),
+    Defence("mask_content_span", _content_spans, member=learning.MaskSpans),
     Defence("f_tis", member=learning.FTIS),
     Defence("median_baseline", member=learning.MedianBaseline),
     Defence("noise_corrected", member=learning.NoiseCorrected),
@@ -138,15 +137,14 @@ DEFENCES: Final = (
     ),
     *AUTHORS,
     *(
-        Defence(f"spot_checks_{percent}", partial(_spot_checks, percent=percent), per_model=True)
+        Defence(f"spot_checks_{percent}", partial(_spot_checks, percent=percent))
         for percent in (5, 10, 25, 50, 100)
     ),
     Defence(
         "max_length",
         by_verifier(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),
-        per_model=True,
     ),
-    Defence("own_prompts", _own_prompts, per_model=True, coin=True),
-    Defence("whole_rounds", _whole_rounds, per_model=True, coin=True),
+    Defence("own_prompts", _own_prompts, coin=True),
+    Defence("whole_rounds", _whole_rounds, coin=True),
     Defence("heterogeneous_signed", _heterogeneous_signed, terms=SignedTerms),
 )
