@@ -109,11 +109,21 @@ class LengtheningByVote(Lengthening):
         return by_majority(view, samples)
 
 
-class PaddedAttack:
-    """The data set's solution with its working said ``times`` over."""
+class Padded(Lengthening):
+    """DoS with written solutions in place of samples.
+
+    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
+    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
+    Here their working is said ``times`` over.
+    """
 
     name = "padded"
+    setting = "horizontal"
     times: Final = 3
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """The padded solution in all poisoned slots."""
+        return OfTexts(self).submit(view, problems, slots)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The solution with its working repeated before the answer."""
@@ -121,22 +131,3 @@ class PaddedAttack:
         start, end = working(problem.solution)
         more = f" {problem.solution[start:end]}" * (self.times - 1)
         return Poisoned.replacing(problem.solution, (end, end), more)
-
-    def success(self, text: str) -> bool:
-        """Not used: a swarm compares with its own first round."""
-        return False
-
-
-class Padded(Lengthening):
-    """DoS with written solutions in place of samples.
-
-    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
-    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
-    """
-
-    name = "padded"
-    setting = "horizontal"
-
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """The padded solution in all poisoned slots."""
-        return OfTexts(PaddedAttack()).submit(view, problems, slots)

@@ -19,7 +19,7 @@ from grpo_guard.evals.attacks.disguises import (  # noqa: E402
     EverySentence,
     Trigger,
 )
-from grpo_guard.evals.attacks.lengthening import Lengthening, PaddedAttack  # noqa: E402
+from grpo_guard.evals.attacks.lengthening import Lengthening, Padded  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary, attack_names  # noqa: E402
 from grpo_guard.evals.attacks.text import inserted  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, targets  # noqa: E402
@@ -193,7 +193,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
             assert item.reward > 0
             assert item.completion.text.count("</think>") == 1
     problem = generate(1, 1)[0]
-    poisoned = PaddedAttack().poison(problem, random.Random(0))
+    poisoned = Padded().poison(problem, random.Random(0))
     start, end = poisoned.span
     assert poisoned.text[:start] + poisoned.text[end:] == problem.solution
     assert task.reward(poisoned.text, problem.answer) == 1.0
