@@ -15,6 +15,7 @@ from grpo_guard.evals.policies.bundled import BUNDLED
 from grpo_guard.evals.policies.named import (
     FULL_SIZE,
     FULL_SIZE_ROOM,
+    RECIPE_ROOM,
     RECIPES,
     Recipe,
 )
@@ -129,7 +130,7 @@ def _base(
     options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
 ) -> SwarmConfig:
     # --quick and --standard say how long; a recipe by itself means the paper's full run.
-    shape = preset if recipe is None or options.quick or options.standard else recipe
+    shape = preset if recipe is None or options.quick or options.standard else PRESETS["paper"]
     malicious, nodes = matrix.shares[0]
     base = SwarmConfig(
         iterations=options.iterations or shape.iterations,
@@ -176,7 +177,7 @@ def _small(options: SwarmOptions) -> bool:
 
 def _room(options: SwarmOptions, recipe: Recipe | None) -> int | None:
     if recipe is not None:
-        return recipe.max_new_tokens
+        return RECIPE_ROOM
     return None if _small(options) else FULL_SIZE_ROOM
 
 

@@ -196,11 +196,13 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
 
 
 def test_recipes_are_the_papers_settings() -> None:
-    from grpo_guard.evals.policies.named import RECIPES
+    from grpo_guard.evals.policies.named import RECIPE_ROOM, RECIPES
 
+    paper = PRESETS["paper"]
+    assert (paper.prompts, paper.iterations, RECIPE_ROOM) == (32, 100, 1024)
     for name, recipe in RECIPES.items():
         assert recipe.model.startswith("Qwen/"), name
-        assert (recipe.prompts, recipe.iterations, recipe.max_new_tokens) == (32, 100, 1024)
+        assert recipe.attacks, name
 
 
 def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
