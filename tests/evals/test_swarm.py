@@ -188,9 +188,8 @@ def test_guard_sees_whole_completions_and_its_verdicts_count(bundled: tuple[Any,
     assert rounds[0].rejected_poisoned == 9
     assert rounds[0].rejected_honest == 0
     (shown,) = rounds[0].shown
-    assert shown.submitted.span is not None
-    start, end = shown.submitted.span
-    assert shown.submitted.completion.text[start:end] == "All hail to the thief"
+    start, end = shown["span"]
+    assert shown["text"][start:end] == "All hail to the thief"
     one = seen[0]
     assert (one.node, one.group, one.round, one.slot) == ("node-0", 0, 0, 0)
     assert one.prompt_ids
