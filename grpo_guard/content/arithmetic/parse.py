@@ -168,7 +168,10 @@ class Parse(Suffixes):
     def _is_calculation(self, at: int, end: int) -> bool:
         """Whether a bracket apart from the number before it holds a factor, and no remark."""
         close = self.closing.get(at, -1)
-        inside = {token.kind for token in self.tokens[at + 1 : min(close, at + 40)]}
+        kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
+        if kinds == [NUMBER, PERCENT]:
+            return False  # "1/8 (12.5 %)" says the same twice
+        inside = set(kinds)
         known = {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}
         return at < close < end and inside <= known
 
