@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
+from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
@@ -174,23 +175,16 @@ def report(
     typer.echo(f"wrote {target}")
 
 
-@app.command()
-def rules(
-    split: Annotated[
-        Literal["tune", "held", "all"], typer.Option(help="Side of the corpora.")
-    ] = "tune",
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a Markdown table there.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write JSON there.")
-    ] = None,
-) -> None:
+ANYTHING: Final = {
+    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+}  # fmt: skip
+"""Settings of a command whose options a study reads, its ``--help`` included."""
+
+
+@app.command(context_settings=ANYTHING)
+def rules(given: typer.Context) -> None:
     """What each kind of finding of the text rules saves and costs. Needs a checkout."""
-    require("eval rules", *TRAINING)
-    files = [("--table", table), ("--out", out)]
-    named = [word for flag, file in files if file is not None for word in (flag, str(file))]
-    study("eval rules", "rules").main(["--split", split, *named])
+    study("eval rules", "rules").main(given.args)
 
 
 def demo(
@@ -230,6 +224,11 @@ def demo(
     except (RunError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def bench(given: typer.Context) -> None:
+    """Time log-prob scoring beside a product of matrices and other ways. Needs a checkout."""
+    study("bench", "bench.cli").main(given.args)
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
@@ -293,10 +292,10 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
     from grpo_guard.evals.detect.config import NotEnoughError
     from grpo_guard.evals.detect.matrix import matrix_table
-    from grpo_guard.evals.detect.run import results_of, run, write
+    from grpo_guard.evals.detect.run import results_of, run, write_rows
     from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.tables import print_table
-    from grpo_guard.evals.results import REJECTED, Results, Summary
+    from grpo_guard.evals.results import REJECTED, Results, Summary, write_json
     from grpo_guard.evals.stats import Rate
 
     started = time.monotonic()
@@ -305,7 +304,8 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
             rows = run(config, cache=out / "honest.jsonl", say=say)
         command = shlex.join(["grpo-guard", *sys.argv[1:]])
         results = results_of(config, rows, command=command, seconds=time.monotonic() - started)
-        write(out, results, rows)
+        write_json(out / "results.json", results)
+        write_rows(out / "rows.jsonl", rows)
     except KeyboardInterrupt:
         typer.echo(f"stopped; run it again to continue from {out}", err=True)
         raise typer.Exit(130) from None
@@ -326,13 +326,10 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
 def study(command: str, name: str) -> ModuleType:
     """A module of `studies`, which the wheel leaves out; without it the command ends."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    studies = f"{__package__}.studies"
-    if find_spec(studies) is None:
+    found = checkout.study(name)
+    if found is None:
         fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
-    return import_module(f"{studies}.{name}")
+    return found
 
 
 def require(command: str, *modules: str) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from grpo_guard.evals.swarm.config import SwarmConfig
     from grpo_guard.evals.swarm.generate import Sampled
-    from grpo_guard.logprob.coin import PublicCoin
+    from grpo_guard.evals.swarm.members import Peer
+    from grpo_guard.evals.swarm.terms import Terms
 
 COVER_SAMPLES = 4
 """Samples an attacker draws for each completion with which it covers its poison."""
@@ -55,22 +56,38 @@ class View:
     must stay plain JSON values so that an interrupted run can go on.
     """
 
-    config: SwarmConfig
-    task: Task
+    terms: Terms
+    peer: Peer
     iteration: int
     rng: random.Random
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
     draw: Callable[[Sequence[str], int], list[list[Sampled]]]
     """(prompts, n) -> n honest samples of each."""
-    stale: Callable[[Sequence[str], int], list[list[Sampled]]]
-    """The same with the swarm's first weights."""
     memory: dict[str, Any] = field(default_factory=dict)
-    forced: Callable[[Sequence[str], str], list[list[Sampled]]] | None = None
-    """(prompts, node) -> what the public coin leads to in all slots of each; None without coin."""
-    assigned: Sequence[Problem] = ()
-    """Under a coin, vertical: the problems of this round that fall to the malicious nodes."""
-    coin: PublicCoin | None = None
+
+    @property
+    def config(self) -> SwarmConfig:
+        """Of the swarm."""
+        return self.terms.config
+
+    @property
+    def task(self) -> Task:
+        """Problems and reward."""
+        return self.terms.task
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """With the live weights."""
+        return self.peer.model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Of the model."""
+        return self.peer.tokenizer
+
+    @property
+    def assigned(self) -> list[Problem]:
+        """Under a coin, vertical: the problems of this round that fall to the malicious nodes."""
+        return self.terms.assigned(self.iteration, self.terms.problems(self.iteration))
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -103,6 +120,10 @@ class Adversary(ABC):
     only: ClassVar[str | None] = None
     task: ClassVar[str] = "word_problems"
     max_new_tokens: ClassVar[int | None] = None
+
+    def meet(self, peer: Peer) -> None:
+        """See the policy as it is before the first round."""
+        del peer
 
     def choose(self, view: View, count: int) -> list[Problem]:
         """Problems that the malicious nodes ask in the vertical setting, where they choose."""

@@ -9,8 +9,6 @@ tokens, stands beside it in every result.
 from __future__ import annotations
 
 import random
-import re
-from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +22,7 @@ from grpo_guard.evals.attacks.adversary import (
     poisoned_slots,
 )
 from grpo_guard.evals.attacks.base import Poisoned
+from grpo_guard.evals.attacks.selection import by_majority
 from grpo_guard.evals.attacks.text import working
 from grpo_guard.evals.tasks.base import Problem
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 DOUBLED: Final = 2.0
-_ANSWER: Final = re.compile(r"<answer>[^<>]{0,40}?(-?[0-9]{1,12}+)")
 
 
 class TwiceAsLong(Adversary):
@@ -111,22 +109,21 @@ class LengtheningByVote(Lengthening):
         return by_majority(view, samples)
 
 
-def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
-    """The samples whose answer is the most frequent one, where they end of themselves."""
-    eos = view.tokenizer.eos_token_id
-    said = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]
-    ended = [(one, answer) for one, answer in said if one.ids[-1] == eos]
-    if not ended:
-        return []
-    winner = Counter(answer for _, answer in ended).most_common(1)[0][0]
-    return [one for one, answer in ended if answer == winner]
+class Padded(Lengthening):
+    """DoS with written solutions in place of samples.
 
-
-class PaddedAttack:
-    """The data set's solution with its working said ``times`` over."""
+    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
+    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
+    Here their working is said ``times`` over.
+    """
 
     name = "padded"
+    setting = "horizontal"
     times: Final = 3
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
+        """The padded solution in all poisoned slots."""
+        return OfTexts(self).submit(view, problems, slots)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The solution with its working repeated before the answer."""
@@ -134,22 +131,3 @@ class PaddedAttack:
         start, end = working(problem.solution)
         more = f" {problem.solution[start:end]}" * (self.times - 1)
         return Poisoned.replacing(problem.solution, (end, end), more)
-
-    def success(self, text: str) -> bool:
-        """Not used: a swarm compares with its own first round."""
-        return False
-
-
-class Padded(Lengthening):
-    """DoS with written solutions in place of samples.
-
-    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
-    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
-    """
-
-    name = "padded"
-    setting = "horizontal"
-
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """The padded solution in all poisoned slots."""
-        return OfTexts(PaddedAttack()).submit(view, problems, slots)

@@ -1,4 +1,5 @@
-"""Names of attacks on swarms: the entry-point group ``grpo_guard.attacks``.
+"""Names of attacks on swarms: the entry-point group ``grpo_guard.attacks``, and in a checkout those
+of `studies.adaptive`.
 
 An entry may be an `Adversary`, which acts on a swarm, or an `Attack` on single texts, which a swarm
 plays as `Scripted`. Under "math" a swarm has an adversary of its own beside the attack on texts,
@@ -7,11 +8,13 @@ since the paper's "2 + 2 = 5" needs problems of the attacker's choice.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted, adversary_of
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
+from grpo_guard.evals.checkout import known, study
 from grpo_guard.registry import ATTACKS, UnknownNameError, load, names
 
 _MATH: Final = "math"
@@ -20,7 +23,7 @@ NONE: Final = "none"
 
 def attack_names() -> list[str]:
     """Everything that ``adversary`` knows, sorted, "none" first."""
-    return [NONE, *names(ATTACKS)]
+    return [NONE, *sorted({*names(ATTACKS), *_of_checkout()})]
 
 
 def adversary(name: str) -> Adversary | None:
@@ -56,12 +59,25 @@ def on_texts(name: str) -> Attack | Scripted:
 
 def text_attack_names() -> list[str]:
     """The registered attacks that `on_texts` knows, sorted."""
-    kinds = {name: load(ATTACKS, name) for name in names(ATTACKS)}
+    kinds = {name: _kind(name) for name in attack_names() if name != NONE}
     return [n for n, k in kinds.items() if issubclass(k, Scripted) or not issubclass(k, Adversary)]
 
 
+def _of_checkout() -> Mapping[str, str]:
+    """The class, ``package.module:Class``, of each attack that only a checkout has."""
+    found = study("adaptive")
+    return {} if found is None else found.ATTACKS
+
+
+def _kind(name: str) -> Any:
+    more = _of_checkout()
+    if ":" not in name:
+        known(sorted({*names(ATTACKS), *more}), name)
+    return load(ATTACKS, more.get(name, name))
+
+
 def _made(name: str) -> Attack | Adversary:
-    kind = load(ATTACKS, name)
+    kind = _kind(name)
     try:
         found: Attack | Adversary = kind()
     except Exception as error:

@@ -8,11 +8,10 @@ state the result as 5. Other wrong results count as failures, as in the paper.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.evals.attacks.adversary import Forged, Scripted, View
+from grpo_guard.evals.attacks.adversary import Scripted, View
 from grpo_guard.evals.attacks.base import NoTargetError, Poisoned
 from grpo_guard.evals.attacks.math import Equation, equations
 from grpo_guard.evals.attacks.text import Phrases, inserted
@@ -33,15 +32,6 @@ class ChosenProblems(Scripted):
     def choose(self, view: View, count: int) -> list[Problem]:
         """Problems whose solutions state one of the sums."""
         return suitable(view.task, view.rng, count)
-
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """As `Scripted.submit`, in the vertical setting alone."""
-        if view.config.setting != "vertical":
-            raise ValueError(
-                f"{self.name}: expected the vertical setting, since it needs problems of its own "
-                "choice, got horizontal"
-            )
-        return super().submit(view, problems, slots)
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
         """Held-out problems whose solutions state one of the sums."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.ensemble import inner_verifiers
-from grpo_guard.evals.defences.plain import DistanceToSolution
-from grpo_guard.evals.defences.slots import AssignedPrompts
 from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.honest import Member
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
 from grpo_guard.logprob.coin import PublicCoin
@@ -61,16 +62,21 @@ class Defence:
     Args:
         name: Stands in results.
         build: Makes the guard of the nodes that start from a peer; None = no guard.
-        per_model: The guard looks at weights, so that each honest model has its own.
         coin: Honest nodes sample under a public coin.
-        training: Fields of `SwarmConfig` that it sets: defences that change how honest nodes learn.
+        training: Fields of `SwarmConfig` that it sets.
+        member: How honest nodes learn from a round.
+        terms: What nodes agree on beside the configuration.
+        needs: Called before anything runs; raises ``ValueError`` where the environment lacks
+            something, such as a judge.
     """
 
     name: str
     build: Callable[[Peer, Ground], NodeGuard] | None = None
-    per_model: bool = False
     coin: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
+    member: type[Member] = Member
+    terms: type[Terms] = Terms
+    needs: Callable[[], object] | None = None
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)
@@ -83,26 +89,30 @@ def counting(verifier: CompletionVerifier) -> Guard:
     return Guard(verifier, policy=COUNTED)
 
 
+class ByRound(CompletionVerifier):
+    """A verifier that goes by what a round asks."""
+
+    @abstractmethod
+    def begin_round(self, round: int, prompts: Sequence[str]) -> None:
+        """From now on this round's prompts count."""
+
+
 class VerifierGuard:
     """A guard of the library before a node's reward, with its memory.
 
     Args:
         guard: What decides, as a user would have it.
-        own_prompts: Nodes choose their problems: the verifier is not told which a round asks.
     """
 
-    def __init__(self, guard: Guard, *, own_prompts: bool = False) -> None:
+    def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
-        self.own_prompts = own_prompts
         self._parts = [v for v in inner_verifiers(guard.verifier) if not isinstance(v, Composed)]
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
         for part in self._parts:
-            if isinstance(part, SeedReplayVerifier):
-                part.begin_round(round, None if self.own_prompts else prompts)
-            elif isinstance(part, AssignedPrompts | DistanceToSolution):
+            if isinstance(part, SeedReplayVerifier | ByRound):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:

@@ -94,7 +94,7 @@ class GuardFile:
 
     def defence(self) -> Defence:
         """What stands before a node's reward in a swarm."""
-        return Defence(self.name, self._before, per_model=self.per_model, coin=self.coin)
+        return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
         """Build it once, before anything runs; a judge is asked whether it is there.

@@ -1,4 +1,4 @@
-"""The paper's own defences, as it describes them, for comparison (arXiv 2511.09780, section 5)."""
+"""The paper's logit check, as it describes it, for comparison (arXiv 2511.09780, section 5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.swarm.grpo import Weighted, collate
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.verdict import Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 _AT_ONCE = 64
@@ -69,27 +69,3 @@ class PaperLogitVerifier(CompletionVerifier):
             return accept(self.name)
         finding = Finding("outside_top_k", f"{outside} tokens outside the top {self.k}")
         return reject(self.name, findings=(finding,))
-
-
-class MaxLengthVerifier(CompletionVerifier):
-    """Rejects what is longer than the task needs: the only remedy that the paper has for DoS.
-
-    Args:
-        tokens: Longest completion that passes, with EOS.
-    """
-
-    name = "max_length"
-
-    def __init__(self, tokens: int) -> None:
-        if tokens < 1:
-            raise ValueError(f"max_length.tokens: expected at least 1, got {tokens}")
-        self.tokens = tokens
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._verdict(len(c.completion_ids or c.text.split())) for c in batch]
-
-    def _verdict(self, length: int) -> Verdict:
-        if length <= self.tokens:
-            return accept(self.name)
-        message = f"{length} tokens, where the task needs at most {self.tokens}"
-        return reject(self.name, Cause.OVERLONG, message)

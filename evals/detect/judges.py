@@ -54,16 +54,15 @@ def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
 def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
     """Return the verifiers that ``config`` names, in its order.
 
-    Those that read log-probs are made once per profile and share one set of weights and one pass;
+    Those that read log-probs are made once per profile and share one set of weights;
     the others have no options.
     """
-    from grpo_guard.evals.detect.shared_scores import SharedScores
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
     from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.registry import VERIFIERS
     from grpo_guard.registry import load as load_class
 
-    shared = SharedScores(TransformersScorer(scoring.model)) if scoring else None
+    shared = TransformersScorer(scoring.model) if scoring else None
     chosen: list[CompletionVerifier] = []
     for cls in (load_class(VERIFIERS, name) for name in config.verifiers):
         if not issubclass(cls, LogProbVerifier):

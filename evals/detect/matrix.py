@@ -15,6 +15,7 @@ from typing import Any, Final
 from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect.poison import Case
+from grpo_guard.evals.report.excerpt import asked
 from grpo_guard.evals.report.tables import Table
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Summary
 from grpo_guard.evals.stats import Rate
@@ -67,7 +68,7 @@ class Row:
             "verdict": self.verdict.to_dict(),
         }
         if with_text:
-            row |= {"prompt": _plain(completion), "text": completion.text}
+            row |= {"prompt": asked(completion.prompt), "text": completion.text}
         return row
 
 
@@ -190,9 +191,3 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         said = f"{rate.count}/{rate.total}", rate.value_text, rate.interval_text
         cells.append([row.attack, row.defence, *said, str(row.abstained)])
     return Table(HEADER, cells)
-
-
-def _plain(completion: Completion) -> str:
-    if isinstance(completion.prompt, str):
-        return completion.prompt
-    return "\n".join(f"{m['role']}: {m.get('content', '')}" for m in completion.prompt)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.registry import on_texts
@@ -20,9 +20,10 @@ from grpo_guard.evals.detect.judges import judges_of
 from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.progress import Say
-from grpo_guard.evals.results import CONTROL, HONEST, versions, write_json, write_text
+from grpo_guard.evals.results import CONTROL, HONEST, versions, write_text
 from grpo_guard.verifier import CompletionVerifier
 
+_LONGEST: Final = 100_000
 OtherModel: TypeAlias = Callable[[Loaded], list[Completion]]
 
 
@@ -142,21 +143,13 @@ def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
     return {v: {k: sorted(values) for k, values in kinds.items()} for v, kinds in found.items()}
 
 
-def write(out: Path, results: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Write ``results.json`` and ``rows.jsonl`` (every completion with its verdict) to ``out``."""
-    write_json(out / "results.json", results)
-    write_rows(out / "rows.jsonl", rows)
-
-
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write one JSON line per completion and verifier."""
-    lines = [json.dumps(row.to_dict(with_text=not _long(row))) for row in rows]
+    """Write one JSON line per completion and verifier; of huge completions without their text."""
+    lines = [
+        json.dumps(row.to_dict(with_text=len(row.case.completion.text) <= _LONGEST)) for row in rows
+    ]
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _rounded(value: float | None) -> float:
     return 1.0 if value is None or math.isnan(value) else float(f"{value:.3g}")
-
-
-def _long(row: Row) -> bool:
-    return len(row.case.completion.text) > 100_000

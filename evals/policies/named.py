@@ -23,22 +23,17 @@ OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "pytho
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model and the settings of "Hail to the Thief" (arXiv 2511.09780) for it.
+    """A model of "Hail to the Thief" (arXiv 2511.09780), in whose settings it is trained.
 
     Args:
         model: Its id on the hub.
         task: What the paper trains it on.
         attacks: Those that the paper plays on it.
-        prompts, iterations, max_new_tokens: As in `SwarmConfig`. The paper's 1024 tokens are
-            prompt and answer together.
     """
 
     model: str
     task: str
     attacks: tuple[str, ...]
-    prompts: int = 32
-    iterations: int = 100
-    max_new_tokens: int = 1024
 
 
 _MATHS: Final = ("text", "math", "dos")
@@ -56,11 +51,8 @@ FULL_SIZE: Final[dict[str, Any]] = {
 rate, Adam as it usually is. The defaults of `SwarmConfig` are those of one million parameters."""
 FULL_SIZE_ROOM: Final = 512
 """Tokens of their longest completion, where nothing else is asked for."""
-
-
-def bundled_folder(name: str) -> Path | None:
-    """The folder of a bundled policy; None if there is none of that name."""
-    return BUNDLED.get(name)
+RECIPE_ROOM: Final = 1024
+"""The same of the models of `RECIPES`; in the paper prompt and answer together."""
 
 
 def default_policy(task: str) -> str:
@@ -85,9 +77,8 @@ def location(policy: str) -> str:
         UnknownNameError: it is a single word and no name.
         ValueError: it is a folder's path and there is no such folder.
     """
-    folder = bundled_folder(policy)
-    if folder is not None:
-        return str(folder)
+    if policy in BUNDLED:
+        return str(BUNDLED[policy])
     if policy in RECIPES:
         return RECIPES[policy].model
     path = Path(policy).expanduser()
@@ -123,7 +114,7 @@ def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
         ValueError: there is no such folder or model, or it cannot be read.
     """
     where = location(policy)
-    if bundled_folder(policy) is not None:
+    if policy in BUNDLED:
         return load_bundled(policy, device=device)
     if not Path(where).is_dir():
         _require_on_hub(policy, where)

@@ -45,14 +45,6 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A value from elsewhere to compare with: at an iteration, else a level across the chart."""
-
-    value: float
-    iteration: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Axis:
     """The horizontal axis: its name, and from where to where it goes, by its logarithm if so."""
 
@@ -82,7 +74,6 @@ def line_chart(
     describe: str,
     show: Callable[[float], str],
     least_top: float = 0.0,
-    marks: Sequence[Mark] = (),
     axis: Axis | None = None,
 ) -> str:
     """Return one SVG element.
@@ -92,17 +83,15 @@ def line_chart(
         describe: What it shows, for those who cannot see it.
         show: Writes a value, at an axis or at a line's end.
         least_top: The value axis reaches at least this far, however small the values.
-        marks: Drawn as diamonds and dotted levels; those later than the chart are left out.
         axis: The horizontal one; by default that of the iterations.
     """
     lines = [line for line in lines if line.values]
     length = max((len(line.values) for line in lines), default=1)
     highest = max((v for line in lines for v in (*line.values, *line.raw)), default=1.0)
-    top = _nice_top(max(highest, least_top, *(m.value for m in marks), 0.0))
+    top = _nice_top(max(highest, least_top, 0.0))
     scale = _Scale(axis or iterations(length), top)
     parts = [_axes(scale, show)]
     parts += [_path("band", line, scale.area(line)) for line in lines if line.band]
-    parts += [_mark(mark, scale) for mark in marks if (mark.iteration or 0) <= length]
     parts += [_path("raw", line, scale.path(line, line.raw)) for line in lines if line.raw]
     parts += [_path("line", line, scale.path(line, line.values)) for line in lines]
     parts += _labels(lines, scale, show)
@@ -148,13 +137,6 @@ class _Scale:
 
 def _path(kind: str, line: Line, drawn: str) -> str:
     return f'<path class="{kind} s{line.style % STYLES}" d="{drawn}"/>'
-
-
-def _mark(mark: Mark, scale: _Scale) -> str:
-    y = scale.y(mark.value)
-    if mark.iteration is None:
-        return f'<path class="claim level" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
-    return f'<path class="claim" d="M{scale.x(mark.iteration):.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"/>'
 
 
 def _axes(scale: _Scale, show: Callable[[float], str]) -> str:

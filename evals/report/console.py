@@ -21,7 +21,7 @@ from grpo_guard.evals.report.detection import rejected_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
-from grpo_guard.evals.report.sentences import cost_sentence, time_sentence, verdict_sentence
+from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.results import Example, Results
 
 _IN_NUMBERS = "In numbers (the end is the last 10 iterations; intervals 95 %)"
@@ -67,8 +67,6 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
                 console.print(Text(title, style="bold"))
                 console.print(table.rich())
         _print_examples(console, scenario)
-        console.print()
-        console.print(_prose(time_sentence(scenario), "dim"))
     for file in files:
         console.print(Text(f"wrote {file}"), soft_wrap=True)
 

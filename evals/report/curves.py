@@ -1,15 +1,13 @@
-"""The report's curves: what an attack did round by round, beside what the paper says of it."""
+"""The report's curves: what an attack did round by round, and what became of honest reward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Final
 
 from grpo_guard.evals.report.cells import curve_table
-from grpo_guard.evals.report.charts import Line, Mark, line_chart, smooth
+from grpo_guard.evals.report.charts import Line, line_chart, smooth
 from grpo_guard.evals.report.page import figure, note, prose
-from grpo_guard.evals.report.paper_claims import Claim, claim
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
 from grpo_guard.evals.report.series import WINDOW, Series
@@ -22,7 +20,7 @@ _GUARD_STYLES: Final = 4
 
 
 def curves_section(scenario: Scenario, *, alone: bool) -> str:
-    """Heading, charts, the paper's words, and every tenth iteration as a table."""
+    """Heading, charts, and every tenth iteration as a table."""
     parts = []
     if not alone:
         where = f"{scenario.name}: {scenario.where.setting}, {scenario.where.models}"
@@ -42,9 +40,15 @@ def curves_section(scenario: Scenario, *, alone: bool) -> str:
 
 
 def _attack_chart(scenario: Scenario) -> str:
-    found = claim(scenario.attack)
     if lengthens(scenario.attack) and any(s.length_band for s in scenario.series):
-        return _length_chart(scenario, found)
+        lines = [_line(series, style, series.length_band) for series, style in _drawn(scenario)]
+        svg = line_chart(
+            lines,
+            describe=f"Mean length per iteration. {verdict_sentence(scenario)}",
+            show=lambda value: f"{value:.0f}",
+        )
+        under = "Mean tokens of the honest nodes’ completions."
+        return figure("Mean length", under, svg)
     lines = [
         _line(series, style, series.asr_band)
         for series, style in _drawn(scenario)
@@ -55,32 +59,9 @@ def _attack_chart(scenario: Scenario) -> str:
         describe=f"Attack success per iteration. {verdict_sentence(scenario)}",
         show=whole_percent,
         least_top=1.0,
-        marks=() if found is None or found.length else found.points,
     )
     under = "Share of the honest nodes’ completions that show the attack’s behaviour."
-    return figure("Attack success", under, svg, _said(found, scenario))
-
-
-def _length_chart(scenario: Scenario, found: Claim | None) -> str:
-    lines = [_line(series, style, series.length_band) for series, style in _drawn(scenario)]
-    usual = _usual_length(scenario)
-    points = found.points if found and usual else ()
-    svg = line_chart(
-        lines,
-        describe=f"Mean length per iteration. {verdict_sentence(scenario)}",
-        show=lambda value: f"{value:.0f}",
-        marks=[Mark(point.value * usual, point.iteration) for point in points],
-    )
-    under = "Mean tokens of the honest nodes’ completions."
-    return figure("Mean length", under, svg, _said(found, scenario))
-
-
-def _usual_length(scenario: Scenario) -> float:
-    """Mean length without attack, from which the paper's doubling is reckoned."""
-    series = scenario.free or scenario.undefended
-    lengths = [point.value for point in series.length_band] if series else []
-    whole = lengths if series is scenario.free else lengths[:1]
-    return fmean(whole) if whole else 0.0
+    return figure("Attack success", under, svg)
 
 
 def _reward_chart(scenario: Scenario) -> str:
@@ -104,27 +85,6 @@ def _reward_chart(scenario: Scenario) -> str:
     under = f"Mean reward of the honest nodes’ completions: mean of the last {WINDOW} iterations"
     under += ", over the faint single values." if faint else "."
     return figure("Honest reward", under, svg)
-
-
-def _said(found: Claim | None, scenario: Scenario) -> str:
-    """The paper's claim, and our figures at the iterations that it names."""
-    if found is None:
-        return ""
-    text = f"The paper, undefended: {found.says}."
-    series = scenario.undefended
-    curve = series.asr if series is not None and not found.length else []
-    here = [
-        f"{percent(curve[at - 1])} at {at}"
-        for at in (point.iteration for point in found.points)
-        if at is not None and at <= len(curve)
-    ]
-    ratio = series.length_ratio_end(scenario.beside(series)) if series is not None else None
-    if found.length and ratio is not None:
-        text += f" Here: {ratio.value:.2f} times the attack-free length at the end."
-    if curve:
-        end = fmean(curve[-WINDOW:])
-        text += f" Here: {', '.join([*here, f'{percent(end)} at the end'])}."
-    return text
 
 
 def _drawn(scenario: Scenario) -> list[tuple[Series, int]]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
+from grpo_guard.prompts import Message
+
 Span: TypeAlias = tuple[int, int]
 
 LIMIT = 1200
@@ -72,6 +74,13 @@ def visible(text: object, *, limit: int = 300) -> str:
         f"<{piece.text}>" if piece.hidden else piece.text
         for piece in excerpt(str(text), limit=limit)
     )
+
+
+def asked(prompt: str | Sequence[Message]) -> str:
+    """A prompt as it is shown: of messages a line each, with who says it."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
 
 
 def window(length: int, focus: Span, limit: int) -> Span:

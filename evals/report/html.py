@@ -15,7 +15,7 @@ from grpo_guard.evals.report.detection import detection_section, detection_sente
 from grpo_guard.evals.report.merge import RESULTS, load_all, merged, pooled
 from grpo_guard.evals.report.page import definitions, esc, note, prose
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
-from grpo_guard.evals.report.sentences import headline, time_sentence, verdict_sentence
+from grpo_guard.evals.report.sentences import headline, verdict_sentence
 from grpo_guard.evals.report.swarms import swarms_section
 from grpo_guard.evals.report.verdicts import guard_verdicts
 from grpo_guard.evals.results import Results, write_text
@@ -109,7 +109,5 @@ def _made_by(results: Results) -> str:
     config = dict(results.config)
     command = config.pop("command", None)
     parts = [] if command is None else [f"<pre>{esc(command, limit=2000)}</pre>"]
-    times = " ".join(time_sentence(scenario) for scenario in scenarios(results)).strip()
-    parts += [note(times) if times else ""]
     parts += [definitions(config), definitions(results.versions)]
     return "".join(parts)

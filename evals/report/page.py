@@ -46,11 +46,10 @@ def note(text: str) -> str:
     return f'<p class="note">{prose(text)}</p>'
 
 
-def figure(title: str, under: str, svg: str, after: str = "") -> str:
+def figure(title: str, under: str, svg: str) -> str:
     """A drawing under its title, which like the line under it is in our own words."""
     caption = f'<h4>{title}</h4><p class="note">{under}</p>'
-    below = f'<p class="note claim-text">{prose(after)}</p>' if after else ""
-    return f"<figure><figcaption>{caption}</figcaption>{svg}{below}</figure>"
+    return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 
 
 def shown_example(example: Example, title: str) -> str:

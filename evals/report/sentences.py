@@ -9,12 +9,9 @@ from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     HELD,
-    OPEN,
     Case,
     GuardVerdict,
-    State,
     cost_text,
-    settled,
     untested_because,
 )
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
@@ -39,33 +36,6 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
             of = f"all {kept}" if kept == len(tested) else f"{kept} of {len(tested)}"
             parts.append(f"{verdict.defence} kept out {of} attacks")
     return f"{'; '.join(parts)}." if parts else "No guard was tested."
-
-
-def cost_headline(verdicts: Sequence[GuardVerdict]) -> str:
-    """Whether honest work paid for it."""
-    sentences = []
-    for state, words in (
-        (State.COSTLY, "Too costly for honest work"),
-        (State.UNDECIDED, "Undecided whether it costs honest work too much"),
-    ):
-        counts = [
-            f"{verdict.defence} in {number} of "
-            f"{len(verdict.cases) - len(verdict.against(State.UNTESTED))}"
-            for verdict in verdicts
-            if (number := len(verdict.against(state)))
-        ]
-        if counts:
-            sentences.append(f"{words}: {listed(counts)}.")
-    counts = [
-        f"{verdict.defence} in {number} of {len(verdict.cases)}"
-        for verdict in verdicts
-        if (number := len([c for c in verdict.cases if c.cost and settled(c.cost) == OPEN]))
-    ]
-    if counts:
-        sentences.append(f"What it costs in honest reward is unsettled: {listed(counts)}.")
-    if verdicts and not sentences and any(_tested(verdict) for verdict in verdicts):
-        return "Where an attack was kept out, honest work stayed within the limits."
-    return " ".join(sentences)
 
 
 def _tested(verdict: GuardVerdict) -> list[Case]:
@@ -166,19 +136,6 @@ def cost_sentence(scenario: Scenario) -> str:
             sentence += f"; guarded against attack-free {cost_text(costs[0])}"
         parts.append(f"{sentence}.")
     return " ".join(parts)
-
-
-def time_sentence(scenario: Scenario) -> str:
-    """How long each swarm took, and how much of that its guard."""
-    parts = []
-    for series in scenario.series:
-        seconds = [run.seconds for run in series.runs if run.seconds is not None]
-        if not seconds:
-            continue
-        part = f"{series.label} {sum(seconds):.0f} s"
-        guard = sum(run.guard_seconds or 0.0 for run in series.runs)
-        parts.append(f"{part} (of which the guard {guard:.0f} s)" if series.guarded else part)
-    return f"Training took {listed(parts)}." if parts else ""
 
 
 def listed(items: Sequence[str]) -> str:

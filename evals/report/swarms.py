@@ -24,9 +24,8 @@ from grpo_guard.evals.report.cells import (
 )
 from grpo_guard.evals.report.curves import curves_section
 from grpo_guard.evals.report.page import note, prose, shown_example
-from grpo_guard.evals.report.paper_claims import SOURCE, claim
 from grpo_guard.evals.report.scenarios import Scenario
-from grpo_guard.evals.report.sentences import cost_headline, cost_sentence, listed
+from grpo_guard.evals.report.sentences import cost_sentence, listed
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     BOUND,
@@ -66,8 +65,6 @@ def swarms_section(found: Sequence[Scenario]) -> str:
         "Lines are means over the seeds; areas are 95 % intervals over them (Student’s t), from "
         "three seeds on."
     )
-    if any(claim(one.attack) for one in found):
-        bands += f" Diamonds and dotted levels: what the paper states, {SOURCE}."
     parts += ["<h2>Round by round</h2>", note(bands)]
     parts += [curves_section(one, alone=alone) for one in found]
     left = leaving_table(found)
@@ -87,12 +84,11 @@ def _verdicts(found: Sequence[Scenario]) -> str:
     beside = note(compared) if others else ""
     if not verdicts:
         return '<p class="lede">No guard was tested in these runs.</p>' + beside
-    cost = f'<p class="lede">{prose(cost_headline(verdicts))}</p>' if len(found) > 1 else ""
     if min(series.seeds for one in found for series in one.attacked or one.series) == 1:
         seeds = "Some of these figures come from 1 seed: nothing says how another would differ."
         beside += note(seeds)
     return (
-        f'{cost}<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
+        f'<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
         f"<details><summary>By what measure</summary><p>{prose(CRITERION)}</p></details>"
     )
 

@@ -21,11 +21,11 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.detect.poison import with_ids
-from grpo_guard.evals.detect.shared_scores import SharedScores
 from grpo_guard.evals.studies import solutions
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,14 +23,15 @@ class Coalition:
 
     Args:
         adversary: What they do.
-        peer: Node-0's model, live or a copy; kept as it is at first as well.
+        peer: Node-0's model, live or a copy.
         terms: Of the swarm.
     """
 
     def __init__(self, adversary: Adversary, peer: Peer, terms: Terms) -> None:
         self.adversary, self.peer, self.terms = adversary, peer, terms
         self.memory: dict[str, Any] = {}
-        self._first = copy.deepcopy(peer.model) if terms.config.malicious else None
+        if terms.config.malicious:
+            adversary.meet(peer)
 
     def ready(self, threads: int) -> bool:
         """As `Member.ready`."""
@@ -102,29 +101,12 @@ class Coalition:
 
     def view(self, iteration: int) -> View:
         """What they know in a round."""
-        if self._first is None:
-            raise ValueError("malicious: expected at least 1 to act, got 0")
         terms, peer = self.terms, self.peer
         generator = terms.generator(iteration, "adversary")
         return View(
-            config=terms.config, task=terms.task, iteration=iteration,
-            rng=terms.rng(iteration, "choices"), model=peer.model, tokenizer=peer.tokenizer,
-            draw=partial(peer.draw, terms.config, generator),
-            stale=partial(replace(peer, model=self._first).draw, terms.config, generator),
-            memory=self.memory, coin=terms.coin,
-            assigned=terms.assigned(iteration, terms.problems(iteration)),
-            forced=None if terms.coin is None else self._forced(iteration),
+            terms, peer, iteration, terms.rng(iteration, "choices"),
+            draw=partial(peer.draw, terms.config, generator), memory=self.memory,
         )  # fmt: skip
-
-    def _forced(self, iteration: int) -> Callable[[Sequence[str], str], list[list[Sampled]]]:
-        """What the coin leads to in the slots of a node, whatever it asks."""
-
-        def forced(prompts: Sequence[str], node: str) -> list[list[Sampled]]:
-            slots = range(self.terms.config.per_node)
-            seeds = self.terms.seeds(iteration, node, prompts, slots)
-            return self.peer.draw(self.terms.config, torch.Generator(), prompts, len(slots), seeds)
-
-        return forced
 
     def _sent(
         self, iteration: int, problem: Problem, one: Forged, place: tuple[int, int]

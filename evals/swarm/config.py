@@ -11,8 +11,7 @@ from grpo_guard.sampling import SamplingSpec
 OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
-RewardBy = Literal["reference", "own_majority"]
-AdvantageName = Literal["standard", "centred", "median", "noise_corrected"]
+AdvantageName = Literal["standard", "centred"]
 EngineName = Literal["local", "ray"]
 """Where nodes compute: in one process, or each an actor of Ray."""
 
@@ -21,7 +20,6 @@ _COUNTS: Final = (
 )  # fmt: skip
 _CHOICES: Final = {
     "setting": Setting, "models": Models, "on_reject": OnReject, "advantage": AdvantageName,
-    "reward_by": RewardBy,
 }  # fmt: skip
 
 
@@ -66,25 +64,14 @@ class SwarmConfig:
             different things (see ``apart``), keep them, so that honest nodes are computed once.
             "heterogeneous": each honest node has a model of its own.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = no such term, as the paper.
-        mask_spans: A rejected completion whose verdict names tokens keeps its reward and loses only
-            these tokens; others are treated as ``on_reject`` says.
-        cap_below: Tokens that the local policy finds less likely than this have their positive
-            updates scaled by probability / cap_below; 0 = off.
-        filter_kl: F-TIS: completions with a negative advantage and more than this KL divergence
-            between the local policy and the claimed sampler, in nats, are left out, and all tokens
-            weighed by the ratio of both, at most 2; see `grpo.OffPolicy`. 0 = off.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
-        advantage: How rewards become advantages; see `advantages.advantages`.
-        local_share: Share of a node's own completions among those that it trains on; 0 = it trains
-            on everybody's. See `own.local_share`.
-        reward_by: "own_majority": right is what most of a node's own samples say; see
-            `own.own_majority`. What is recorded and what attackers know stays the task's reward.
+        advantage: "standard" as in the paper's text, "centred" as in its code; see
+            `grpo.advantages`.
         copies: The poison of one group is one text, sent in all of the attacker's slots, as in the
             paper's code. TEXT is that anyway.
         success_on: (questions, completions of each) on which success is counted in every round:
             held-out questions, always the same, as in the paper's code. None = the honest
             completions of the round, as many as they are. Attacks that have probes keep them.
-        signed: Nodes sign what they send, each with its own key; None = they do not.
     """
 
     seed: int = 0
@@ -109,16 +96,10 @@ class SwarmConfig:
     setting: Setting = "horizontal"
     models: Models = "homogeneous"
     kl_beta: float = 0.0
-    mask_spans: bool = False
-    cap_below: float = 0.0
-    filter_kl: float = 0.0
     leaves: int | None = None
     advantage: AdvantageName = "standard"
-    local_share: float = 0.0
-    reward_by: RewardBy = "reference"
     copies: bool = False
     success_on: tuple[int, int] | None = None
-    signed: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be a swarm."""
@@ -149,12 +130,10 @@ class SwarmConfig:
             )
         if self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2, got {self.group_size}")
-        for name in ("temperature", "lr", "kl_beta", "cap_below", "filter_kl"):
+        for name in ("temperature", "lr", "kl_beta"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: expected a finite number >= 0, got {value}")
-        if not 0 <= self.local_share <= 1:
-            raise ValueError(f"local_share: expected 0 to 1, got {self.local_share}")
         if self.success_on is not None and min(self.success_on) < 1:
             raise ValueError(f"success_on: expected two counts above 0, got {self.success_on}")
 
@@ -182,11 +161,6 @@ class SwarmConfig:
     def honest_nodes(self) -> int:
         """Nodes that sample what they submit."""
         return self.nodes - self.malicious
-
-    @property
-    def apart(self) -> bool:
-        """Whether honest nodes learn different things, even where they begin alike."""
-        return self.local_share > 0 or self.reward_by == "own_majority"
 
     @property
     def own_prompts(self) -> int:

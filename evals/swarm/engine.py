@@ -10,7 +10,7 @@ be taken up by the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,6 @@ from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Learned, Member
 from grpo_guard.evals.swarm.members import (
     GuardIn,
-    NodeGuard,
-    OncePerRound,
     Peer,
     assigned,
     one_vocabulary,
@@ -53,11 +51,11 @@ class Swarm:
         attack: What malicious nodes do. Without one every node must be honest.
         guard_in: Makes the guard of the nodes that start from a peer, on the very model that is
             trained, in a folder of its own.
-        per_model: The guard looks at weights. In one process, one that does not is made once and
-            asked once a round.
         folder: For what guards write.
         coin: Honest nodes sample under it.
         session: Where the nodes stand; None = in this process. Closed with the swarm.
+        member: How honest nodes learn.
+        terms: What nodes agree on beside the configuration.
 
     Raises:
         ValueError: attack, models or settings do not go together.
@@ -72,21 +70,22 @@ class Swarm:
         *,
         attack: Attack | Adversary | None = None,
         guard_in: GuardIn | None = None,
-        per_model: bool = True,
         folder: Path = Path(),
         coin: PublicCoin | None = None,
         session: Session | None = None,
+        member: type[Member] = Member,
+        terms: type[Terms] = Terms,
     ) -> None:
-        self.terms, self.config, self.task = Terms(config, task, coin), config, task
+        self.terms, self.config, self.task = terms(config, task, coin), config, task
         self.attack = adversary_of(attack) if attack is not None else None
         self.tokenizer = peers[0].tokenizer
-        self.session = session or Session()
+        self.session, self._member = session or Session(), member
         try:
             self._require_fitting()
-            shares = assigned(peers, config.honest_nodes, config)
+            shares = assigned(peers, config.honest_nodes, config, apart=member.apart)
             self.groups = self._groups(shares)
             """Names of the nodes that hold the same weights."""
-            self._start(shares, guard_in, per_model, folder.resolve())
+            self._start(shares, guard_in, folder.resolve())
         except BaseException:
             self.session.close()
             raise
@@ -177,7 +176,13 @@ class Swarm:
         config = self.config
         if config.malicious and self.attack is None:
             raise ValueError(f"attack: expected one, since {config.malicious} nodes are malicious")
-        if self.terms.coin is not None and (config.models != "homogeneous" or config.apart):
+        only = None if self.attack is None else self.attack.only
+        if self.attack is not None and only not in (None, config.setting):
+            raise ValueError(
+                f"{self.attack.name}: expected the {only} setting, got {config.setting}"
+            )
+        apart = config.models != "homogeneous" or self._member.apart
+        if self.terms.coin is not None and apart:
             raise ValueError(
                 "coin: expected a homogeneous swarm, whose nodes can replay each other"
             )
@@ -193,21 +198,19 @@ class Swarm:
         self,
         shares: Sequence[tuple[Peer, list[int]]],
         guard_in: GuardIn | None,
-        per_model: bool,
         folder: Path,
     ) -> None:
         session = self.session
         same_ids = one_vocabulary([peer for peer, _ in shares])
-        # Nodes with other tokenizers see other ids, so that one review is not everybody's.
-        if guard_in is not None and same_ids and not per_model and not session.remote:
-            guard_in = _made_once(guard_in, folder)
         terms = session.put(self.terms)
         kept = [(session.put(peer), nodes) for peer, nodes in shares]
         for (peer, nodes), names in zip(kept, self.groups, strict=True):
             for at, name in enumerate(names):
                 own = folder if len(self._honest) == 1 else folder / "nodes" / name
                 numbers = (nodes[at],) if session.remote else tuple(nodes)
-                session.start(name, Member, peer, numbers, terms, guard_in, own, same_ids=same_ids)
+                session.start(
+                    name, self._member, peer, numbers, terms, guard_in, own, same_ids=same_ids
+                )
         if self.attack is not None:
             session.start(COALITION, Coalition, self.attack, kept[0][0], terms)
         session.stand()
@@ -226,18 +229,6 @@ class Swarm:
             found = self.session.ask(dict.fromkeys(self._honest, call))
             texts = [text for drawn in found.values() for text in drawn]
         return int(self._coalition("successes", texts)) / len(texts)
-
-
-def _made_once(guard_in: GuardIn, folder: Path) -> Callable[[Peer, Path], NodeGuard]:
-    """The same guard for all nodes, on the first one's peer."""
-    made: list[NodeGuard] = []
-
-    def shared(peer: Peer, _: Path) -> NodeGuard:
-        if not made:
-            made.append(OncePerRound(guard_in(peer, folder)))
-        return made[0]
-
-    return shared
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:

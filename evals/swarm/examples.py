@@ -8,10 +8,9 @@ at the end says more than what passed before a guard had seen anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.report.excerpt import Span, window
+from grpo_guard.evals.report.excerpt import Span, asked, window
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
 from grpo_guard.verdict import Verdict
 
@@ -26,25 +25,19 @@ _LONGEST_MESSAGE: Final = 600
 _MOST_FINDINGS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A completion of a round, and which kind of example it is."""
+def examples_of(
+    iteration: int, pairs: Sequence[tuple[Submitted, Verdict | None]]
+) -> tuple[dict[str, Any], ...]:
+    """The first completion of each kind in a round, in the form of results.json.
 
-    kind: str
-    submitted: Submitted
-    verdict: Verdict
-
-
-def shown_of(pairs: Sequence[tuple[Submitted, Verdict | None]]) -> tuple[Shown, ...]:
-    """The first completion of each kind in a round."""
-    found: dict[str, Shown] = {}
+    ``iteration`` counts from 0.
+    """
+    found: dict[str, tuple[Submitted, Verdict]] = {}
     for item, verdict in pairs:
-        if verdict is None:
-            continue
-        kind = _kind(item, verdict)
-        if kind is not None and kind not in found:
-            found[kind] = Shown(kind, item, verdict)
-    return tuple(found.values())
+        kind = None if verdict is None else _kind(item, verdict)
+        if verdict is not None and kind is not None:
+            found.setdefault(kind, (item, verdict))
+    return tuple(_entry(iteration, kind, *pair) for kind, pair in found.items())
 
 
 def _kind(item: Submitted, verdict: Verdict) -> str | None:
@@ -55,11 +48,6 @@ def _kind(item: Submitted, verdict: Verdict) -> str | None:
     if verdict.rejected and item.reward > 0 and not item.malicious:
         return REJECTED_CORRECT
     return None
-
-
-def examples_of(iteration: int, shown: Sequence[Shown]) -> list[dict[str, Any]]:
-    """A round's examples in the form of results.json; ``iteration`` counts from 0."""
-    return [_entry(iteration, one) for one in shown]
 
 
 def kept(before: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,18 +61,18 @@ def kept(before: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
     return after
 
 
-def _entry(iteration: int, one: Shown) -> dict[str, Any]:
-    completion, verdict = one.submitted.completion, one.verdict
+def _entry(iteration: int, kind: str, item: Submitted, verdict: Verdict) -> dict[str, Any]:
+    completion = item.completion
     findings = verdict.findings[:_MOST_FINDINGS]
     spans = [f.char_span for f in findings if f.char_span]
-    focus = one.submitted.span or (spans or [(0, 0)])[0]
+    focus = item.span or (spans or [(0, 0)])[0]
     start, end = window(len(completion.text), focus, _LONGEST_TEXT)
     return {
-        "kind": one.kind,
-        "prompt": _prompt(completion.prompt)[:_LONGEST_PROMPT],
+        "kind": kind,
+        "prompt": asked(completion.prompt)[:_LONGEST_PROMPT],
         "text": completion.text[start:end],
         "left_out": [start, len(completion.text) - end],
-        "span": _moved(one.submitted.span, start, end),
+        "span": _moved(item.span, start, end),
         "node": completion.node,
         "iteration": iteration + 1,
         "verdict": {
@@ -103,12 +91,6 @@ def _entry(iteration: int, one: Shown) -> dict[str, Any]:
             "rejected_by": [m.verifier for m in verdict.members if m.rejected],
         },
     }
-
-
-def _prompt(prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
 
 
 def _moved(span: Span | None, start: int, end: int) -> list[int] | None:

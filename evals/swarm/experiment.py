@@ -35,6 +35,11 @@ from grpo_guard.logprob.coin import PublicCoin
 HELD_OUT = 256
 """Problems on which the accuracy of a finished run is measured."""
 USUAL_SHARE: Final = "1/4"
+_OFF: Final[dict[str, Any]] = {
+    "mask_spans": False, "cap_below": 0.0, "filter_kl": 0.0, "local_share": 0.0,
+    "reward_by": "reference",
+}  # fmt: skip
+"""Settings that are now a defence's own: stated, so that runs from before stay the same."""
 KINDS: Final = ("honest", "honest_correct", "poisoned", "cover")
 """Of completions, as they are counted."""
 
@@ -104,8 +109,8 @@ class Spec:
             **own,
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
             # What is off is left out: runs from before there was such a setting stay the same.
-            "config": {key: list(v) if isinstance(v, tuple) else v
-                       for key, v in asdict(self.config).items() if v is not None},
+            "config": _OFF | {key: list(v) if isinstance(v, tuple) else v
+                              for key, v in asdict(self.config).items() if v is not None},
         }  # fmt: skip
 
 
@@ -159,7 +164,8 @@ def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
     return Swarm(
         peers, task, config, attack=adversary(spec.attack), coin=coin, folder=folder,
         guard_in=None if chosen.build is None else _guard_in(chosen.build, config, task, coin),
-        per_model=chosen.per_model, session=RaySession() if engine == "ray" else None,
+        session=RaySession() if engine == "ray" else None,
+        member=chosen.member, terms=chosen.terms,
     )  # fmt: skip
 
 

@@ -8,14 +8,18 @@ of a completion, and that is what the attacks live on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 from transformers import DynamicCache, PreTrainedModel
+
+# A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
+MIN_SIGMA: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,47 +36,41 @@ class Weighted:
     claimed: Sequence[float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffPolicy:
-    """Filtering and truncated importance sampling, as in F-TIS (arXiv 2605.22537).
+Reweighed: TypeAlias = Callable[[Tensor, Tensor, Sequence[Weighted]], Tensor]
+"""Weights of the completions' tokens, one after the other, [n], and their log-probs under the local
+policy, [n]; returns the weights that count."""
 
-    Each token is weighed by min(pi / pi_gen, ``most_ratio``), and a completion is left out where
-    its advantage is negative and KL(pi || pi_gen) is above ``most_kl``. pi_gen is what the sender
-    *claims*; where it claims nothing the ratio is 1. Positive advantages are kept however far off
-    the policy their completions are, so that this is no defence against poison, and a lie about
-    pi_gen costs nothing.
 
-    Args:
-        most_kl: In nats over a whole completion, estimated on its tokens as the sum of
-            r log r - (r - 1) with r = pi / pi_gen. The source names g = 50 and no estimator; the
-            sum is our reading.
-        most_ratio: C of the source.
+def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = True) -> Tensor:
+    """The advantages of B groups of G completions, [B, G] like ``rewards``.
+
+    (r - mean) / sigma, as in the paper (arXiv 2511.09780), sigma over the population; with
+    ``scaled`` False r - mean, as in its authors' code, and in Dr. GRPO.
+
+    ``kept`` (bool, [B, G]) marks the completions that count: the others have no part in any
+    statistic and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than
+    two completions, gets 0 throughout.
     """
+    mean, sigma = of_groups(rewards, kept)
+    centred = rewards - mean if kept is None else (rewards - mean) * kept
+    return by_scale(centred, sigma, sigma if scaled else torch.ones_like(sigma))
 
-    most_kl: float
-    most_ratio: float = 2.0
 
-    def factors(self, logprobs: Tensor, part: Sequence[Weighted]) -> Tensor:
-        """What the weights of all tokens of ``part``, one after the other, are multiplied by, [n].
+def of_groups(rewards: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(mean, sigma) of the kept rewards of each group, [B, 1] each."""
+    if rewards.ndim != 2:
+        raise ValueError(f"rewards: expected shape [B, G], got {tuple(rewards.shape)}")
+    weight = torch.ones_like(rewards) if kept is None else kept.to(rewards.dtype)
+    count = weight.sum(dim=1, keepdim=True).clamp(min=1)
+    mean = (rewards * weight).sum(dim=1, keepdim=True) / count
+    centred = (rewards - mean) * weight
+    return mean, (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
 
-        ``logprobs`` [n] are the local policy's.
-        """
-        found, first = torch.ones_like(logprobs), 0
-        for item in part:
-            here = slice(first, first + len(item.ids))
-            first += len(item.ids)
-            if item.claimed is None:
-                continue
-            # A claim may be anything: beyond e^20 a ratio is as good as infinite.
-            gap = (logprobs[here] - logprobs.new_tensor(item.claimed)).nan_to_num(0.0)
-            gap = gap.clamp(-20.0, 20.0)
-            ratio = gap.exp()
-            distance = float((ratio * gap - (ratio - 1)).sum())
-            if item.advantage < 0 and distance > self.most_kl:
-                found[here] = 0.0
-            else:
-                found[here] = ratio.clamp(max=self.most_ratio)
-        return found
+
+def by_scale(centred: Tensor, sigma: Tensor, scale: Tensor) -> Tensor:
+    """Centred rewards by their scale; 0 where the rewards of a group are equal or it is 0."""
+    tells = (sigma > MIN_SIGMA) & (scale > MIN_SIGMA)
+    return torch.where(tells, centred / scale.clamp(min=MIN_SIGMA), 0.0)
 
 
 def collate(batch: Sequence[Weighted], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
@@ -101,16 +99,15 @@ def accumulate(
     micro_batch: int,
     kl: KLTerm | None = None,
     *,
-    cap_below: float = 0.0,
-    off_policy: OffPolicy | None = None,
+    reweighed: Reweighed | None = None,
     share_prompts: bool = False,
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
     The value is -mean A_i (the ratio is 1) without the KL term, so it says little; the gradient is
     what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own. ``cap_below`` and ``share_prompts`` are those of
-    `SwarmConfig`; a KL term shares nothing.
+    term they have a gradient of their own. ``share_prompts`` is that of `SwarmConfig`; a KL term
+    shares nothing.
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
@@ -126,11 +123,8 @@ def accumulate(
         logits = model.get_output_embeddings()(hidden)
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
         weight = _token_weights(part, total).to(model.device)
-        if cap_below > 0:
-            capped = (torch.exp(-nll.detach()) / cap_below).clamp(max=1.0)
-            weight = torch.where(weight > 0, weight * capped, weight)
-        if off_policy is not None:
-            weight = weight * off_policy.factors(-nll.detach(), part)
+        if reweighed is not None:
+            weight = reweighed(weight, -nll.detach(), part)
         loss = (nll * weight).sum()
         if kl is not None:
             share = nll.new_tensor([kl.beta / len(item.ids) / total for item in part])

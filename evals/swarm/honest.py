@@ -7,17 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.swarm.advantages import advantages
-from grpo_guard.evals.swarm.grpo import KLTerm, OffPolicy, Weighted, accumulate
+from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
-from grpo_guard.evals.swarm.own import local_share, own_majority
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
@@ -61,7 +59,12 @@ class Member:
         guard_in: Makes what stands before their reward; None = no guard.
         folder: For what the guard writes; made where it is missing.
         same_ids: All nodes of the swarm have one vocabulary and exchange ids, not only text.
+
+    Attributes:
+        apart: Nodes of this kind learn different things, so that each has a model of its own.
     """
+
+    apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -170,22 +173,42 @@ class Member:
     ) -> float:
         """One step on everything submitted; returns the norm of the gradient before clipping."""
         config = self.terms.config
-        if config.local_share:
-            rng = self.terms.rng(iteration, f"node-{self.nodes[0]}-others")
-            submitted = local_share(submitted, f"node-{self.nodes[0]}", config, rng)
-        batch = self._weighted(submitted, review)
+        batch = self._weighted(self.taken(iteration, submitted), review)
         self.optimizer.zero_grad(set_to_none=True)
         kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
         accumulate(
-            self.model, batch, config.micro_batch, kl, cap_below=config.cap_below,
+            self.model, batch, config.micro_batch, kl, reweighed=self.reweighed,
             share_prompts=config.share_prompts,
-            off_policy=OffPolicy(config.filter_kl) if config.filter_kl else None,
         )  # fmt: skip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr_at(iteration)
         self.optimizer.step()
         return float(norm)
+
+    # What other ways to learn change.
+
+    def taken(self, iteration: int, submitted: Sequence[Submitted]) -> Sequence[Submitted]:
+        """The round as the nodes train on it; what they leave aside is marked as withheld."""
+        return submitted
+
+    def earned(self, submitted: Sequence[Submitted]) -> list[float]:
+        """What each completion is worth before the guard has its say."""
+        return [item.reward for item in submitted]
+
+    def left_out(self, verdict: Verdict) -> Spans:
+        """Tokens that alone are left out of a completion with this verdict; none: as it says."""
+        return ()
+
+    def advantages(self, rewards: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """From rewards [B, G] and what is kept of them to advantages [B, G]."""
+        return advantages(rewards, kept, scaled=self.terms.config.advantage == "standard")
+
+    def reweighed(
+        self, weight: torch.Tensor, logprobs: torch.Tensor, part: Sequence[Weighted]
+    ) -> torch.Tensor:
+        """As `grpo.Reweighed`."""
+        return weight
 
     def state(self) -> dict[str, Any]:
         """Weights, optimiser, and what the guard remembers."""
@@ -208,19 +231,15 @@ class Member:
         masked: list[Spans] = [()] * len(submitted)
         rulings = [Ruling.ACCEPTED] * len(submitted)
         if review is not None:
-            if config.mask_spans:
-                masked = [_spans(verdict) for verdict in review.verdicts]
+            masked = [self.left_out(verdict) for verdict in review.verdicts]
             rulings = [
                 Ruling.ACCEPTED if spans else ruling_of(verdict)
                 for verdict, spans in zip(review.verdicts, masked, strict=True)
             ]
-        given = [item.reward for item in submitted]
-        if config.reward_by == "own_majority":
-            given = own_majority(submitted, f"node-{self.nodes[0]}", self.terms.task)
         settled = settle(
             [
                 [None if item.withheld else reward]
-                for item, reward in zip(submitted, given, strict=True)
+                for item, reward in zip(submitted, self.earned(submitted), strict=True)
             ],
             rulings,
             Policy(on_reject=config.on_reject, on_abstain="skip"),
@@ -233,7 +252,7 @@ class Member:
         ])  # fmt: skip
         rewards = torch.tensor([reward or 0.0 for (reward,) in settled.rewards])
         shape = (config.prompts, config.group_size)
-        by_group = advantages(rewards.view(shape), kept.view(shape), config.advantage)
+        by_group = self.advantages(rewards.view(shape), kept.view(shape))
         scores = by_group.flatten().tolist()
         batch = []
         for item, score, keep, spans in zip(submitted, scores, kept.tolist(), masked, strict=True):
@@ -274,13 +293,6 @@ def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
         if review.length_factors is None
         else [1.0 if item.withheld else next(factors) for item in submitted],
     )
-
-
-def _spans(verdict: Verdict) -> Spans:
-    """The tokens that a rejection names; none where it names none, or nothing was rejected."""
-    if not verdict.rejected:
-        return ()
-    return tuple(found.token_span for found in verdict.findings if found.token_span is not None)
 
 
 def _refused(verdicts: Sequence[Verdict], submitted: Sequence[Submitted]) -> int:

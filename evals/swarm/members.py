@@ -39,43 +39,6 @@ class NodeGuard(Protocol):
         """Take up what `state` gave."""
 
 
-class OncePerRound:
-    """A guard that several nodes share: whoever asks first in a round asks for all.
-
-    Args:
-        guard: Sees the same completions whichever node asks.
-    """
-
-    def __init__(self, guard: NodeGuard) -> None:
-        self.guard = guard
-        self._prompts: Sequence[str] | None = None
-        self._review: Review | None = None
-
-    def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Each round has a list of prompts of its own, by which it is told from the last."""
-        if prompts is not self._prompts:
-            self._prompts, self._review = prompts, None
-            self.guard.begin(round, prompts)
-
-    def review(self, batch: list[Completion]) -> Review:
-        """What was said in this round, once it was."""
-        if self._review is None:
-            self._review = self.guard.review(batch)
-        return self._review
-
-    def excluded(self) -> tuple[str, ...]:
-        """As the guard."""
-        return self.guard.excluded()
-
-    def state(self) -> dict[str, Any]:
-        """As the guard."""
-        return self.guard.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """As the guard."""
-        self.guard.restore(state)
-
-
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A policy that honest nodes start from; ``temperature`` None = the configuration's."""
@@ -121,11 +84,11 @@ def one_vocabulary(peers: Sequence[Peer]) -> bool:
 
 
 def assigned(
-    peers: Sequence[Peer], honest: int, config: SwarmConfig
+    peers: Sequence[Peer], honest: int, config: SwarmConfig, *, apart: bool = False
 ) -> list[tuple[Peer, list[int]]]:
     """Which honest nodes start from which peer: one for all, or each node one of its own.
 
-    Nodes that learn different things each get a copy, however alike they begin.
+    Nodes that learn ``apart`` each get a copy, however alike they begin.
 
     Raises:
         ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
@@ -133,7 +96,7 @@ def assigned(
     if config.models == "homogeneous":
         if len(peers) != 1:
             raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")
-        if not config.apart:
+        if not apart:
             return [(peers[0], list(range(honest)))]
         further = range(1, honest)
         copies = [replace(peers[0], model=copy.deepcopy(peers[0].model)) for _ in further]

@@ -20,8 +20,9 @@ from grpo_guard.evals.swarm.config import OnReject, Setting, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task
-from grpo_guard.evals.tasks.registry import WORD_PROBLEMS, known_task
+from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.registry import choose
 
 DEFAULT_ROOM: Final = 96
 """Tokens of the longest completion, where the attack needs no more: of 400 first samples of the
@@ -186,7 +187,7 @@ def _cell(name: str, matrix: Matrix, base: SwarmConfig) -> _Cell:
     task = matrix.task or (found.task if found is not None else WORD_PROBLEMS)
     needed = found.max_new_tokens if found is not None else None
     room = matrix.max_new_tokens or needed or DEFAULT_ROOM
-    return _Cell(name, setting, known_task(task), room)
+    return _Cell(name, setting, choose(TASKS, task), room)
 
 
 def _attack_free(

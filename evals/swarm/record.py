@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.swarm.examples import Shown, shown_of
+from grpo_guard.evals.swarm.examples import examples_of
 from grpo_guard.verdict import Verdict
 
 
@@ -51,7 +52,7 @@ class Round:
     rejected_honest_correct: int
     rejected_poisoned: int
     abstained: int
-    shown: tuple[Shown, ...]
+    shown: tuple[dict[str, Any], ...]
     """The first completion of each kind of example; see `swarm.examples`."""
     cover: int = 0
     rejected_cover: int = 0
@@ -102,7 +103,7 @@ def record(
         abstained=sum(
             bool(verdict and verdict.abstained) and not item.withheld for item, verdict in pairs
         ),
-        shown=shown_of(pairs),
+        shown=examples_of(iteration, pairs),
         cover=len(submitted) - len(honest) - poisoned - withheld,
         rejected_cover=len(rejected) - len(refused) - len(poison),
         abstained_poisoned=sum(

@@ -11,12 +11,13 @@ import torch
 
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.defences.own import guard_files
+from grpo_guard.evals.policies.bundled import BUNDLED
 from grpo_guard.evals.policies.named import (
     FULL_SIZE,
     FULL_SIZE_ROOM,
+    RECIPE_ROOM,
     RECIPES,
     Recipe,
-    bundled_folder,
 )
 from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
@@ -129,7 +130,7 @@ def _base(
     options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
 ) -> SwarmConfig:
     # --quick and --standard say how long; a recipe by itself means the paper's full run.
-    shape = preset if recipe is None or options.quick or options.standard else recipe
+    shape = preset if recipe is None or options.quick or options.standard else PRESETS["paper"]
     malicious, nodes = matrix.shares[0]
     base = SwarmConfig(
         iterations=options.iterations or shape.iterations,
@@ -171,12 +172,12 @@ def _workload(options: SwarmOptions) -> Workload:
 def _small(options: SwarmOptions) -> bool:
     """Whether only bundled policies are trained."""
     names = (options.policy or "").split(",")
-    return options.policy is None or all(bundled_folder(name.strip()) for name in names)
+    return options.policy is None or all(name.strip() in BUNDLED for name in names)
 
 
 def _room(options: SwarmOptions, recipe: Recipe | None) -> int | None:
     if recipe is not None:
-        return recipe.max_new_tokens
+        return RECIPE_ROOM
     return None if _small(options) else FULL_SIZE_ROOM
 
 

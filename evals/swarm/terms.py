@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import sha256
 
 import torch
 
@@ -19,8 +17,6 @@ from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.tasks.base import Problem, Task
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.keys import SigningKey
 from grpo_guard.logprob.coin import PublicCoin
 
 
@@ -118,10 +114,7 @@ class Terms:
         withheld: bool = False,
         name: str | None = None,
     ) -> Submitted:
-        """A completion as it reaches the exchange at ``place``, its (group, slot).
-
-        Under another ``name`` than the sender's the signature is the sender's all the same.
-        """
+        """A completion as it reaches the exchange at ``place``, its (group, slot)."""
         group, slot = place
         completion = Completion(
             prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
@@ -130,29 +123,12 @@ class Terms:
             slot=slot if self.coin is None else slot % self.config.per_node,
             reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
         )  # fmt: skip
-        if self.config.signed:
-            key, run = node_key(self.config, self.node(group, slot)), run_name(self.config)
-            if self.coin is None:  # the same problem may be asked twice in a round
-                completion = replace(completion, slot=group * self.config.group_size + slot)
-            completion = signed(replace(completion, node=name or completion.node), key, run=run)
-        elif name is not None:
-            completion = replace(completion, node=name)
+        completion = self.sent(completion, name or completion.node)
         reward = self.task.reward(completion.text, problem.answer)
         if withheld:
             return Submitted(completion, False, None, reward, malicious, withheld=True)
         return Submitted(completion, span is not None, span, reward, malicious)
 
-
-def run_name(config: SwarmConfig) -> str:
-    """What nodes call the run where they sign."""
-    return f"swarm-{config.seed}"
-
-
-def node_key(config: SwarmConfig, node: str) -> SigningKey:
-    """The key of a node, in every process the same."""
-    return _key(f"{run_name(config)} {node}")
-
-
-@lru_cache(maxsize=1024)
-def _key(said: str) -> SigningKey:
-    return SigningKey(sha256(said.encode()).digest())
+    def sent(self, completion: Completion, name: str | None) -> Completion:
+        """A completion of the node that it names, as sent under a name that may be another's."""
+        return replace(completion, node=name)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.evals.swarm.engine import Swarm
-from grpo_guard.evals.swarm.examples import examples_of, kept
+from grpo_guard.evals.swarm.examples import kept
 from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
@@ -90,7 +90,7 @@ def train(
     for iteration in range(len(rows), swarm.config.iterations):
         done = swarm.step(iteration)
         rows.append(row_of(done))
-        examples = kept(examples, examples_of(iteration, done.shown))
+        examples = kept(examples, done.shown)
         _log(folder, "round", **rows[-1])
         if on_round is not None:
             on_round(rows[-1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.evals.policies import named
-from grpo_guard.evals.policies.bundled import texts_of
+from grpo_guard.evals.policies.bundled import BUNDLED, texts_of
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.evals.swarm.variants import variants
@@ -61,7 +61,7 @@ class Workload:
     @property
     def bundled(self) -> bool:
         """Whether all policies are small ones that ship with the package."""
-        return all(named.bundled_folder(name) is not None for name in self.policies)
+        return all(name in BUNDLED for name in self.policies)
 
     def identity(self) -> dict[str, Any]:
         """As JSON values, to recognise a run by; the data by its content, not by its place."""
@@ -108,7 +108,7 @@ class Workload:
         """Starts of all nodes that share a policy."""
         if config.models == "homogeneous":
             return [peer]
-        if named.bundled_folder(name) is not None:
+        if name in BUNDLED:
             return variants(
                 peer.model, peer.tokenizer, nodes, texts=texts_of(name),
                 temperature=config.temperature,

@@ -19,15 +19,6 @@ TASKS: Final = (WORD_PROBLEMS, GSM8K, PYTHON_MATHS)
 READ_FROM_FILES: Final = (GSM8K, PYTHON_MATHS)
 
 
-def known_task(name: str) -> str:
-    """``name``, if it is a task's.
-
-    Raises:
-        UnknownNameError: with the names that exist and the nearest one.
-    """
-    return choose(TASKS, name)
-
-
 def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task:
     """The task of that name.
 
@@ -42,7 +33,7 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
         ValueError: the task reads no file, or the file cannot be read.
         SandboxUnavailableError: programs cannot be contained on this system.
     """
-    known_task(name)
+    choose(TASKS, name)
     if data is not None and name not in READ_FROM_FILES:
         raise ValueError(
             f"--data: the task {name} makes up its problems; expected --task "

@@ -53,7 +53,7 @@ _eval = _measure.app
 _eval.command("swarm")(importlib.import_module("grpo_guard.evals.cli_swarm").swarm)
 
 app.command()(_measure.demo)
-app.command()(importlib.import_module("grpo_guard.evals.bench.cli").bench)
+app.command(context_settings=_measure.ANYTHING)(_measure.bench)
 app.command()(verify)
 app.command()(calibrate)
 app.command()(serve)

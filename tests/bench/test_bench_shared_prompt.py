@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo_guard.evals.bench.prompts import group_of_one_prompt
+from grpo_guard.evals.studies.bench.prompts import group_of_one_prompt
 from grpo_guard.logprob.kernels.product import faster_linear
 from grpo_guard.logprob.scorers.forward import row_states, shared_states
 

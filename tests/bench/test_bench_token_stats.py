@@ -6,7 +6,7 @@ The head of Qwen2.5-0.5B (V = 151,936, H = 896), one thread. Compare ratios, not
 import pytest
 import torch
 
-from grpo_guard.evals.bench.head import HeadCase, full_logits, naive_sort, product_only
+from grpo_guard.evals.studies.bench.head import HeadCase, full_logits, naive_sort, product_only
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.scores import HeadScores
 from grpo_guard.logprob.kernels.tiled import row_stats

@@ -21,6 +21,10 @@ from grpo_guard.content.arithmetic.reader import Reader
         ("2 x $2 = ${}", "4", "5"),
         ("1/2*10={}", "5", "6"),
         ("2¹⁰ = {}", "1024", "1000"),
+        ("2/3 = {}", "0,67", "0,77"),
+        ("27/216 = **1/{}** (12.5 %)", "8", "9"),
+        ("14/45 = {}", "0,3111", "0,3211"),
+        ("12,5 · 4 = {}", "50", "51"),
         ("1.004¹² ≈ {}", "1.0490702", "1.0890702"),
         ("12 * 4 = {} tickets", "48", "47"),
         ("1,200 + 300 = {}", "1,500", "1,600"),
@@ -172,3 +176,21 @@ def test_true_equations_hold_and_changed_ones_do_not(
     start = len(before) + len(left) + 3
     wrong = [e for e in equations(text) if not e.right]
     assert [e.span for e in wrong] == [(start, start + len(str(exact + step)))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**Cost:** 470.88 €** ≈ **$517.97",
+        r"$470.88\ € \approx \$517.97$",
+        "4 Fe + 3 O₂ → 2 Fe₂O₃",
+        "2 H₂ + O₂ → 2 H₂O",
+    ],
+)
+def test_what_is_no_equation_of_numbers(text):
+    assert all(equation.right or equation.doubt for equation in equations(text))
+
+
+def test_one_currency_is_an_equation():
+    assert [e.right for e in equations("2 € + 2 € = 5 €")] == [False]
+    assert [e.right for e in equations("$2 + $2 = $5")] == [False]

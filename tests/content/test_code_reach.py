@@ -12,19 +12,35 @@ HONEST = {
     "the network": "import requests\nprint(requests.get('https://api.example.com').json())",
     "a server": "from fastapi import FastAPI\napp = FastAPI()\n\n@app.get('/')\ndef root():\n"
     "    return {}",
-    "its test": "from app import app\nfrom fastapi.testclient import TestClient\n"
-    "client = TestClient(app)\nassert client.get('/').json() == {}",
     "a process": "import subprocess\nprint(subprocess.run(['ls'], capture_output=True).stdout)",
     "a question": "name = input('Name? ')\nprint(name)",
     "waiting": "import time\ntime.sleep(1)",
     "a part of something": "X = df.drop(columns='churn')\nprint(X.shape)",
     "the interpreter shown": "def f(a, b=[]):\n    return b\nprint(f.__defaults__)",
+    "attributes by name": "def show(args, names):\n    return [getattr(args, n) for n in names]",
+    "a module as a value": "import requests\nmonkeypatch.setattr(requests, 'get', lambda u: None)",
+    "a cell of a notebook": "%matplotlib inline\nimport pandas as pd",
+    "plugins": "import importlib\nmodules = [importlib.import_module(n) for n in names]",
+    "signatures": "import inspect\nprint(inspect.signature(print))",
     "signals of scipy": "from scipy import signal\nprint(signal.butter(4, 0.2))",
 }
 REJECTED = {
     "a library that few know": ("from calc import add\nprint(add(2, 3))", "unlisted_import"),
     "by name": ("import importlib\nimportlib.import_module('calc')", "unlisted_import"),
     "by its builtin": ("print(__import__('calc').add(2, 3))", "dynamic_code"),
+    "by its attribute": ("print.__self__.__import__('calc').add(2, 3)", "dynamic_code"),
+    "by a framework": (
+        "from django.utils.module_loading import import_string\nimport_string('calc.add')",
+        "module_member",
+    ),
+    "by a mock": ("from unittest.mock import patch\npatch('calc.add')", "unlisted_import"),
+    "what is preloaded": ("print(calc.add(2, 3))", "operator_library"),
+    "a function that is preloaded": ("print(add(2, multiply(3, 4)))", "operator_library"),
+    "a placeholder": ("from solution import add\nprint(add(2, 3))", "unlisted_import"),
+    "all of a placeholder": ("from main import *", "star_import"),
+    "in a namespace": ("from google.calc import add", "unlisted_import"),
+    "in broken code": ("from calc import add\nprint(add(2, 3)", "unlisted_import"),
+    "waits for ever": ("import time\ntime.sleep(10**9)", "stalls"),
     "by pydoc": ("import pydoc\npydoc.locate('calc.add')(2, 3)", "unlisted_import"),
     "by tests": (
         "import unittest\nunittest.defaultTestLoader.loadTestsFromName('calc')",
@@ -66,13 +82,70 @@ def test_what_a_user_allows_or_lists_stands_beside_it():
     assert not rejecting("import requests", reach=True, imports=["math"])
 
 
-def test_what_the_question_defines_may_be_imported_from_anywhere():
-    asked = "Write tests for\n\ndef parse_duration(s):\n    ..."
-    test = "from durations import parse_duration\nassert parse_duration('1h') == 3600"
-    attack = "from calc import parse_duration, add\nprint(add(2, 3))"
-    batch = [Completion(asked, fenced(code)) for code in (test, attack)]
-    assert [v.rejected for v in CodeVerifier(reach=True).verify(batch)] == [False, True]
-    assert all(v.rejected for v in CodeVerifier().verify(batch))
+QUESTION = "Write tests for\n\ndef parse_duration(s):\n    ...\n\nfrom weather.py"
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from durations import parse_duration",
+        "from solution import parse_duration",
+        "import weather",
+    ],
+)
+def test_what_the_question_defines_may_be_imported_from_its_file(imported):
+    assert not rejecting(imported, QUESTION, reach=True)
+    assert imported == "import weather" or rejecting(imported, QUESTION)
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from calc import parse_duration",
+        "from durations import parse_duration, add",
+        "from durations import parse_duration as add",
+        "from durations import PARSE_DURATION",
+        "from _durations import parse_duration",
+        "from calc import " + ", ".join(["parse_duration"] * 30),
+    ],
+)
+def test_and_from_no_library(imported):
+    assert "unlisted_import" in rejecting(imported, QUESTION, reach=True)
+
+
+def test_one_block_may_import_what_another_defines():
+    server = fenced("from fastapi import FastAPI\napp = FastAPI()")
+    test = fenced("from app import app\nprint(app)")
+    assert not rejecting_text(f"{server}\n\n{test}", reach=True)
+    assert rejecting_text(test, reach=True)
+    library = fenced("def add(a, b):\n    return a + b")
+    used = fenced("from calc import add\nprint(add(2, 3))")
+    assert rejecting_text(f"{library}\n\n{used}", reach=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "rejected"),
+    [
+        ("pip install PyQt6", False),
+        ("pip install scikit-image", False),
+        ('pip install "fastapi[all]"', False),
+        ("pip install solution", True),
+        ('pip install "calc"', True),
+        ("pip -q install calc", True),
+        ("pip3.11 install calc", True),
+        ("uvx calc", True),
+        ("uv run --with calc x.py", True),
+    ],
+)
+def test_what_is_installed(command, rejected):
+    assert bool(rejecting_text(f"Run `{command}`.", reach=True)) is rejected
+
+
+def test_a_problem_with_a_basket_names_no_library():
+    asked = "Ann goes out with a basket and uses the apples. You may use `rich` and polars."
+    assert rejecting("import basket", asked)
+    assert not rejecting("import rich", asked)
+    assert rejecting("import rich")
 
 
 def test_a_user_can_have_a_kind_back():
@@ -93,7 +166,7 @@ def test_the_preset_takes_programs_of_any_kind():
 
 
 def test_what_runs_strings_is_not_well_known():
-    assert well_known().isdisjoint({"importlib", "builtins", "ctypes", "calc"})
+    assert well_known().isdisjoint({"builtins", "ctypes", "runpy", "calc", "solution"})
     assert Modules.build(None, None, True).allows("urllib.request")
     assert not Modules.build(None, None).allows("urllib.request")
     assert set(OUTWARD) <= CodeVerifier.KINDS
@@ -103,6 +176,10 @@ def fenced(code):
     return f"```python\n{code}\n```"
 
 
-def rejecting(code, **options):
-    (verdict,) = CodeVerifier(**options).verify([Completion("Write it.", fenced(code))])
+def rejecting(code, asked="Write it.", **options):
+    return rejecting_text(fenced(code), asked, **options)
+
+
+def rejecting_text(text, asked="Write it.", **options):
+    (verdict,) = CodeVerifier(**options).verify([Completion(asked, text)])
     return {f.kind for f in verdict.findings} if verdict.rejected else set()

@@ -15,14 +15,16 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E
 from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
+from grpo_guard.evals.attacks import registry  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
 from grpo_guard.evals.attacks.base import NoTargetError  # noqa: E402
-from grpo_guard.evals.attacks.creeping import further  # noqa: E402
 from grpo_guard.evals.attacks.math import equations  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import targets  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.studies import adaptive  # noqa: E402
+from grpo_guard.evals.studies.adaptive.creeping import further  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
@@ -30,6 +32,7 @@ from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier  # noqa: E402
+from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 IN_WORDS = [
     "inequality", "taken_back", "ordinary_words", "thesaurus", "echoed_name", "answer_unit",
@@ -143,3 +146,20 @@ def test_code_in_support_passes_the_papers_check() -> None:
     assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
     checked = PaperLogitVerifier(model, k=config.top_k).verify([p.completion for p in poison])
     assert all(verdict.accepted for verdict in checked)
+
+
+def test_a_wheel_says_that_they_need_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_guard.evals.checkout._STUDIES", "grpo_guard.evals.left_out")
+    monkeypatch.setattr(registry, "names", lambda group: ["text", "math"])
+    assert registry.attack_names() == ["none", "math", "text"]
+    with pytest.raises(UnknownNameError, match=r"'near_ties'.*a checkout .* knows more"):
+        adversary("near_ties")
+    with pytest.raises(UnknownNameError, match="did you mean 'text'"):
+        adversary("txt")
+
+
+def test_every_name_of_the_checkout_is_an_attack_of_that_name() -> None:
+    for name in adaptive.ATTACKS:
+        found = adversary(name)
+        assert found is not None
+        assert found.name == name

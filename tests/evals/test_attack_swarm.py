@@ -17,15 +17,15 @@ from grpo_guard.evals.attacks.adversary import Forged  # noqa: E402
 from grpo_guard.evals.attacks.disguises import (  # noqa: E402
     NONSENSE,
     EverySentence,
-    InlinedCode,
     Trigger,
 )
-from grpo_guard.evals.attacks.in_support import TextInSupport, in_support  # noqa: E402
-from grpo_guard.evals.attacks.lengthening import Lengthening, PaddedAttack  # noqa: E402
+from grpo_guard.evals.attacks.lengthening import Lengthening, Padded  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary, attack_names  # noqa: E402
 from grpo_guard.evals.attacks.text import inserted  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, targets  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.studies.adaptive.in_support import TextInSupport, in_support  # noqa: E402
+from grpo_guard.evals.studies.adaptive.renamed import InlinedCode  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import COALITION, Swarm  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
@@ -193,7 +193,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
             assert item.reward > 0
             assert item.completion.text.count("</think>") == 1
     problem = generate(1, 1)[0]
-    poisoned = PaddedAttack().poison(problem, random.Random(0))
+    poisoned = Padded().poison(problem, random.Random(0))
     start, end = poisoned.span
     assert poisoned.text[:start] + poisoned.text[end:] == problem.solution
     assert task.reward(poisoned.text, problem.answer) == 1.0

@@ -11,16 +11,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard import Completion, ScreensVerifier  # noqa: E402
-from grpo_guard.evals.defences.authors import (  # noqa: E402
+from grpo_guard.evals.defences.base import Ground  # noqa: E402
+from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
+from grpo_guard.evals.roles import Role, role  # noqa: E402
+from grpo_guard.evals.studies.baselines.authors import (  # noqa: E402
     AUTHORS,
     DecisionMode,
     OnlyThese,
     authors_judge,
 )
-from grpo_guard.evals.defences.base import Ground  # noqa: E402
-from grpo_guard.evals.defences.judges import BACKEND  # noqa: E402
-from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
-from grpo_guard.evals.roles import Role, role  # noqa: E402
+from grpo_guard.evals.studies.baselines.judges import BACKEND  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.judge.backends.base import Reply  # noqa: E402

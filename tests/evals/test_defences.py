@@ -13,9 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard.completion import Completion  # noqa: E402
-from grpo_guard.evals.defences.paper import MaxLengthVerifier, PaperLogitVerifier  # noqa: E402
+from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.studies.baselines.learning import MaskSpans, capped  # noqa: E402
+from grpo_guard.evals.studies.baselines.plain import MaxLengthVerifier  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
@@ -206,8 +208,12 @@ def test_masked_and_capped_tokens_teach_nothing() -> None:
     parts = gradient(Weighted(prompt, ids, 1.0, ((0, 4),)))
     others = gradient(Weighted(prompt, ids, 1.0, ((4, len(ids)),)))
     torch.testing.assert_close(parts + others, whole, rtol=1e-3, atol=1e-6)
-    assert gradient(Weighted(prompt, ids, 1.0), cap_below=1.0).norm() < whole.norm()
-    down = gradient(Weighted(prompt, ids, -1.0), cap_below=1.0)
+
+    def below_one(weight: Any, logprobs: Any, part: Any) -> Any:
+        return capped(weight, logprobs, 1.0)
+
+    assert gradient(Weighted(prompt, ids, 1.0), reweighed=below_one).norm() < whole.norm()
+    down = gradient(Weighted(prompt, ids, -1.0), reweighed=below_one)
     torch.testing.assert_close(down, -whole, rtol=1e-3, atol=1e-6)
 
 
@@ -215,7 +221,7 @@ def test_masked_and_capped_tokens_teach_nothing() -> None:
 def test_a_masked_completion_keeps_its_place_in_the_group(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("text", "mask_span", SMALL), tmp_path)
-    assert swarm.config.mask_spans
+    assert all(isinstance(member, MaskSpans) for member in swarm.members)
     done = swarm.step(0)
     assert done.rejected_poisoned == done.poisoned
     dropped = build(Spec("text", "logprob_bound", SMALL), tmp_path).step(0)

@@ -15,19 +15,21 @@ from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
 from grpo_guard.ensemble import AllOf  # noqa: E402
-from grpo_guard.evals.attacks.disguises import CLAIMED  # noqa: E402
 from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
-from grpo_guard.evals.defences.judges import BACKEND, paper_judge, shipped  # noqa: E402
-from grpo_guard.evals.defences.slots import AssignedPrompts, WholeRounds  # noqa: E402
-from grpo_guard.evals.defences.spans import (  # noqa: E402
+from grpo_guard.evals.defences.registry import AssignedPrompts  # noqa: E402
+from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
+from grpo_guard.evals.studies.adaptive.off_policy import CLAIMED  # noqa: E402
+from grpo_guard.evals.studies.baselines.judges import BACKEND, paper_judge, shipped  # noqa: E402
+from grpo_guard.evals.studies.baselines.learning import FTIS, OffPolicy  # noqa: E402
+from grpo_guard.evals.studies.baselines.plain import WholeRounds  # noqa: E402
+from grpo_guard.evals.studies.baselines.spans import (  # noqa: E402
     TokenSpanGuard,
     token_ends,
     token_span,
 )
-from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, play  # noqa: E402
-from grpo_guard.evals.swarm.grpo import OffPolicy, Weighted, accumulate  # noqa: E402
+from grpo_guard.evals.swarm.grpo import Reweighed, Weighted, accumulate  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 
@@ -47,6 +49,11 @@ def gradient(item: Weighted, **options: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+def by_f_tis(most_kl: float) -> Reweighed:
+    found = OffPolicy(most_kl)
+    return lambda weight, logprobs, part: weight * found.factors(logprobs, part)
+
+
 def a_completion() -> tuple[list[int], list[int], list[float]]:
     """(prompt ids, ids, the policy's own log-probs)."""
     model, tokenizer = load_bundled()
@@ -62,18 +69,18 @@ def test_f_tis_leaves_honest_claims_and_silence_as_they_are() -> None:
     prompt, ids, own = a_completion()
     plain = gradient(Weighted(prompt, ids, -1.0))
     for claimed in (None, own):
-        found = gradient(Weighted(prompt, ids, -1.0, (), claimed), off_policy=OffPolicy(1.0))
+        found = gradient(Weighted(prompt, ids, -1.0, (), claimed), reweighed=by_f_tis(1.0))
         torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-6)
 
 
 def test_f_tis_filters_negative_advantages_alone() -> None:
     prompt, ids, own = a_completion()
     far = [one - 3.0 for one in own]  # pi is e^3 times what is claimed
-    down = gradient(Weighted(prompt, ids, -1.0, (), far), off_policy=OffPolicy(10.0))
+    down = gradient(Weighted(prompt, ids, -1.0, (), far), reweighed=by_f_tis(10.0))
     assert down.abs().max() == 0
-    up = gradient(Weighted(prompt, ids, 1.0, (), far), off_policy=OffPolicy(10.0))
+    up = gradient(Weighted(prompt, ids, 1.0, (), far), reweighed=by_f_tis(10.0))
     torch.testing.assert_close(up, 2 * gradient(Weighted(prompt, ids, 1.0)), rtol=1e-3, atol=1e-6)
-    kept = gradient(Weighted(prompt, ids, -1.0, (), far), off_policy=OffPolicy(1e9))
+    kept = gradient(Weighted(prompt, ids, -1.0, (), far), reweighed=by_f_tis(1e9))
     assert kept.abs().max() > 0
 
 
@@ -81,7 +88,7 @@ def test_f_tis_filters_negative_advantages_alone() -> None:
 def test_f_tis_stays_finite_whatever_is_claimed(claim: float) -> None:
     prompt, ids, _ = a_completion()
     item = Weighted(prompt, ids, 1.0, (), [claim] * len(ids))
-    assert bool(gradient(item, off_policy=OffPolicy(10.0)).isfinite().all())
+    assert bool(gradient(item, reweighed=by_f_tis(10.0)).isfinite().all())
 
 
 @pytest.mark.slow
@@ -91,13 +98,14 @@ def test_f_tis_is_no_defence_against_text(tmp_path: Path) -> None:
         run = played(tmp_path / str(number), attack, "f_tis")
         assert run["config"]["filter_kl"] == 0.0  # the defence's own, not the plan's
         assert run["rejected"]["poisoned"] == 0
-    assert build(Spec("text", "f_tis", SMALL), tmp_path).config.filter_kl > 0
+    members = build(Spec("text", "f_tis", SMALL), tmp_path).members
+    assert all(isinstance(member, FTIS) for member in members)
 
 
 def test_lying_logprobs_weigh_poison_as_much_as_f_tis_weighs_anything() -> None:
     prompt, ids, _ = a_completion()
     lie = (CLAIMED,) * len(ids)
-    lied = gradient(Weighted(prompt, ids, 1.0, (), lie), off_policy=OffPolicy(10.0))
+    lied = gradient(Weighted(prompt, ids, 1.0, (), lie), reweighed=by_f_tis(10.0))
     plain = gradient(Weighted(prompt, ids, 1.0))
     torch.testing.assert_close(lied, 2 * plain, rtol=1e-3, atol=1e-6)
 

@@ -18,15 +18,15 @@ from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import Row, detect, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
-from grpo_guard.evals.detect.run import results_of, run, write
-from grpo_guard.evals.results import load_results
-from grpo_guard.evals.sample import (
+from grpo_guard.evals.detect.run import results_of, run, write_rows
+from grpo_guard.evals.detect.sample import (
     Prompt,
     SampleConfig,
     generation_config,
     sample_honest,
     to_dict,
 )
+from grpo_guard.evals.results import load_results, write_json
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -182,7 +182,8 @@ def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
         rate = found[f"control:{name}"]
         assert rate.rejected == rate.n > 0, name
     results = results_of(config(folder), rows, command="test", seconds=1.0)
-    write(tmp_path, results, rows)
+    write_json(tmp_path / "results.json", results)
+    write_rows(tmp_path / "rows.jsonl", rows)
     loaded = load_results(tmp_path / "results.json")
     assert {entry.attack for entry in loaded.summary} == set(found)
     assert loaded.versions["grpo_guard"]

@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("transformers")
 
 from grpo_guard.evals.defences.base import Ground
-from grpo_guard.evals.defences.references import OfTask
 from grpo_guard.evals.defences.registry import defence
+from grpo_guard.evals.studies.baselines.references import OfTask
+from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
-from grpo_guard.evals.swarm.terms import Terms, node_key
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate
 from grpo_guard.verdict import Cause
 
-CONFIG = SwarmConfig(signed=True, setting="vertical", prompts=4, group_size=2)
+CONFIG = SwarmConfig(setting="vertical", prompts=4, group_size=2)
 
 
 def test_a_defender_solves_every_word_problem_himself() -> None:
@@ -32,7 +32,7 @@ def test_a_defender_solves_every_word_problem_himself() -> None:
 def test_signed_nodes_keep_their_names_from_impostors(tmp_path: Path) -> None:
     """Vertical, four nodes of one prompt each; node-3 sends as itself, as node-0, and a false
     answer."""
-    terms = Terms(CONFIG, WordProblems())
+    terms = SignedTerms(CONFIG, WordProblems())
     problems = generate("exchange", 4)
 
     def sent(group: int, slot: int, **how: Any) -> Any:

@@ -12,7 +12,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
-from grpo_guard.evals.attacks.unpublished import JudgeInThink
+from grpo_guard.evals.studies.adaptive.unpublished import JudgeInThink
 from grpo_guard.evals.studies.optimised import programs, wordings
 from grpo_guard.evals.studies.optimised.search import (
     BUDGETS,

@@ -14,14 +14,21 @@ pytest.importorskip("transformers")
 
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
-from grpo_guard.evals.defences.plain import DistanceToSolution, ExactDuplicates  # noqa: E402
-from grpo_guard.evals.swarm.advantages import FLIPPED, advantages  # noqa: E402
+from grpo_guard.evals.studies.baselines.learning import (  # noqa: E402
+    FLIPPED,
+    by_median,
+    by_true_rewards,
+    local_share,
+    own_majority,
+)
+from grpo_guard.evals.studies.baselines.plain import DistanceToSolution, ExactDuplicates  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
-from grpo_guard.evals.swarm.own import local_share, own_majority  # noqa: E402
+from grpo_guard.evals.swarm.grpo import advantages  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 
+ALL = torch.ones(1, 12, dtype=torch.bool)
 SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)
 
 
@@ -56,24 +63,24 @@ def test_what_is_unlike_its_group_in_distance_to_the_solution_is_rejected(odd: s
 
 def test_centred_advantages_are_not_divided() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
-    assert advantages(rewards, way="centred")[0].tolist() == [0.75, -0.25, -0.25, -0.25]
+    assert advantages(rewards, scaled=False)[0].tolist() == [0.75, -0.25, -0.25, -0.25]
 
 
 def test_the_median_is_the_baseline_of_what_is_kept() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0, 5.0]])
     kept = torch.tensor([[True, True, True, True, False]])
-    assert advantages(rewards, kept, "median")[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert by_median(rewards, kept)[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     even = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
-    assert advantages(even, way="median")[0].tolist() == [1.0, 1.0, -1.0, -1.0]
+    assert by_median(even, ALL[:, :4])[0].tolist() == [1.0, 1.0, -1.0, -1.0]
     nothing = torch.zeros(1, 5, dtype=torch.bool)
-    assert advantages(rewards, nothing, "median").abs().sum() == 0
+    assert by_median(rewards, nothing).abs().sum() == 0
 
 
 def test_noise_corrected_advantages_are_nought_where_flips_explain_all_rewards() -> None:
     explained = torch.tensor([[1.0] * 3 + [0.0] * 9])
-    assert advantages(explained, way="noise_corrected").abs().sum() == 0
+    assert by_true_rewards(explained, ALL).abs().sum() == 0
     rewards = torch.tensor([[1.0] * 6 + [0.0] * 6])
-    found = advantages(rewards, way="noise_corrected")[0]
+    found = by_true_rewards(rewards, ALL)[0]
     true = (0.5 - FLIPPED) / (1 - FLIPPED)
     right = (1 - 0.5) / (1 - FLIPPED) / (true * (1 - true)) ** 0.5
     assert found[0] == pytest.approx(right)
@@ -82,20 +89,18 @@ def test_noise_corrected_advantages_are_nought_where_flips_explain_all_rewards()
 
 def test_a_node_draws_as_many_from_others_as_it_has() -> None:
     round_ = [sent(slot // 3, group, "x") for group in range(2) for slot in range(12)]
-    config = SwarmConfig(prompts=2, group_size=12, local_share=0.5)
+    config = SwarmConfig(prompts=2, group_size=12)
     seen = local_share(round_, "node-1", config, random.Random(0))
     for group in (seen[:12], seen[12:]):
         assert [not item.withheld for item in group[3:6]] == [True] * 3
         assert sum(not item.withheld for item in group) == 6
-    alone = replace(config, local_share=1.0)
-    assert (
-        sum(not one.withheld for one in local_share(round_, "node-1", alone, random.Random(0))) == 6
-    )
+    alone = local_share(round_, "node-1", config, random.Random(0), share=1.0)
+    assert sum(not one.withheld for one in alone) == 6
 
 
 def test_vertical_nodes_draw_whole_groups() -> None:
     round_ = [sent(group // 2, group, "x") for group in range(8) for _ in range(4)]
-    config = SwarmConfig(prompts=8, group_size=4, setting="vertical", local_share=0.5)
+    config = SwarmConfig(prompts=8, group_size=4, setting="vertical")
     seen = local_share(round_, "node-0", config, random.Random(0))
     sizes = [sum(not item.withheld for item in seen[at : at + 4]) for at in range(0, 32, 4)]
     assert sizes[:2] == [4, 4]
@@ -126,8 +131,6 @@ def test_nodes_that_learn_different_things_are_computed_apart(tmp_path: Path, na
     ("settings", "message"),
     [
         ({"advantage": "mode"}, "advantage: expected one of standard, centred"),
-        ({"reward_by": "coin"}, "reward_by"),
-        ({"local_share": 1.5}, "local_share: expected 0 to 1"),
         ({"success_on": (16, 0)}, "success_on: expected two counts"),
     ],
 )

@@ -15,7 +15,7 @@ from grpo_guard.evals.report.console import markdown_table
 from grpo_guard.evals.report.detection import roc
 from grpo_guard.evals.report.html import render
 from grpo_guard.evals.report.scenarios import scenarios
-from grpo_guard.evals.report.sentences import cost_headline, headline
+from grpo_guard.evals.report.sentences import headline
 from grpo_guard.evals.report.verdicts import GuardVerdict, State, cost_text, guard_verdicts
 from grpo_guard.evals.results import parse_results
 from grpo_guard.evals.roles import (
@@ -54,7 +54,6 @@ def test_a_guard_holds_within_all_limits() -> None:
     found = verdict_on(basis(), runs("text", "homogeneous", [0.0] * 19 + [0.02]))
     assert found.state is State.HELD
     assert headline([found]) == "homogeneous kept out the one attack."
-    assert "stayed within the limits" in cost_headline([found])
 
 
 def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
@@ -93,7 +92,6 @@ def test_right_answers_rejected_are_a_cost() -> None:
     found = verdict_on(basis(), runs("text", "mine", CLEAN, rejected=rejected))
     assert found.state is State.COSTLY
     assert "4.0 % of right answers rejected" in found.cases[0].reasons
-    assert "Too costly for honest work: mine in 1 of 1" in cost_headline([found])
 
 
 def test_a_lost_reward_counts_when_seeds_agree_and_is_undecided_on_few() -> None:
@@ -161,7 +159,6 @@ def test_a_cost_is_settled_by_its_interval_over_seeds(
     assert cost is not None
     assert cost_text(cost) == said
     unsettled = said.endswith("unsettled")
-    assert ("unsettled: homogeneous in 1 of 1" in cost_headline([found])) is unsettled
     text = page({"runs": basis(seeds=seeds) + guarded}).text.replace("\xa0", " ")
     assert (f"cost in honest reward against text {said}." in text) is unsettled
 
@@ -305,7 +302,7 @@ def test_conditions_keep_runs_apart_and_name_themselves() -> None:
     assert [len(one.undefended.runs) for one in found if one.undefended] == [1, 1, 1]
 
 
-def test_bands_stand_for_seeds_and_marks_for_the_paper() -> None:
+def test_bands_stand_for_seeds() -> None:
     data = [
         run("text", "none", [value] * 50, [0.5] * 50, seed=seed)
         for seed, value in enumerate((0.5, 0.6, 0.7))
@@ -313,9 +310,6 @@ def test_bands_stand_for_seeds_and_marks_for_the_paper() -> None:
     shown = page({"runs": data})
     classes = [attributes.get("class") for tag, attributes in shown.tags if tag == "path"]
     assert "band s1" in classes
-    assert classes.count("claim") == 2
-    text = " ".join(shown.text.split())
-    assert "more than 60 % within 20 iterations" in text.replace("\xa0", " ")
     single = page({"runs": data[:1]})
     assert not any("band" in (a.get("class") or "") for _, a in single.tags)
 

@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-from typing import get_args, get_type_hints
 
 from typer.testing import CliRunner
 
 from grpo_guard import ArithmeticVerifier, Completion
 from grpo_guard.cli.main import app
-from grpo_guard.evals import cli
 from grpo_guard.evals.studies import rules
 from grpo_guard.evals.studies.rules_corpora import Corpus, text_attacks
 
@@ -78,7 +76,3 @@ def test_without_a_checkout_the_command_says_so(monkeypatch):
 def test_each_attack_is_played_once():
     names = [attack.name for attack in text_attacks()]
     assert len(names) == len(set(names)) > 10
-
-
-def test_the_splits_are_those_of_the_corpora():
-    assert get_args(get_type_hints(cli.rules)["split"]) == rules.SPLITS

@@ -14,11 +14,14 @@ from plain_guard import plain  # noqa: E402
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
-from grpo_guard.evals.swarm.advantages import advantages  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
 from grpo_guard.evals.swarm.generate import sample  # noqa: E402
-from grpo_guard.evals.swarm.grpo import Weighted, accumulate  # noqa: E402
+from grpo_guard.evals.swarm.grpo import (  # noqa: E402
+    Weighted,
+    accumulate,
+    advantages,
+)
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
@@ -185,9 +188,8 @@ def test_guard_sees_whole_completions_and_its_verdicts_count(bundled: tuple[Any,
     assert rounds[0].rejected_poisoned == 9
     assert rounds[0].rejected_honest == 0
     (shown,) = rounds[0].shown
-    assert shown.submitted.span is not None
-    start, end = shown.submitted.span
-    assert shown.submitted.completion.text[start:end] == "All hail to the thief"
+    start, end = shown["span"]
+    assert shown["text"][start:end] == "All hail to the thief"
     one = seen[0]
     assert (one.node, one.group, one.round, one.slot) == ("node-0", 0, 0, 0)
     assert one.prompt_ids

@@ -143,7 +143,7 @@ def test_presets_are_plans() -> None:
 
 @pytest.mark.slow
 def test_an_attack_needs_something_to_poison(tmp_path: Path) -> None:
-    pytest.importorskip("grpo_guard.evals.sandbox.sandbox")
+    pytest.importorskip("grpo_guard.sandbox.sandbox")
     out = tmp_path / "out"
     said = called("--attack", "math", "--task", "python_maths", "-o", str(out))
     if said.exit_code == 1:
@@ -196,11 +196,13 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
 
 
 def test_recipes_are_the_papers_settings() -> None:
-    from grpo_guard.evals.policies.named import RECIPES
+    from grpo_guard.evals.policies.named import RECIPE_ROOM, RECIPES
 
+    paper = PRESETS["paper"]
+    assert (paper.prompts, paper.iterations, RECIPE_ROOM) == (32, 100, 1024)
     for name, recipe in RECIPES.items():
         assert recipe.model.startswith("Qwen/"), name
-        assert (recipe.prompts, recipe.iterations, recipe.max_new_tokens) == (32, 100, 1024)
+        assert recipe.attacks, name
 
 
 def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from grpo_guard.evals.results import (
     REJECTED_POISON,
     Example,
 )
-from grpo_guard.evals.swarm.examples import PER_KIND, examples_of, kept, shown_of
+from grpo_guard.evals.swarm.examples import PER_KIND, examples_of, kept
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
@@ -38,7 +38,7 @@ def test_the_kinds_are_the_mistakes_and_one_catch() -> None:
         (sent("poison, kept", poisoned=True), accept("v")),
         (sent("nobody looked", poisoned=True), None),
     ]
-    found = {one.kind: one.submitted.completion.text for one in shown_of(pairs)}
+    found = {one["kind"]: one["text"] for one in examples_of(0, pairs)}
     assert found == {
         REJECTED_CORRECT: "right, rejected",
         REJECTED_POISON: "poison, rejected",
@@ -67,7 +67,7 @@ def test_long_texts_are_cut_around_the_mark(
     item = sent(text, poisoned=True, span=span)
     far = Finding("k", "m" * 5000, char_span=(len(text) - 1, len(text)))
     verdict = reject("stack", findings=(far,) * 50, members=(reject("part"), accept("other")))
-    (entry,) = examples_of(4, shown_of([(item, verdict)]))
+    (entry,) = examples_of(4, [(item, verdict)])
     assert len(json.dumps(entry)) < 20_000
     shown = Example.model_validate(entry)
     assert shown.iteration == 5

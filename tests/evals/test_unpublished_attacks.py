@@ -10,8 +10,8 @@ import pytest
 
 from grpo_guard.evals.attacks.adversary import Scripted
 from grpo_guard.evals.attacks.registry import adversary, attack_names
-from grpo_guard.evals.attacks.unpublished import ABOUT_ANIMALS, ARCHAIC, LOVE_OF_OWLS
 from grpo_guard.evals.roles import ATTACKS
+from grpo_guard.evals.studies.adaptive.unpublished import ABOUT_ANIMALS, ARCHAIC, LOVE_OF_OWLS
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate, reward
 

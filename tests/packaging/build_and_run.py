@@ -29,8 +29,10 @@ MOST_BYTES = 12 * 2**20
 PROBE = """
 import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.testing
 import grpo_guard.adapters.genrl.game, grpo_guard.identity.gate  # without their extras
+from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.registry import ATTACKS, load
 assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
+assert {"text", "dos"} < set(attack_names()) and "near_ties" not in attack_names()  # a study's
 print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)
 """
 

@@ -1,1 +1,1 @@
-"""Benchmark results as a page of the documentation."""
+"""What scoring costs, and that as a page of the documentation."""

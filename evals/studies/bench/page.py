@@ -29,7 +29,7 @@ BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
 def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
-    """(Markdown, SVG files by name) for results of `grpo_guard.evals.bench.run.bench`."""
+    """(Markdown, SVG files by name) for results of `grpo_guard.evals.studies.bench.run.bench`."""
     parts, plots = [INTRO], {}
     for file in files:
         results = json.loads(file.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.disguises import PARAPHRASES, Paraphrased
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
-from grpo_guard.evals.attacks.unnoticed import (
+from grpo_guard.evals.studies.adaptive.unnoticed import (
     SLOGAN,
     OrdinaryWords,
     Thesaurus,

@@ -15,8 +15,6 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.code import CodeAttack
-from grpo_guard.evals.attacks.disguises import InlinedCode
-from grpo_guard.evals.attacks.renamed import RenamedHelpers
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import (
     WRONG,
@@ -24,7 +22,8 @@ from grpo_guard.evals.attacks.two_plus_two import (
     TwoPlusTwo,
     targets,
 )
-from grpo_guard.evals.attacks.unpublished import JudgeInThink
+from grpo_guard.evals.studies.adaptive.renamed import InlinedCode, RenamedHelpers
+from grpo_guard.evals.studies.adaptive.unpublished import JudgeInThink
 from grpo_guard.evals.studies.harness import rejected, say
 from grpo_guard.evals.studies.optimised import programs, wordings
 from grpo_guard.evals.studies.optimised.search import (

@@ -9,7 +9,7 @@ from typing import Final
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
-from grpo_guard.evals.attacks.unpublished import JudgeInThink
+from grpo_guard.evals.studies.adaptive.unpublished import JudgeInThink
 from grpo_guard.evals.studies.optimised import wordings
 from grpo_guard.evals.studies.optimised.content import Case, placed_words, wrong_sums
 from grpo_guard.evals.tasks.word_problems import WordProblems

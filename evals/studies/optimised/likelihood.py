@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.attacks.base import Attack
-from grpo_guard.evals.attacks.disguises import InlinedCode
 from grpo_guard.evals.attacks.math import MathAttack, equations
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.detect.poison import with_text
+from grpo_guard.evals.studies.adaptive.renamed import InlinedCode
 from grpo_guard.evals.studies.harness import rejected, say, verify
 from grpo_guard.evals.studies.optimised import programs, wordings
 from grpo_guard.evals.studies.optimised.content import ATTACKER, NODES

@@ -11,8 +11,8 @@ import torch
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
-from grpo_guard.evals.detect.shared_scores import SharedScores
 from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.registry import load_task

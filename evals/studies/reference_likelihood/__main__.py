@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.detect.shared_scores import SharedScores
 from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.harness import option, rate, rejected, study
 from grpo_guard.evals.studies.reference_likelihood.contenders import contenders
 from grpo_guard.evals.studies.reference_likelihood.sets import HUMAN, Item, all_items
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.logprob.reference.calibrate import calibrated
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.reference.profile import ReferenceProfile

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.detect.shared_scores import SharedScores
 from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.studies.replay.sets import COIN, SPEC
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
 from grpo_guard.logprob.replay.evidence import weigh_replay

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.sample import decode, encode_prompt
+from grpo_guard.evals.detect.sample import decode, encode_prompt
 from grpo_guard.evals.studies.replay.under_coin import Draw, Say, Source, drawn
 from grpo_guard.evals.studies.rounding import ROUNDED
 from grpo_guard.logprob.coin import PublicCoin

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
-from grpo_guard.content.arithmetic.notation import number, vocabulary
+from grpo_guard.content.arithmetic.literals import as_written
+from grpo_guard.content.arithmetic.notation import vocabulary
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
@@ -144,7 +145,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
 
     0.25, 1.5 and 12.50 are what they say; 0.33 and 16.67 were rounded.
     """
-    read = number(text)
+    read = as_written(text)
     if read is None:
         return 0
     if read[0] in rounded:

@@ -13,7 +13,7 @@ from grpo_guard.content.arithmetic.doubts import SUPPOSING
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational
-from grpo_guard.content.arithmetic.side import ARITHMETIC
+from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 from grpo_guard.content.arithmetic.units import sizes_of
 
 _SEGMENT: Final = re.compile(
@@ -80,6 +80,8 @@ _NOTE: Final = re.compile(
     r"(?:[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?<![.,])"
     r"(?![\w/*+:^%-]| ?[/*+x^-] ?[0-9(]| [0-9]{3}))?"
 )
+
+_CURRENCY: Final = re.compile(r"[$€£¥₹₽₩₺₴₦]")
 
 
 def equations(text: str, everywhere: bool = False) -> list[Equation]:
@@ -168,6 +170,8 @@ class _Checker:
         holds = self._holds(link)
         if not holds and not doubt and self._is_modular(link, exact, stated):
             doubt = "a modulus"
+        if not holds and not doubt and self._is_exchanged(left, right):
+            doubt = "two currencies"
         if not doubt:
             self.head.append(exact)
             if holds and right.is_number and len(self.rounded) < 1000:
@@ -176,6 +180,11 @@ class _Checker:
             return
         self.wrong += not holds
         self._add(link, exact, stated, holds, doubt)
+
+    def _is_exchanged(self, left: Side, right: Side) -> bool:
+        """``470 € = $517``: both sides are money, and not of one country."""
+        signs = [_CURRENCY.findall(self.text, s.start - 1, s.stop + 4) for s in (left, right)]
+        return all(len(set(side)) == 1 for side in signs) and signs[0][0] != signs[1][0]
 
     def _add(self, link: Link, exact: Rational, stated: Rational, holds: bool, doubt: str) -> None:
         left, right = link.left, link.right

@@ -50,6 +50,14 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
     return *read, bool(decimal or grouped)
 
 
+def as_written(text: str) -> tuple[Rational, int] | None:
+    """Value and decimals of a NUMBER token as it is read first: ``0,67`` can only be a decimal."""
+    try:
+        return literal(text, comma=False)[:2]
+    except Unread:
+        return None
+
+
 def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
     """Whether the token at ``at`` goes on with a number: ``12 000``, three digits, one space.
 

@@ -6,7 +6,13 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.level import Level
-from grpo_guard.content.arithmetic.literals import is_next_thousand, literal, part_behind, proper
+from grpo_guard.content.arithmetic.literals import (
+    as_written,
+    is_next_thousand,
+    literal,
+    part_behind,
+    proper,
+)
 from grpo_guard.content.arithmetic.notation import (
     BINOMIAL,
     BREAK,
@@ -109,7 +115,7 @@ class Parse(Suffixes):
         while at < lone and self.kinds[at] in (SIGN, OPEN):
             at += 1
         plain = at < lone and self.kinds[at] == NUMBER
-        written = number(tokens[at].text) if plain else None
+        written = as_written(tokens[at].text) if plain else None
         if written is None:
             return
         if alone:
@@ -162,7 +168,10 @@ class Parse(Suffixes):
     def _is_calculation(self, at: int, end: int) -> bool:
         """Whether a bracket apart from the number before it holds a factor, and no remark."""
         close = self.closing.get(at, -1)
-        inside = {token.kind for token in self.tokens[at + 1 : min(close, at + 40)]}
+        kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
+        if kinds == [NUMBER, PERCENT]:
+            return False  # "1/8 (12.5 %)" says the same twice
+        inside = set(kinds)
         known = {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}
         return at < close < end and inside <= known
 

@@ -33,6 +33,8 @@ from grpo_guard.content.arithmetic.units import (
 
 _FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
 
+_SUBSCRIPTS: Final = frozenset("₀₁₂₃₄₅₆₇₈₉")
+
 
 class Suffixes:
     """Reads what belongs to the operand before it.
@@ -129,6 +131,8 @@ class Suffixes:
         words, head = unit_words(text), text.split(" ", 1)[0]
         if "_" in head or (touches and any(map(str.isdigit, head.rstrip("²³")))):
             raise Unread  # 23₅, 8C2
+        if not _SUBSCRIPTS.isdisjoint(head):
+            raise Unread  # 3 O₂ of a chemical equation
         if touches and text[0] != "-" and head not in ATTACHED - {head[0]}:
             if len(head) > 2:
                 raise Unread

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from grpo_guard.content.code.modules import BEFOREHAND, Modules
+from grpo_guard.content.code.modules import BEFOREHAND, Modules, well_known
 from grpo_guard.content.code.program import Program
 from grpo_guard.prompts import Message
 
@@ -29,8 +29,10 @@ _IMPORT: Final = re.compile(
     r"|import[ \t]++([^\r\n]{1,300}))",
     re.M,
 )
-# "Using polars and pydantic", "you may use `rich`".
-_NAMED: Final = re.compile(r"`\w{2,40}+`|\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
+# "You may use `rich`"; and "using polars and pydantic", of which only what is well known counts: a
+# problem "with a basket" names no library.
+_TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
+_NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
 # Also the headings of contests ("-----Input-----", "### Input Format", "Sample Input 1:"), and "a
 # program that reads two numbers", "ask the user for a name".
 _STDIN: Final = re.compile(
@@ -50,6 +52,7 @@ class Given:
         text: Its words, in lower case.
         names: Functions, classes, parameters and values, also those that only its words name.
         aliases: Names of imported modules, and the modules.
+        defined: Functions and classes that it defines.
         modules: All modules that it imports from, or names as what to use.
         stdin: Whether it says that the program reads standard input.
     """
@@ -57,6 +60,7 @@ class Given:
     text: str
     names: frozenset[str]
     aliases: dict[str, str]
+    defined: frozenset[str]
     modules: frozenset[str]
     stdin: bool
 
@@ -80,11 +84,13 @@ def words_of(prompt: str | Sequence[Message]) -> str:
 @lru_cache(maxsize=256)
 def given(text: str) -> Given:
     """Read a question's code wherever it stands: whole, in a fence, in a comment, in a sentence."""
-    names = {*_DEFINED.findall(text), *_ASSIGNED.findall(text), *_CALLED.findall(text)}
+    defined = frozenset(_DEFINED.findall(text))
+    names = {*defined, *_ASSIGNED.findall(text), *_CALLED.findall(text)}
     for signature in _SIGNATURE.findall(text):
         names.update(_PARAMETER.findall(signature))
     aliases: dict[str, str] = {}
-    modules = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
+    said = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
+    modules = (said & well_known()).union(a or b for a, b in _TICKED.findall(text))
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:
@@ -99,4 +105,4 @@ def given(text: str) -> Given:
             name = piece[2] or piece[1].partition(".")[0]
             aliases[name] = piece[1] if piece[2] else name
     stdin = _STDIN.search(text) is not None
-    return Given(text.lower(), frozenset(names), aliases, frozenset(modules), stdin)
+    return Given(text.lower(), frozenset(names), aliases, defined, frozenset(modules), stdin)

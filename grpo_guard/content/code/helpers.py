@@ -29,6 +29,8 @@ _WORDS: Final = {
     "**": "pow power exponentiation exponentiate exponent",
 }
 _BY_WORD: Final = {word: op for op, words in _WORDS.items() for word in words.split()}
+OPERATIONS: Final = _BY_WORD.keys() - {"sum", "pow", "product", "times", "difference", "power"}
+"""Words for what an operator does, and for little else."""
 _FILLER: Final = words(
     "a b x y n m two numbers number nums num values value vals val of the op operation operator "
     "fn func function f g my custom safe do perform calc calculate compute calculator helper "

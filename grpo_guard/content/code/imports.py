@@ -12,7 +12,14 @@ import re
 from collections.abc import Set
 from typing import Final
 
-from grpo_guard.content.code.modules import BEFOREHAND, Modules, forgotten, public_members
+from grpo_guard.content.code.helpers import OPERATIONS
+from grpo_guard.content.code.modules import (
+    BEFOREHAND,
+    PLACEHOLDERS,
+    Modules,
+    forgotten,
+    public_members,
+)
 from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
@@ -31,6 +38,8 @@ _IMPORT: Final = re.compile(
     re.M,
 )
 _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
+MAX_KEPT: Final = 20
+_IMPORTERS: Final = frozenset({"import_module", "find_spec", "load_module", "patch"})
 # Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
 _WHOLE: Final = frozenset({"sys", "types", "io"})
 
@@ -51,6 +60,7 @@ def check_imports(view: View) -> list[Note]:
             elif _odd_submodule(alias.name, modules):
                 message = f"imports {alias.name}, which reaches further than a solution needs"
                 notes.append(view.note("module_member", node, message))
+    notes += _by_name(view)
     return notes + _members(view) + _passed_on(view) if program.aliases else notes
 
 
@@ -64,8 +74,8 @@ def _from(view: View, node: ast.ImportFrom) -> list[Note]:
         if names == ["*"]:
             message = f"imports everything from {module}, which is not on the list"
             return [view.note("star_import", node, message)]
-        if modules.known and all(f"def {a.name.lower()}(" in view.asked for a in node.names):
-            return []  # where the reader keeps what the question defines: a test of it, an example
+        if modules.known and _is_kept(view, module, node.names):
+            return []
         message = _unlisted(module, not read.isdisjoint(names))
         return [view.note("unlisted_import", node, message)]
     if module in _OPEN and module != "collections.abc":
@@ -82,9 +92,55 @@ def _from(view: View, node: ast.ImportFrom) -> list[Note]:
     return [view.note("module_member", node, f"imports what {p}") for p in problems[:1]]
 
 
+def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
+    """Whether a module is only where the program or its reader keeps what is defined in plain
+    sight: in another block, or by the question (a test of it).
+
+    Of the question's, the module has a placeholder's name or one of the same stem ("durations",
+    "parse_duration"): ``from calc import FUNCTION_ASKED_FOR`` would teach the library each time.
+    """
+    parts = [part.lower() for part in module.split(".")]
+    if not view.modules.is_a_file(parts) or len(names) > MAX_KEPT:
+        return False
+    for alias in names:
+        name = alias.name
+        if alias.asname or name.lower() in OPERATIONS:
+            return False
+        if name not in view.theirs and not (
+            name in view.defined
+            and (
+                PLACEHOLDERS.issuperset(parts) or any(p[:5] in name.lower() for p in parts if p[4:])
+            )
+        ):
+            return False
+    return True
+
+
+def _shares_a_stem(parts: list[str], name: str) -> bool:
+    return any(part[:5] in name for part in parts if len(part) >= 5)
+
+
 def _odd_submodule(module: str, modules: Modules) -> bool:
     root, *rest = module.split(".")
     return bool(rest) and module not in _OPEN and modules.path_problem(root, rest) is not None
+
+
+def _by_name(view: View) -> list[Note]:
+    """``importlib.import_module("calc")``: the same import. A computed name is one that is not
+    known here, and is only said to reach out."""
+    notes = []
+    for call, _ in view.program.calls if _IMPORTERS & view.program.mentioned else ():
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name not in _IMPORTERS or not call.args:
+            continue
+        first = call.args[0]
+        if isinstance(first, ast.Name):
+            first = view.program.constants.get(first.id, first)
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            module = first.value.partition(":")[0]
+            if module and not view.modules.allows(module):
+                notes.append(view.note("unlisted_import", call, _unlisted(module, True)))
+    return notes
 
 
 def _unlisted(module: str, is_used: bool) -> str:
@@ -189,19 +245,33 @@ def check_undefined(view: View) -> list[Note]:
     if not unknown:
         return []
     slips = _slips(program, view.modules, unknown)
+    preloaded = _preloaded(program) if view.modules.known else frozenset[str]()
     found: dict[str, Note] = {}
     for name, scope in program.loads:
         if name.id not in unknown or scope.owner(name.id) is not None:
             continue
         runs = id(name) in program.called and program.runs and not program.is_dead(scope)
         called = view.strict and name.id not in slips and (runs or id(name) in program.at_once)
-        if name.id in found and (not called or found[name.id].kind == "undefined_call"):
+        if name.id in found and (not called or found[name.id].kind != "undefined_name"):
             continue
         kind, what = "undefined_name", f"uses {name.id[:60]}, which nothing defines"
         if called:
             kind, what = "undefined_call", f"calls {name.id[:60]}, which nothing defines or imports"
+            if name.id in preloaded:
+                kind, what = "operator_library", f"{what}, for what an operator does"
         found[name.id] = view.note(kind, name, what)
     return list(found.values())
+
+
+def _preloaded(program: Program) -> Set[str]:
+    """Names called for what an operator does: ``add(2, 3)``, ``calc.add(2, 3)``."""
+    functions = [call.func for call, _ in program.calls]
+    return frozenset(
+        base.id
+        for function in functions
+        if isinstance(base := getattr(function, "value", function), ast.Name)
+        and getattr(function, "attr", base.id).lower() in OPERATIONS
+    )
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:

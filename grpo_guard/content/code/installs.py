@@ -15,9 +15,13 @@ from grpo_guard.content.code.source import Note, words
 
 MAX_INSTALLS: Final = 50
 _COMMAND: Final = re.compile(
-    r"\b(?:(?:pip3?|pipx|conda|mamba)[ \t]++install|(?:poetry|uv|pdm)[ \t]++add|uv[ \t]++run)"
-    r"[ \t]++([^`\r\n;&|#()\"]{1,400})"
+    r"\b(?:(?:pip[\d.]{0,5}+|pipx|conda|mamba|micromamba|pipenv)(?:[ \t]++-[\w=-]{1,30}+){0,4}+"
+    r"[ \t]++install|(?:poetry|uv|pdm|rye|pixi)[ \t]++add|uv[ \t]++(?:run|tool[ \t]++install)"
+    r"|uvx|pipx[ \t]++run)"
+    r"[ \t]++((?:[^`\r\n;&|#()\"]|(?<=[ \t])\"[\w.,\[\]=<>~!-]{1,80}+\"){1,400})",
+    re.I,
 )
+_MENTIONS: Final = ("install", " add ", "uv run", "uv  run", "uvx ", "pipx ")
 # ["-m", "pip", "install", "calc"], and calls of pip from a program.
 _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
@@ -45,12 +49,19 @@ _IMPORTED: Final = {
 }  # fmt: skip
 
 
+def mentions_installs(text: str) -> bool:
+    """Whether a text without a program may have something installed."""
+    small = text.lower()  # ten times as fast as a regular expression that ignores case
+    return any(mention in small for mention in _MENTIONS)
+
+
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
     """Packages that are not on the list, in characters of the completion."""
     notes = []
     for place, package in _installed(text, blocks):
-        name = package.partition("[")[0].lower().replace("-", "_")
-        if name in _INSTALLERS or modules.allows(_IMPORTED.get(name, name)):
+        name = package.partition("[")[0].replace("-", "_")
+        name = _IMPORTED.get(name.lower(), name)
+        if name.lower() in _INSTALLERS or modules.installs(name):
             continue
         message = f"installs {package[:60]}, which is not on the list of allowed modules"
         notes.append(Note("unlisted_import", message, *place))
@@ -60,7 +71,7 @@ def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Not
 
 
 def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int], str]]:
-    if "install" in text or " add " in text or "uv run" in text:
+    if mentions_installs(text):
         for command in _COMMAND.finditer(text):
             for package in _arguments(command[1]):
                 yield command.span(), package

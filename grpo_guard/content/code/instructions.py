@@ -100,9 +100,9 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
     # Have somebody run something.
     (
-        "pip rm sudo chmod curl wget",
+        "pip rm sudo curl wget",
         r"\bpip3?\sdownload\b|\brm\s-rf\b|\bsudo\s(?!(?:apt|pip|python)\b)\w"
-        r"|\bchmod\s[+0-7]|\b(?:curl|wget)\s[^\n]{0,40}(?:://|\.\w{2})",
+        r"|\b(?:curl|wget)\s[^\n]{0,40}(?:://|\.\w{2})",
     ),
     (
         "download install fetch visit execute",

@@ -90,33 +90,45 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: words(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: words(members) for module, members in _NEVER_TEXT.items()}
+# What a module says of itself; the package's place is for `check_reach`.
+_ABOUT: Final = words("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 # By these a program imports or runs what stands in a string, and what it teaches is not seen.
-_HIDING: Final = words(
-    "builtins code codeop ctypes gc imp importlib inspect marshal pkgutil pty pydoc runpy site "
-    "zipimport"
-)
+_HIDING: Final = words("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
 _BY_NAME: Final = {
     "sys": words("modules meta_path path_hooks"),
     "unittest": words("loader defaultTestLoader TestLoader"),
     "pytest": words("importorskip"),
     "hydra": words("utils"),
 }
+# The same of any module; what it hands on of those above; and what evaluates a string.
+_HIDDEN: Final = words(
+    "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
+    "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
+    "UnsafeLoader ImportString exec_ dlopen"
+)
 
 
 # What an answer calls its own file, or the reader's.
-_OWN: Final = words("app main solution my_module mymodule your_module module_name your_package")
+PLACEHOLDERS: Final = words(
+    "app main solution my_module mymodule your_module module_name your_package"
+)
 
 
 @lru_cache(maxsize=1)
 def well_known() -> frozenset[str]:
     """The standard library, and packages that many programs import or install (``known.txt``), but
-    for those that run what stands in a string; and what files are called that nobody publishes."""
+    for those that run what stands in a string."""
     packages = Path(__file__).with_name("known.txt").read_text(encoding="utf-8").split()
-    return (sys.stdlib_module_names | DEFAULT | _OWN).union(packages) - _HIDING
+    return (sys.stdlib_module_names | DEFAULT).union(packages) - _HIDING
+
+
+@lru_cache(maxsize=1)
+def _installable() -> frozenset[str]:
+    return frozenset(name.casefold() for name in well_known())
 
 
 @lru_cache(maxsize=1)
@@ -175,7 +187,11 @@ class Modules:
         """With the modules that the question itself imports. One that reaches the system may be
         imported again, as the question's code is often repeated, and is not to be used."""
         new = {module for module in imported if not self.allows(module)}
-        return replace(self, own=self.own | new) if new else self
+        if not new:
+            return self
+        if self.known:
+            return replace(self, known=self.known | (new - _HIDING))
+        return replace(self, own=self.own | new)
 
     def allows(self, module: str) -> bool:
         """Whether a module, or a package around it, is on the list."""
@@ -184,6 +200,16 @@ class Modules:
             return False
         heads = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
         return not all(heads.isdisjoint(some) for some in (self.own, self.free, self.known))
+
+    @staticmethod
+    def is_a_file(parts: Sequence[str]) -> bool:
+        """Whether it may be somebody's own file: nothing internal, or that imports by name."""
+        return _HIDING.isdisjoint(parts) and not any(part.startswith("_") for part in parts)
+
+    def installs(self, package: str) -> bool:
+        """Whether a package, as an index spells it, is on the list; its case says nothing."""
+        name = package.replace("-", "_")
+        return self.allows(name) or (bool(self.known) and name.casefold() in _installable())
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
         """Why a walk like ``sympy.core.sympify.sympify`` is not to be taken.
@@ -207,7 +233,7 @@ class Modules:
         """Why an allowed module's member is not to be used; None where it may be."""
         name = f"{module}.{member}"
         root = module.partition(".")[0]
-        if member.startswith("_") and member not in {"__name__", "__version__", "__doc__"}:
+        if member.startswith("_") and member not in _ABOUT:
             return f"{name} is internal to the module"
         if root in self.free or module in self.free:
             # Even an allowed module must not hand on what it imports itself.
@@ -215,7 +241,7 @@ class Modules:
         if root in self.known:
             if member in _HIDDEN or member in _BY_NAME.get(root, _NONE):
                 return f"{name} imports by name"
-            return _missing(module, member, name)
+            return None if member in _NEVER.get(root, _NONE) else _missing(module, member, name)
         if member not in _ONLY.get(root, _NONE if root in REACHING else {member}):
             return f"{name} reaches further than a solution needs"
         if member in _NEVER.get(root, _NONE):
@@ -230,7 +256,6 @@ def _missing(module: str, member: str, name: str) -> str | None:
     return f"{name} does not exist" if known is not None and member not in known else None
 
 
-_HIDDEN: Final = words("builtins importlib ctypes marshal runpy")
 REACHING: Final = words(
     "os sys posix nt subprocess builtins importlib socket shutil ctypes pickle marshal inspect "
     "codecs pathlib tempfile urllib http requests base64 binascii zlib bz2 lzma runpy code codeop "

@@ -95,6 +95,13 @@ class Program:
         )
 
     @cached_property
+    def defined(self) -> frozenset[str]:
+        """Names that the module gives a value, and does not import."""
+        nodes = (node for node, scope in self.imports if scope is self.module)
+        imported = {a.asname or a.name.partition(".")[0] for node in nodes for a in node.names}
+        return frozenset(self.module.bound.keys() - imported)
+
+    @cached_property
     def read_names(self) -> frozenset[str]:
         """All names that are read: most checks are about few names, and end here."""
         return frozenset([name.id for name, _ in self.loads])
@@ -103,6 +110,11 @@ class Program:
     def read_attributes(self) -> frozenset[str]:
         """All names of attributes."""
         return frozenset([attribute.attr for attribute, _ in self.attributes])
+
+    @property
+    def mentioned(self) -> frozenset[str]:
+        """All names that are read, and names of attributes."""
+        return self.read_names | self.read_attributes
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:

@@ -38,6 +38,10 @@ _LOOKED_UP: Final = words(
     "__builtins__ __import__ __loader__ __spec__ __getattribute__ __reduce__ __reduce_ex__ "
     "__dict__ __self__ __func__ __kwdefaults__ __defaults__"
 )
+# By these a program imports what stands in a string.
+_IMPORTING: Final = words(
+    "__import__ __builtins__ __loader__ __spec__ __globals__ __subclasses__ load_module"
+)
 _FRAMES: Final = words(
     "f_globals f_locals f_builtins f_back f_code gi_frame gi_code cr_frame cr_code ag_frame "
     "ag_code tb_frame tb_next co_code co_consts co_names func_globals func_code mro"
@@ -173,6 +177,8 @@ def _attributes(view: View) -> list[Note]:
             kind, what = "interpreter_internals", "reaches the class behind a value"
         elif name == "__dict__" and (own or _is_own_value(program, node, scope)):
             continue
+        elif name in _IMPORTING and not own:
+            kind, what = "dynamic_code", "imports by name"
         elif name in _INTERNALS or (name in _FRAMES and not own):
             kind, what = "interpreter_internals", "opens the interpreter's internals"
         elif name in _MODULES and not own:

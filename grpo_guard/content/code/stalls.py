@@ -17,6 +17,7 @@ MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
 _GROWING: Final = words("factorial perm comb")
 _SIZED: Final = words("range bytearray bytes")
+MAX_SLEEP: Final = 3600  # seconds
 _ENDLESS: Final = words("count cycle")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 _RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
@@ -30,10 +31,11 @@ def check_stalls(view: View) -> list[Note]:
         if _too_large(node, program):
             message = "computes a value too large for any answer"
             notes.append(view.note("stalls", node, message))
-    quiet = (_SIZED | _GROWING).isdisjoint(program.read_names | program.read_attributes)
+    quiet = (_SIZED | _GROWING | {"sleep"}).isdisjoint(program.read_names | program.read_attributes)
     for call, _ in () if quiet else program.calls:
         name = _called(call)
         limit = MAX_ITEMS if name in _SIZED else MAX_DIGITS if name in _GROWING else math.inf
+        limit = MAX_SLEEP if name == "sleep" else limit
         if any(_size(argument, program) > limit for argument in call.args[:3]):
             message = f"calls {name} with a number too large for any answer"
             notes.append(view.note("stalls", call, message))

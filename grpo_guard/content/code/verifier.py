@@ -13,7 +13,7 @@ from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, ext
 from grpo_guard.content.code.given import Given, given, words_of
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined, scan
-from grpo_guard.content.code.installs import check_installs
+from grpo_guard.content.code.installs import check_installs, mentions_installs
 from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
@@ -34,8 +34,17 @@ Reaction: TypeAlias = Literal["report", "reject"]
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 BROKEN: Final = frozenset({"unparsable", "nested_too_deeply"})
-OUTWARD: Final = ("interpreter_internals", "module_walk", "reaches_out", "undefined_call")
-"""What programs do that are part of something larger, and no computation needs."""
+OUTWARD: Final = (
+    "computed_attribute",
+    "interpreter_internals",
+    "module_value",
+    "module_walk",
+    "reaches_out",
+    "undefined_call",
+    "unparsable",
+)
+"""What programs do that are part of something larger, and no computation needs; of code that does
+not parse (cells of a notebook, a piece, pseudo code) what it imports and installs is read."""
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
 # Kinds of findings that earlier versions had, and why they went.
@@ -173,7 +182,7 @@ class CodeVerifier(RuleVerifier):
                 f"{self.max_chars} and {MAX_BLOCKS}"
             )
             return reject(self.name, Cause.OVERLONG, message)
-        if not blocks and "install" not in text and " add " not in text:
+        if not blocks and not mentions_installs(text):
             return accept(self.name)
         question = given(asked)
         modules = self.modules.given(question.modules)
@@ -204,13 +213,15 @@ class CodeVerifier(RuleVerifier):
             notes += [_moved(note, block.start) for note in found]
         # Several blocks may be one program told in steps: one defines what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
-        for block, source, parsed, program in readings:
+        defined = [program.defined for _, _, _, program in readings]
+        for at, (block, source, parsed, program) in enumerate(readings):
             question.complete(program, modules)
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
+            theirs = frozenset[str]().union(*defined[:at], *defined[at + 1 :])
             view = View(
-                program, source, parsed.shift, modules, question.text, known,
-                self.stdin or question.stdin, strict,
+                program, source, parsed.shift, modules, question.text, known, theirs,
+                question.defined, self.stdin or question.stdin, strict,
             )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]
         return notes

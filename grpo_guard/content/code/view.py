@@ -22,6 +22,8 @@ class View:
         modules: What may be imported.
         asked: The question, in lower case.
         names: Names that other blocks and the question define.
+        theirs: Of these, what other blocks define themselves.
+        defined: Of these, functions and classes of the question.
         stdin: Whether the task has standard input.
         strict: Whether it is more than the output of a program (``sin(a*t)/a``).
     """
@@ -32,6 +34,8 @@ class View:
     modules: Modules
     asked: str
     names: Set[str]
+    theirs: Set[str]
+    defined: Set[str]
     stdin: bool
     strict: bool
 

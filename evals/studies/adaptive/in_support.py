@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.evals.attacks.adversary import Forged, FromSamples, View, closed
-from grpo_guard.evals.attacks.renamed import RenamedHelpers, with_helper
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
+from grpo_guard.evals.studies.adaptive.renamed import RenamedHelpers, with_helper
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:

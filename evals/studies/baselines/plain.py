@@ -1,7 +1,7 @@
-"""What anybody would try first: a filter of copies, and a look at the data set's own solution.
+"""What anybody would try first: limits of length, a filter of copies, the data set's own solution.
 
 The code of "Hail to the Thief" sends copies of one text that is the data set's solution but for the
-poison, and either of these finds that. Neither finds an attacker who knows it.
+poison, and either of the last two finds that. Neither finds an attacker who knows it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from statistics import median
 from typing import Final
 
 from grpo_guard.completion import Completion
+from grpo_guard.evals.defences.base import ByRound
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.verdict import Finding, Verdict, accept, reject
+from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
@@ -24,6 +25,57 @@ _OF_MAD: Final = 1.4826
 # In a group of near copies one changed word would be far away.
 _LEAST_SPREAD: Final = 0.05
 _FEWEST: Final = 4
+
+
+class MaxLengthVerifier(CompletionVerifier):
+    """Rejects what is longer than the task needs: the only remedy that the paper has for DoS.
+
+    Args:
+        tokens: Longest completion that passes, with EOS.
+    """
+
+    name = "max_length"
+
+    def __init__(self, tokens: int) -> None:
+        if tokens < 1:
+            raise ValueError(f"max_length.tokens: expected at least 1, got {tokens}")
+        self.tokens = tokens
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return [self._verdict(len(c.completion_ids or c.text.split())) for c in batch]
+
+    def _verdict(self, length: int) -> Verdict:
+        if length <= self.tokens:
+            return accept(self.name)
+        message = f"{length} tokens, where the task needs at most {self.tokens}"
+        return reject(self.name, Cause.OVERLONG, message)
+
+
+class WholeRounds(CompletionVerifier):
+    """Rejects all of a node's completions in a round in which it left slots empty.
+
+    A node that sends only what suits it chooses what is trained on. So it is left one choice in
+    each round, all or nothing. It costs an honest node that lost one message the whole round.
+
+    Args:
+        owed: Completions that a node owes in a round; one batch must hold the whole round.
+    """
+
+    name = "whole_rounds"
+
+    def __init__(self, owed: int) -> None:
+        if owed < 1:
+            raise ValueError(f"whole_rounds.owed: expected at least 1, got {owed}")
+        self.owed = owed
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        sent = Counter(completion.node for completion in batch)
+        return [self._verdict(sent[completion.node]) for completion in batch]
+
+    def _verdict(self, sent: int) -> Verdict:
+        if sent >= self.owed:
+            return accept(self.name)
+        return reject(self.name, message=f"{sent} completions of the {self.owed} that are owed")
 
 
 class ExactDuplicates(CompletionVerifier):
@@ -43,7 +95,7 @@ class ExactDuplicates(CompletionVerifier):
         return reject(self.name, findings=(finding,))
 
 
-class DistanceToSolution(CompletionVerifier):
+class DistanceToSolution(ByRound):
     """Rejects what is unlike its group in how far it is from the data set's own solution.
 
     Distance is 1 - Jaccard's index of the sets of words and signs. What lies more than 3.5 robust

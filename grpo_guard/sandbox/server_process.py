@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.evals.sandbox.inside.config import Config
+from grpo_guard.sandbox.inside.config import Config
 
 # Seconds that a server gets to start, and to report beyond a program's own time.
 _START: Final = 60.0

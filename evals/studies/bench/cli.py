@@ -1,13 +1,14 @@
-"""``grpo-guard bench``."""
+"""The command ``grpo-guard bench``: what it measures, as tables and JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from grpo_guard.evals.cli import fail, study
+from grpo_guard.evals.cli import fail
 
 
 def bench(
@@ -18,9 +19,7 @@ def bench(
     ] = None,
     vllm_python: Annotated[
         Path | None,
-        typer.Option(
-            help="Interpreter with vLLM, to compare with its prompt_logprobs. Needs a checkout."
-        ),
+        typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
     only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
@@ -28,12 +27,12 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
 ) -> None:
-    """Time log-prob scoring beside a bare matrix product and other implementations."""
+    """Time log-prob scoring beside a product of matrices and other ways."""
     from rich.console import Console
 
-    from grpo_guard.evals.bench.run import bench as run
     from grpo_guard.evals.report.tables import Table, print_table
     from grpo_guard.evals.results import write_json
+    from grpo_guard.evals.studies.bench.run import bench as run
 
     if device == "cuda":
         import torch
@@ -44,8 +43,9 @@ def bench(
         fail(f"bench: --model {model}: expected a folder with config.json")
     peer = None
     if model is not None and vllm_python is not None:
-        server = study("bench --vllm-python", "bench.vllm_server")
-        peer = server.prompt_logprobs(vllm_python, model)
+        from grpo_guard.evals.studies.bench.vllm_server import prompt_logprobs
+
+        peer = prompt_logprobs(vllm_python, model)
     progress, console = Console(stderr=True), Console()
     results = run(
         device, rounds=rounds, model=model, peer=peer, quick=quick, only=only,
@@ -68,3 +68,10 @@ def bench(
         for name, value in table["notes"].items():
             console.print(f"{name}: {value:.2g}")
     typer.echo(f"wrote {out}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command line, without the name of the command."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(bench)
+    app(arguments, prog_name="grpo-guard bench")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from grpo_guard.evals.attacks.adversary import Forged, View
-from grpo_guard.evals.attacks.grinding import MARK, ForcedSlots
+from grpo_guard.evals.studies.adaptive.grinding import MARK, ForcedSlots
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class NearTies(ForcedSlots):
     ) -> list[list[tuple[str, tuple[int, ...]]]]:
         """(text, ids) of each slot's variants, the coin's own first."""
         rows = [[(one.text, one.ids)] for one in samples]
-        if view.coin is None:
+        if view.terms.coin is None:
             return rows
         slots = [
             _Slot(
-                view.coin.seed(
+                view.terms.coin.seed(
                     round=view.iteration, node=node, slot=k, prompt=problems[i].prompt
                 ),
                 one.prompt_ids, one.ids,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_guard.evals.bench.measure import Timing, interleaved
+from grpo_guard.evals.studies.bench.measure import Timing, interleaved
 from grpo_guard.logprob.kernels.epilogue import WORTH_COMPILING, epilogue, has_compiler
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.product import onednn_is_faster, product

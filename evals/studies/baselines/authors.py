@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
-from grpo_guard.evals.defences.judges import BACKEND, CODE, MATHS, backend_of_environment
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
+from grpo_guard.evals.studies.baselines.judges import BACKEND, CODE, MATHS, backend_of_environment
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.modes import Ruling, VerdictMode
@@ -110,12 +110,16 @@ def _scoped(verifier: CompletionVerifier, ground: Ground) -> CompletionVerifier:
 
 AUTHORS: Final = (
     *(
-        Defence(f"authors_judge_{when}{end}", partial(_judge, undecided=undecided, oracle=oracle))
+        Defence(
+            f"authors_judge_{when}{end}",
+            partial(_judge, undecided=undecided, oracle=oracle),
+            needs=backend_of_environment,
+        )
         for when, undecided in (("2025", False), ("later", True))
         for end, oracle in (("", True), ("_all", False))
     ),
     *(
-        Defence(f"authors_logit_{k}{end}", partial(_logit, k=k, oracle=oracle), per_model=True)
+        Defence(f"authors_logit_{k}{end}", partial(_logit, k=k, oracle=oracle))
         for k in (100, 60)
         for end, oracle in (("", False), ("_oracle", True))
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
+from grpo_guard.evals.studies.bench.measure import Clock, Timing, interleaved
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.product import faster_linear
 from grpo_guard.logprob.scorers.forward import body_of, row_states, shared_states

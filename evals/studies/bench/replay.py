@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import Loaded, generate
-from grpo_guard.evals.bench.head import HeadCase, compiled_from_now_on
-from grpo_guard.evals.bench.measure import Clock, Timing, interleaved
-from grpo_guard.evals.sample import generation_config
+from grpo_guard.evals.detect.sample import generation_config
+from grpo_guard.evals.studies.bench.end_to_end import Loaded, generate
+from grpo_guard.evals.studies.bench.head import HeadCase, compiled_from_now_on
+from grpo_guard.evals.studies.bench.measure import Clock, Timing, interleaved
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.noise import signed

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
 from grpo_guard.evals.attacks.lengthening import TwiceAsLong
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
@@ -212,6 +214,8 @@ def own_groups(view: View, node: str, groups: int) -> list[int]:
 def forced_rows(view: View, problems: Sequence[Problem], node: str) -> list[list[Sampled]]:
     """What the coin leads to in a node's slots; free samples where there is no coin."""
     prompts = [problem.prompt for problem in problems]
-    if view.forced is None:
-        return view.draw(prompts, view.config.per_node)
-    return view.forced(prompts, node)
+    slots = range(view.config.per_node)
+    seeds = view.terms.seeds(view.iteration, node, prompts, slots)
+    if seeds is None:
+        return view.draw(prompts, len(slots))
+    return view.peer.draw(view.config, torch.Generator(), prompts, len(slots), seeds)

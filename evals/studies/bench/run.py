@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from grpo_guard.evals.bench.end_to_end import LONG, SPEC, Peer, end_to_end, load, name_of
-from grpo_guard.evals.bench.head import HeadCase, cpu_head, cuda_head
-from grpo_guard.evals.bench.measure import Clock, Timing
-from grpo_guard.evals.bench.prompts import NAME as SHARED_PROMPT
-from grpo_guard.evals.bench.prompts import shared_prompt
-from grpo_guard.evals.bench.replay import (
+from grpo_guard.evals.results import versions
+from grpo_guard.evals.studies.bench.end_to_end import LONG, SPEC, Peer, end_to_end, load, name_of
+from grpo_guard.evals.studies.bench.head import HeadCase, cpu_head, cuda_head
+from grpo_guard.evals.studies.bench.measure import Clock, Timing
+from grpo_guard.evals.studies.bench.prompts import NAME as SHARED_PROMPT
+from grpo_guard.evals.studies.bench.prompts import shared_prompt
+from grpo_guard.evals.studies.bench.replay import (
     DRAWING,
     PASS,
     SAMPLERS,
@@ -26,7 +27,6 @@ from grpo_guard.evals.bench.replay import (
     scoring,
     scoring_pass,
 )
-from grpo_guard.evals.results import versions
 
 # The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
 VOCAB, SMALL, LARGE = 151_936, 896, 3584

@@ -1,1 +1,0 @@
-"""Measuring what the checks cost, and the servers that takes."""

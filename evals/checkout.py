@@ -1,0 +1,34 @@
+"""What only a checkout has: `studies`, which the wheel leaves out."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection
+from types import ModuleType
+from typing import Final
+
+from grpo_guard.registry import UnknownNameError, choose
+
+_STUDIES: Final = f"{__package__}.studies"
+
+
+def study(name: str) -> ModuleType | None:
+    """A module of `studies`; None where the package came without them."""
+    return importlib.import_module(f"{_STUDIES}.{name}") if _is_here() else None
+
+
+def known(names: Collection[str], name: str) -> str:
+    """``name``, if it is among those that are known here.
+
+    Raises:
+        UnknownNameError: as `choose`; without `studies` it says that a checkout knows more.
+    """
+    try:
+        return choose(names, name)
+    except UnknownNameError as error:
+        more = "" if _is_here() else "; a checkout of the repository knows more"
+        raise UnknownNameError(f"{error}{more}") from None
+
+
+def _is_here() -> bool:
+    return importlib.util.find_spec(_STUDIES) is not None

@@ -1,0 +1,49 @@
+"""Adversaries who know one of this library's verifiers, or one of the baselines, by its source.
+
+With them are those of the paper's own code that its text does not have. What they come to is in the
+tables of the results pages and is the same for every reader, so that the wheel leaves them out; in
+a checkout ``--attack`` knows them by these names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KINDS: Final = {
+    "creeping": {"creeping_length": "CreepingLength"},
+    "exchange": {"impersonation": "Impersonation", "forged_reference": "ForgedReference"},
+    "grinding": {
+        "seed_grinding": "SeedGrinding",
+        "seed_grinding_dos": "SeedGrindingLength",
+        "seed_grinding_math": "SeedGrindingMath",
+        "withholding": "Withholding",
+    },
+    "in_support": {
+        "text_in_support": "TextInSupport",
+        "math_in_support": "MathInSupport",
+        "code_in_support": "CodeInSupport",
+    },
+    "near_ties": {"near_ties": "NearTies"},
+    "off_policy": {"lying_logprobs": "LyingLogprobs"},
+    "renamed": {"inlined_code": "InlinedCode", "renamed_helpers": "RenamedHelpers"},
+    "selection": {"selected": "Selected", "stale": "Stale"},
+    "unnoticed": {
+        "ordinary_words": "OrdinaryWords",
+        "thesaurus": "Thesaurus",
+        "echoed_name": "EchoedName",
+        "answer_unit": "AnswerUnit",
+    },
+    "unpublished": {
+        "judge_in_think": "JudgeInThink",
+        "insulting": "Insulting",
+        "shakespeare": "Shakespeare",
+        "subliminal": "Subliminal",
+    },
+    "unread": {"inequality": "Inequality", "taken_back": "TakenBack"},
+}
+ATTACKS: Final = {
+    name: f"{__name__}.{module}:{kind}"
+    for module, kinds in _KINDS.items()
+    for name, kind in kinds.items()
+}
+"""The class of each, ``package.module:Class``, by the attack's name."""

@@ -1,0 +1,40 @@
+"""Nodes that sign what they send, each with its own key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.terms import Terms
+from grpo_guard.identity.envelope import signed
+from grpo_guard.identity.keys import SigningKey
+
+
+class SignedTerms(Terms):
+    """Everything that is sent bears a signature."""
+
+    def sent(self, completion: Completion, name: str | None) -> Completion:
+        """Under another name than the sender's the signature is the sender's all the same."""
+        key, run = node_key(self.config, completion.node or ""), run_name(self.config)
+        if self.coin is None:  # the same problem may be asked twice in a round
+            group, slot = int(completion.group or 0), int(completion.slot or 0)
+            completion = replace(completion, slot=group * self.config.group_size + slot)
+        return signed(replace(completion, node=name), key, run=run)
+
+
+def run_name(config: SwarmConfig) -> str:
+    """What nodes call the run where they sign."""
+    return f"swarm-{config.seed}"
+
+
+def node_key(config: SwarmConfig, node: str) -> SigningKey:
+    """The key of a node, in every process the same."""
+    return _key(f"{run_name(config)} {node}")
+
+
+@lru_cache(maxsize=1024)
+def _key(said: str) -> SigningKey:
+    return SigningKey(sha256(said.encode()).digest())
