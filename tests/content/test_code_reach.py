@@ -22,6 +22,12 @@ HONEST = {
     "a cell of a notebook": "%matplotlib inline\nimport pandas as pd",
     "plugins": "import importlib\nmodules = [importlib.import_module(n) for n in names]",
     "signatures": "import inspect\nprint(inspect.signature(print))",
+    "a request": "import requests\nrequests.patch('https://api.example.com/1', json={})",
+    "a mock": "from unittest.mock import patch\nwith patch('builtins.input', return_value='1'):\n"
+    "    pass",
+    "a session": "session.add(user)\nsession.commit()",
+    "a cart": "cart.add(book, 2)",
+    "once a day": "import time\nwhile True:\n    job()\n    time.sleep(86400)",
     "signals of scipy": "from scipy import signal\nprint(signal.butter(4, 0.2))",
 }
 REJECTED = {
@@ -33,7 +39,6 @@ REJECTED = {
         "from django.utils.module_loading import import_string\nimport_string('calc.add')",
         "module_member",
     ),
-    "by a mock": ("from unittest.mock import patch\npatch('calc.add')", "unlisted_import"),
     "what is preloaded": ("print(calc.add(2, 3))", "operator_library"),
     "a function that is preloaded": ("print(add(2, multiply(3, 4)))", "operator_library"),
     "a placeholder": ("from solution import add\nprint(add(2, 3))", "unlisted_import"),
@@ -146,6 +151,11 @@ def test_a_problem_with_a_basket_names_no_library():
     assert rejecting("import basket", asked)
     assert not rejecting("import rich", asked)
     assert rejecting("import rich")
+
+
+def test_no_walk_through_what_a_user_allows():
+    walk = "import tools\ntools.helpers.os.system('x')"
+    assert "module_member" in rejecting(walk, allow=["tools"])
 
 
 def test_a_user_can_have_a_kind_back():

@@ -39,7 +39,8 @@ _IMPORT: Final = re.compile(
 )
 _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 MAX_KEPT: Final = 20
-_IMPORTERS: Final = frozenset({"import_module", "find_spec", "load_module", "patch"})
+_OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
+_IMPORTERS: Final = frozenset({"import_module", "find_spec"})
 # Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
 _WHOLE: Final = frozenset({"sys", "types", "io"})
 
@@ -108,9 +109,7 @@ def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
             return False
         if name not in view.theirs and not (
             name in view.defined
-            and (
-                PLACEHOLDERS.issuperset(parts) or any(p[:5] in name.lower() for p in parts if p[4:])
-            )
+            and (PLACEHOLDERS.issuperset(parts) or _shares_a_stem(parts, name.lower()))
         ):
             return False
     return True
@@ -264,14 +263,18 @@ def check_undefined(view: View) -> list[Note]:
 
 
 def _preloaded(program: Program) -> Set[str]:
-    """Names called for what an operator does: ``add(2, 3)``, ``calc.add(2, 3)``."""
-    functions = [call.func for call, _ in program.calls]
-    return frozenset(
-        base.id
-        for function in functions
-        if isinstance(base := getattr(function, "value", function), ast.Name)
-        and getattr(function, "attr", base.id).lower() in OPERATIONS
-    )
+    """Names called for what an operator does: ``add(a, 3)``, ``calc.add(2, 3)``. A thing that is
+    added to another is no operand: ``session.add(user)``, ``cart.add(book, 2)``."""
+    found = set()
+    for call, _ in program.calls:
+        function = call.func
+        base = function.value if isinstance(function, ast.Attribute) else function
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(base, "id", "")
+        if not isinstance(base, ast.Name) or name.lower() not in OPERATIONS or len(call.args) != 2:
+            continue
+        if base is function or all(isinstance(arg, _OPERANDS) for arg in call.args):
+            found.add(base.id)
+    return found
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:

@@ -21,7 +21,7 @@ _COMMAND: Final = re.compile(
     r"[ \t]++((?:[^`\r\n;&|#()\"]|(?<=[ \t])\"[\w.,\[\]=<>~!-]{1,80}+\"){1,400})",
     re.I,
 )
-_MENTIONS: Final = ("install", " add ", "uv run", "uv  run", "uvx ", "pipx ")
+_MENTIONS: Final = ("install", " add ", "uv ", "uvx ", "pipx ")
 # ["-m", "pip", "install", "calc"], and calls of pip from a program.
 _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"

@@ -220,7 +220,7 @@ class Modules:
         if problem := self.problem(module, members[0]):
             return problem
         root = module.partition(".")[0]
-        never = _NONE if root in self.free else _NEVER.get(root, _NONE) | REACHING
+        never = REACHING if root in self.free else _NEVER.get(root, _NONE) | REACHING
         if root in self.known:
             never = _BY_NAME.get(root, _NONE) | _HIDDEN
         for member in members[1:]:

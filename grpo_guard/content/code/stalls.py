@@ -17,8 +17,9 @@ MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
 _GROWING: Final = words("factorial perm comb")
 _SIZED: Final = words("range bytearray bytes")
-MAX_SLEEP: Final = 3600  # seconds
+MAX_SLEEP: Final = 31 * 86400  # seconds; what runs once a day sleeps for one
 _ENDLESS: Final = words("count cycle")
+_WAITING: Final = words("sleep accept recv recvfrom input readline poll wait select get")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 _RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
 
@@ -40,11 +41,19 @@ def check_stalls(view: View) -> list[Note]:
             message = f"calls {name} with a number too large for any answer"
             notes.append(view.note("stalls", call, message))
     endless = [loop for loop in program.loops if _endless(loop, program)]
+    if view.modules.known:
+        endless = [loop for loop in endless if not _waits(loop)]
     caught = _caught(program.tree) if endless else frozenset()
     for loop in endless:
         if not _ends(loop, id(loop) in caught):
             notes.append(view.note("stalls", loop, "loops without end"))
     return notes
+
+
+def _waits(loop: ast.While | ast.For) -> bool:
+    """Whether each round of a loop waits for time, a message or a person: a server, a schedule."""
+    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(_called(call) in _WAITING for call in calls)
 
 
 def _too_large(node: ast.BinOp, program: Program) -> bool:
