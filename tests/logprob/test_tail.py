@@ -384,7 +384,8 @@ def test_one_completion_that_does_not_fit_abstains_alone():
     assert causes == [Cause.OUT_OF_MEMORY if yes else Cause.JUDGED for yes in long]
 
 
-def test_arguments_are_checked():
+def test_arguments_are_checked_and_the_registered_name_is_the_class():
+    assert load(VERIFIERS, "tail_probability") is TailProbabilityVerifier
     model, tokenizer = policy()
     scorer = TransformersScorer(model)
     for given_model, given_scorer, got in ((None, None, "neither"), (model, scorer, "both")):
@@ -394,7 +395,3 @@ def test_arguments_are_checked():
         TailProbabilityVerifier(None, tokenizer, sampling=SPEC, scorer=scorer, memory_budget=2**30)
     with pytest.raises(ValueError, match="number_positions: expected an integer >= 0, got -1"):
         TailProbabilityVerifier(model, tokenizer, sampling=SPEC, number_positions=-1)
-
-
-def test_the_registered_name_is_the_class():
-    assert load(VERIFIERS, "tail_probability") is TailProbabilityVerifier

@@ -111,7 +111,8 @@ class CodeVerifier(RuleVerifier):
         reach: Tasks ask for programs of any kind: scripts, clients, servers, parts of something
             larger. They may import any module that is well known (`modules.well_known`) and use
             what it gives, and read standard input; the kinds in `OUTWARD` are reported. What
-            rejects is what teaches a library that few know, what hides, and what never ends.
+            rejects is what teaches a library that few know, what hides, and loops without end that
+            wait for nobody.
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
