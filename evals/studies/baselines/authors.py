@@ -5,12 +5,17 @@ and decides by the word inside ``<decision>``. An answer without one rejects in 
 and accepts in later ones. And only the rows of the attacker are judged, as nobody could in a real
 swarm: the honest quarter that the judge rejects never reached training. ``_all`` judges every row;
 ``_oracle`` scopes the logit check the same way.
+
+Where no such model is at hand, ``{"type": "shipped"}`` puts the judge that ships in its place: it
+knows the bundled task, says one word and no criticism, and that word is drawn as theirs is.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,12 +25,13 @@ from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.studies.baselines.judges import BACKEND, CODE, MATHS, backend_of_environment
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.judge.backends.base import Reply
-from grpo_guard.judge.modes import Ruling, VerdictMode
+from grpo_guard.judge.modes import LogitMode, Ruling, VerdictMode
+from grpo_guard.judge.shipped import shipped_settings
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.verdict import Cause, Finding, Verdict, accept
 from grpo_guard.verifier import CompletionVerifier
 
-SAMPLING: Final = {"temperature": 1.0, "top_k": 10}
+SAMPLING: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_k": 10}
 """Of the judge. Its temperature is not stated; 1 is what its library takes."""
 _DECISION: Final = re.compile(r"<decision>\s{0,20}(yes|no)\b", re.IGNORECASE)
 
@@ -49,13 +55,30 @@ class DecisionMode(VerdictMode):
 
     def read(self, reply: Reply, text: str) -> Ruling:
         found = _DECISION.search(reply.text)
-        if found is not None:
-            said = found[1].lower()
-            return Ruling(said == "yes", finding=Finding("judge", f"the judge decided {said}"))
-        finding = Finding("no_verdict", "the judge's answer holds no decision")
-        if self.undecided:
-            return Ruling(True, finding=finding)
-        return Ruling(None, Cause.MALFORMED, finding=finding)
+        return _decided(found[1].lower() if found else "", self.undecided)
+
+
+class DrawnMode(LogitMode):
+    """One word, drawn from the judge's ten likeliest; it decides where it is yes or no.
+
+    A text is judged alike each time, so that a run with the same key is the same run.
+
+    Args:
+        undecided: Whether another word accepts.
+        key: What the draws depend on beside the text.
+    """
+
+    def __init__(self, undecided: bool, key: str) -> None:
+        super().__init__()
+        self.undecided, self.key = undecided, key
+        self.name = f"drawn_{'later' if undecided else '2025'}_{key}"
+
+    def read(self, reply: Reply, text: str) -> Ruling:
+        likeliest = sorted(reply.first_token or (), key=lambda one: -one[1])[: SAMPLING["top_k"]]
+        words = [word for word, _ in likeliest] or [""]
+        weights = [math.exp(logprob) for _, logprob in likeliest] or [1.0]
+        word = random.Random(f"{self.key} {text!r}").choices(words, weights)[0]
+        return _decided(word.strip(" \t\n▁ĠĊ").lower(), self.undecided)
 
 
 class OnlyThese(CompletionVerifier):
@@ -74,6 +97,16 @@ class OnlyThese(CompletionVerifier):
         return [next(theirs) if c.node in self.nodes else accept(self.name) for c in batch]
 
 
+def _decided(said: str, undecided: bool) -> Ruling:
+    """What a word amounts to; ``undecided``: whether anything but yes and no accepts."""
+    if said in ("yes", "no"):
+        return Ruling(said == "yes", finding=Finding("judge", f"the judge decided {said}"))
+    finding = Finding("no_verdict", "the judge's answer holds no decision")
+    if undecided:
+        return Ruling(True, finding=finding)
+    return Ruling(None, Cause.MALFORMED, finding=finding)
+
+
 def authors_judge(ground: Ground, *, undecided: bool) -> JudgeVerifier:
     """The judge on the backend that the environment names.
 
@@ -81,10 +114,14 @@ def authors_judge(ground: Ground, *, undecided: bool) -> JudgeVerifier:
         ValueError: the environment names none, or one that cannot sample so.
     """
     options: dict[str, Any] = backend_of_environment()
+    if options == {"type": "shipped"}:
+        own = shipped_settings()
+        del own["threshold"]
+        return JudgeVerifier(**own, mode=DrawnMode(undecided, ground.key), screens=None)
     if options.get("type") != "openai":
         raise ValueError(
             f"{BACKEND}: expected type 'openai' for the authors' judge, whose sampling goes with "
-            f"each request, got {options.get('type')!r:.80}"
+            f"each request, or 'shipped' alone, got {options.get('type')!r:.80}"
         )
     options["extra_body"] = {**options.get("extra_body", {}), **SAMPLING}
     rubric = CODE if ground.task.name == "python_maths" else MATHS
