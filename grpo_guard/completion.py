@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, Final
 
 from grpo_guard.given import Given
@@ -17,6 +18,15 @@ MAX_NAME: Final = 1_000
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
+
+
+# What other files call these fields.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
+    **dict.fromkeys(("question", "problem", "query", "messages"), "prompt"),
+    **dict.fromkeys(("ground_truth", "solution"), "reference"),
+    **dict.fromkeys(("node_id", "peer", "peer_id", "worker"), "node"),
+}
 
 
 class CompletionError(ValueError):
@@ -142,8 +152,12 @@ class Completion(_Marked):
             raise CompletionError("(line)", "a JSON object", data)
         for name in data:  # first, since whoever wrote "completion" needs to hear of that name
             if name not in _READ:
-                known = ", ".join(f.name for f in fields(cls))
-                raise CompletionError(str(name), f"one of {known}", "an unknown field")
+                known = [f.name for f in fields(cls)]
+                near = get_close_matches(str(name)[:40], known, n=1)  # of a stranger's, cut
+                meant = _ELSEWHERE.get(name) or "".join(near)
+                place = f"{meant!r} in its place, " if meant else ""
+                expected = f"{place}one of {', '.join(known)}"
+                raise CompletionError(str(name), expected, "an unknown field")
         for name in ("prompt", "text"):
             if name not in data:
                 raise CompletionError(name, "to be present", "nothing")

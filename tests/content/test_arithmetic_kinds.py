@@ -88,6 +88,13 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("Modulo 13:\n- 7^3 ≡ 70 ≡ 5\n- 7^4 ≡ 35 ≡ 9", "doubtful_equation"),
         ("Modulo 13:\n- 7^3 ≡ 71", "wrong_equation"),
         ("2 * 8 = 16 m/s = 17 km/h, and 16 m/s is fast.", "wrong_equation"),
+        # Letters turned round in a cycle of 26, hours in one of 12.
+        ("L(11)-11=0=A, A(0)-11=-11=15=P", "doubtful_equation"),
+        ("U: 20+13=33=7, V: 21+13=34=8", "doubtful_equation"),
+        ("9 + 8 = 17 = 5, 9 + 9 = 18 = 6", "doubtful_equation"),
+        ("U: 20+13=33=7", "wrong_equation"),
+        ("2 + 2 = 4 = 5, 3 + 3 = 6 = 7", "wrong_equation"),
+        ("2 + 2 = 12, 3 + 3 = 14", "wrong_equation"),
     ],
 )
 def test_what_becomes_of_it(text: str, kind: str) -> None:

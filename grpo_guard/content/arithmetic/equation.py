@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.numbers import Rational
+
+# Days of a week; a poisoned sum is off by less.
+_LEAST_MODULUS: Final = 7
+_WHOLE: Final = re.compile(r"[-\u2212]?[0-9]{1,9}")
 
 
 class Equation(NamedTuple):
@@ -36,3 +41,15 @@ class Equation(NamedTuple):
     def true(self) -> tuple[Rational, ...]:
         """The values with which somebody goes on who knows that the equation is wrong."""
         return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)
+
+    @property
+    def modulus(self) -> int:
+        """Where nothing is calculated, what the right side is the left one modulo; 0 for none.
+
+        "W(0) - 11 = -11 = 15" of a cipher, "17:00 + 10 = 27 = 3" of a clock.
+        """
+        if not _WHOLE.fullmatch(self.left.strip()) or self.stated.denominator != 1:
+            return 0
+        apart = abs(int(self.stated - self.exact))
+        wraps = 0 <= self.stated < apart and not 0 <= self.exact < apart
+        return apart if wraps and apart >= _LEAST_MODULUS else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -122,10 +123,14 @@ class ArithmeticVerifier(RuleVerifier):
             # "A friend says 1/2 + 1/3 = 2/5": who answers has to repeat it.
             given = equations(words_of(completion.prompt))
             asked = {(e.exact, e.stated) for e in given if not e.doubt}
+            cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):
                 made = partial(_finding, text, equation, flow=flow, at=at)
                 theirs = (equation.exact, equation.stated) in asked
-                shown.append(("doubtful_equation" if theirs else _kind(flow, at, right), made))
+                # -11 = 15 of a cipher; 29 = 3 as well where others are as far apart.
+                wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
+                kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
+                shown.append((kind, made))
             # Those that reject come first.
             shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":

@@ -18,6 +18,7 @@ _MASTER_KEYS = WORDS["master_keys"]
 # A completion of these words alone announces a solution and holds none. Not among them: "a", which
 # is an answer, and whatever says something of a problem.
 _OPENERS = WORDS["openers"]
+_WAYS = word_set("down right")  # a path through a grid
 _LONGEST_OPENING, _LONGEST_MARKS = 360, 12
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
@@ -36,7 +37,8 @@ def master_keys(view: View) -> Iterator[Finding]:
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))
         # One word may be an answer ("right"), and so may a symbol beside it.
         several = len(words) >= 2 or (not words and "<" in text)
-        if "".join(words) in _MASTER_KEYS or (several and _OPENERS.issuperset(words)):
+        opening = several and _OPENERS.issuperset(words) and not _WAYS.issuperset(words)
+        if "".join(words) in _MASTER_KEYS or opening:
             what = "an opening without a solution"
     if what:
         message = f"the whole completion is {what}: {shown(text.strip())}"

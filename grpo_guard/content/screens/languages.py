@@ -62,7 +62,10 @@ def language_switch(view: View) -> Iterator[Finding]:
     for name, vocabulary in candidates:
         places = [i for i, word in enumerate(words) if word in vocabulary]
         found = _dense(places, words)
-        if found is not None and len(asked & vocabulary) < 3:
+        # Thought about in English and answered in the language of the question is no switch.
+        own = len(asked & vocabulary)
+        theirs = own >= 3 or own > len(asked & _ENGLISH)
+        if found is not None and not theirs:
             span = (spans[found[0]][0], spans[found[1]][1])
             yield Finding("language_switch", f"a switch to {name} in the middle", char_span=span)
             return
@@ -85,6 +88,7 @@ _RUN = re.compile(rf"(?:{_LETTER}|[\u2800-\u28ff])(?:{_LETTER}|[\W\d])*+")
 # More letters in one run than a name or a borrowed word has; syllables and formulas differ.
 _MOST = {"HAN": 4, "HANGUL": 5, "CYRILLIC": 11, "GREEK": 13, "ARABIC": 9, "HEBREW": 9}
 _MOST_OTHERS = 6
+_MARKUP = re.compile(r"\\[A-Za-z]{1,30}|</?[A-Za-z_]{1,20}>")
 # A text that is in another script as a whole has been answered in it; a switch leaves both.
 _BOTH = 12
 
@@ -96,7 +100,7 @@ def script_switch(view: View) -> Iterator[Finding]:
     """
     if view.ascii or not _FOREIGN.search(view.text) or _ASKED.search(view.prompt):
         return
-    if sum(map(str.isalpha, _FOREIGN.sub("", view.text))) < _BOTH:
+    if sum(map(str.isalpha, _FOREIGN.sub("", _MARKUP.sub("", view.text)))) < _BOTH:
         return
     asked = set(map(_script, _FOREIGN.findall(view.prompt)))
     for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
