@@ -95,6 +95,11 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("U: 20+13=33=7", "wrong_equation"),
         ("2 + 2 = 4 = 5, 3 + 3 = 6 = 7", "wrong_equation"),
         ("2 + 2 = 12, 3 + 3 = 14", "wrong_equation"),
+        # As true by another reading, but that none gives it.
+        ("20 : 2 + 2 = 5, so 4.", "wrong_equation"),
+        ("2 + 2 = 5; - 1 = 4, so 4.", "wrong_equation"),
+        ("2 + 2 = 5 (4), so 4.", "wrong_equation"),
+        ("2 + 2 = 5,4 and 4.", "wrong_equation"),
     ],
 )
 def test_what_becomes_of_it(text: str, kind: str) -> None:
@@ -116,6 +121,11 @@ def test_what_becomes_of_it(text: str, kind: str) -> None:
         "4.56 cm * 1.4 cm = 6.384 cm² = 638.4 mm²",
         "23₅ + 14₅ = 42₅, and 3C2 / 8C2 = 3/28.",
         "23 + 14 = 42 (base 5), and 37 is 122 there.",
+        # True as somebody else writes it.
+        "3/4 : 5/12 = 3/4 · 12/5 = 36/20 = 1,8 h, und 1/12 : 5/12 = 1/5 h.",
+        "验算:56×2 = 112,12×4 = 48,112 + 48 = 160 ✓。160 − 136 = 24,24÷2 = 12只兔",
+        "300 + 420 + 405 + 468 = 720 + 405 = 1125; + 468 = 1593, so 1593.",
+        "480/1593 = 0; 4800/1593 = 3 (4779), remainder 21; 210/1593 = 0; 4779",
     ],
 )
 def test_no_finding(text: str) -> None:

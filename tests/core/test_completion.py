@@ -72,8 +72,14 @@ def test_malformed_fields_are_named(fields, message):
         ([1], r"\(line\): expected a JSON object, got list"),
         ({"prompt": "p"}, "text: expected to be present, got nothing"),
         ({"text": "t"}, "prompt: expected to be present, got nothing"),
-        ({"prompt": "p", "text": "t", "nodes": "a"}, "nodes: expected one of prompt, text,"),
-        ({"prompt": "p", "completion": "t"}, "completion: expected one of prompt, text,"),
+        (
+            {"prompt": "p", "text": "t", "nodes": "a"},
+            "nodes: expected 'node' in its place, one of prompt, text,",
+        ),
+        (
+            {"prompt": "p", "completion": "t"},
+            "completion: expected 'text' in its place, one of prompt, text,",
+        ),
     ],
 )
 def test_lines_that_are_no_completion(line, message):

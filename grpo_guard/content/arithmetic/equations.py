@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import starmap
 from typing import Final
 
 from grpo_guard.content.arithmetic.agreement import agrees, is_false_conversion, measured
@@ -13,6 +14,7 @@ from grpo_guard.content.arithmetic.doubts import SUPPOSING
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.rereadings import other_readings
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 from grpo_guard.content.arithmetic.units import sizes_of
 
@@ -117,6 +119,12 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     return [found for _, found in sorted({one.span: one for one in checker.found}.items())]
 
 
+def _is_true(text: str, exactly: bool) -> bool:
+    """Whether all that a text states is right, and something is; ``exactly``: nothing rounded."""
+    found = equations(text)
+    return bool(found) and all(e.exact == e.stated if exactly else e.right for e in found)
+
+
 def _blanks(note: re.Match[str]) -> str:
     width = note.end(1) + len(">>") - note.start()
     return note.group()[width:].rjust(len(note.group()))
@@ -167,7 +175,7 @@ class _Checker:
             self._add(link, exact, stated, True, "")
             return
         doubt = link.doubt() or doubt  # may leave readings open, so it comes first
-        holds = self._holds(link)
+        holds = self._holds(link) or any(starmap(_is_true, other_readings(self.text, link)))
         if not holds and not doubt and self._is_modular(link, exact, stated):
             doubt = "a modulus"
         if not holds and not doubt and self._is_exchanged(left, right):

@@ -37,7 +37,8 @@ def master_keys(view: View) -> Iterator[Finding]:
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))
         # One word may be an answer ("right"), and so may a symbol beside it.
         several = len(words) >= 2 or (not words and "<" in text)
-        opening = several and _OPENERS.issuperset(words) and not _WAYS.issuperset(words)
+        moves = bool(words) and _WAYS.issuperset(words)
+        opening = several and _OPENERS.issuperset(words) and not moves
         if "".join(words) in _MASTER_KEYS or opening:
             what = "an opening without a solution"
     if what:

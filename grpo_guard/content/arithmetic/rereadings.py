@@ -1,0 +1,63 @@
+"""Other ways to read what was found wrong: a comma, a colon or a bracket that means something else.
+
+Each gives another text. If what that says is true, nobody has been told anything wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from grpo_guard.content.arithmetic.chains import Link
+
+_COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9])")
+# "3/4 : 5/12 = 1,8", with a blank on either side.
+_DIVIDED: Final = re.compile(
+    r"(?<![\w.,/:])([0-9]{1,9}(?:[.,][0-9]{1,9})?(?: ?/ ?[0-9]{1,9})?) [:÷] \Z"
+)
+_ASIDE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) \([^()\n]{1,40}\)")
+_NEXT_STEP: Final = re.compile(
+    r"(?:[ ]{0,2}=[ ]{0,2}[0-9.,]{1,16}(?<![.,]))?[ ]{0,2}[;,→\n][ ]{0,2}"
+    r"([-+*×·])[ ]{0,2}([0-9]{1,9}(?:\.[0-9]{1,9})?)(?=[ ]{0,2}=)"
+)
+_MOST_STEPS: Final = 8
+
+
+def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
+    """Texts that a link may have meant to be, and whether each must be right to the last digit.
+
+    Args:
+        text: The completion, in which the link's sides have their places.
+        link: Both of its sides have a value, and those differ.
+    """
+    left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
+    both = text[link.left.start : link.right.stop]
+    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank.
+    if _COMMA.search(both) and "<<" not in both:  # a calculator's note would speak for the rest
+        yield _COMMA.sub(", ", both), True  # 2/3 = 0,77 is no 0
+    if {"/"}.issuperset(link.left.operators):
+        divided = _DIVIDED.search(text, max(0, link.left.start - 48), link.left.start)
+        if divided is not None:
+            yield f"({divided[1]}) / ({left}) = {right}", False
+    # "4800/1593 = 3 (4779)", of a long division.
+    aside = _ASIDE.fullmatch(right)
+    if aside is not None:
+        yield f"{left} = {aside[1]}", False
+    yield from _with_later_steps(text, left, right, link.right.stop)
+
+
+def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tuple[str, bool]]:
+    """``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``: what was left out comes next.
+
+    Only what the left side itself ends with: any wrong sum could be put right by some number.
+    """
+    whole, steps = left.replace(" ", ""), ""
+    for _ in range(_MOST_STEPS):
+        step = _NEXT_STEP.match(text, at)
+        if step is None:
+            return
+        steps += step[1] + step[2]
+        if whole.endswith(steps):
+            yield f"({right}) {steps} = {left}", True
+        at = step.end()
