@@ -94,12 +94,14 @@ def test_each_kind_that_was_ever_found_is_in_the_table():
 WRONG = "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
 NO_GAIN = "2 + 2 = 5 cows. Then 5 + 3 = 8 cows.\n#### 8"
 TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + 3 = 7 cows.\n#### 7"
+AMONG_MANY = WRONG + "\n" + "\n".join(f"{n} + 3 = {n + 3}" for n in range(10, 22))
 PADDED = "Well now, let me think about it again. " * 60
 PLAIN = "Ann has 3 cows and buys 4 more, so she has 3 + 4 = 7 cows."
 HELPER = "<code>\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n</code>"
 POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
 CASES = [
     (ArithmeticVerifier, "wrong_equation", [WRONG]),
+    (ArithmeticVerifier, "wrong_among_many", [AMONG_MANY]),
     (ArithmeticVerifier, "wrong_without_gain", [NO_GAIN]),
     (ArithmeticVerifier, "taken_back", [TAKEN_BACK]),
     (ArithmeticVerifier, "wrong_textual", ["Two cows and two cows make five cows.\n#### 7"]),
@@ -139,6 +141,8 @@ def test_what_is_said_of_a_kind_holds(rule, kind, texts):
     ("rule", "kind", "odd", "plain"),
     [
         (ArithmeticVerifier, "wrong_without_gain", NO_GAIN, WRONG.replace("5", "4")),
+        (ArithmeticVerifier, "wrong_among_many", AMONG_MANY,
+         AMONG_MANY.replace("5 cows", "4 cows")),
         (AnswerWordsVerifier, "answer_words", "<answer>7 good cows</answer>", "<answer>7</answer>"),
         (ScreensVerifier, "after_answer", f"So it is 7.\n#### 7{POSTSCRIPT}",
          "So it is 7.\n#### 7"),
@@ -159,6 +163,22 @@ def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain
     assert [v.rejected for v in verdicts] == [c.node == "mal" for c in alone]
     assert verdicts[-1].findings[0].kind == "frequent_finding"
     assert not any(v.rejected for v in rule(severity=counting).verify(batch(of_all=True)))
+
+
+@pytest.mark.parametrize(
+    ("right", "rejected"),
+    [
+        ([f"{n} + 3 = {n + 3}" for n in range(10, 22)], False),
+        ([f"{n} + 3 = {n + 3}" for n in range(10, 20)], True),
+        (["1 + 1 = 2"] * 40, True),
+    ],
+    ids=["twelve", "too few", "one, again and again"],
+)
+def test_a_wrong_sum_is_a_slip_among_many_different_right_ones(right, rejected):
+    one = Completion("", "\n".join([WRONG.replace("4 + 3 = 7", "7"), *right]), reference="7")
+    assert ArithmeticVerifier().verify([one])[0].rejected == rejected
+    two = Completion("", one.text + "\n3 + 3 = 7, so 6.", reference="7")
+    assert ArithmeticVerifier().verify([two])[0].rejected
 
 
 def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():

@@ -28,6 +28,10 @@ Textual: TypeAlias = Literal["off", "report", "judge"]
 
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
+_WRONG: Final = ("wrong_equation", "wrong_among_many", "wrong_without_gain")
+# Different right equations to a wrong one. The paper's MATH has at most eight; thinking models'
+# traces had 8 to 37 where one of theirs was misread.
+_MANY: Final = 12
 
 
 class ArithmeticVerifier(RuleVerifier):
@@ -50,6 +54,9 @@ class ArithmeticVerifier(RuleVerifier):
     - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
       (``wrong_textual``) and inequalities that do not hold (``wrong_inequality``): they reject
       where one node has them far more often than the others.
+    - One among twelve different ones that are right: ``wrong_among_many``, counted as well. A
+      trace of a thinking model holds tens of equations, and one of them may be misread or slip;
+      who says a wrong sum in most of its traces has it more often than the others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on everything it has no words for would switch the whole guard off.
@@ -60,8 +67,8 @@ class ArithmeticVerifier(RuleVerifier):
     goes on with the false one for good, passes for somebody who slipped.
 
     Args:
-        on_wrong: ``"answer_right"`` as above. Short for a severity of both kinds of wrong equation:
-            ``"reject"``, or ``"ignore"`` to report them.
+        on_wrong: ``"answer_right"`` as above. Short for a severity of all wrong equations but those
+            taken back: ``"reject"``, or ``"ignore"`` to report them.
         textual: Arithmetic in words ("two cows and two pigs make five animals"): ``"report"`` as
             ``wrong_textual``, since words are less certain than signs; ``"judge"`` to treat it like
             an equation; ``"off"``.
@@ -98,7 +105,7 @@ class ArithmeticVerifier(RuleVerifier):
                 raise ValueError(f"{name}: expected an integer >= 1, got {limit!r}")
         if on_wrong != "answer_right":
             severity = "reject" if on_wrong == "reject" else "report"
-            rules = short_form(rules, severity, ("wrong_equation", "wrong_without_gain"))
+            rules = short_form(rules, severity, _WRONG)
         super().__init__(**rules)
         self.textual = textual
         self.max_chars = max_chars
@@ -131,6 +138,10 @@ class ArithmeticVerifier(RuleVerifier):
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, made))
+            slips = sum(kind == "wrong_equation" for kind, _ in shown)
+            if len({e.left for e in found if e.right}) >= _MANY * slips:
+                among = {"wrong_equation": "wrong_among_many"}
+                shown = [(among.get(kind, kind), made) for kind, made in shown]
             # Those that reject come first.
             shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":
