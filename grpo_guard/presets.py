@@ -58,7 +58,10 @@ def same_weights(
 ) -> Guard:
     """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
 
-    It cannot see poison that the policy itself finds likely; `shared_seed` can.
+    Wrong sums are counted beside it: nodes of the same weights slip equally often, and one that does
+    more often than the others loses those answers. A large model finds many a wrong digit likely
+    enough, so that the bound alone does not see MATH. Other poison that the policy itself finds
+    likely it cannot see; `shared_seed` can.
 
     Args:
         model: The policy, the very object that is being trained; or a folder or model id to load.
@@ -76,13 +79,15 @@ def same_weights(
         ImportError: transformers or torch is missing; with the command that installs it.
     """
     from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
+    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    return _guard("same_weights", store, policy, *beside, bound, phrases)
+    sums = ArithmeticVerifier(severity={"wrong_equation": "count"}, store=store)
+    return _guard("same_weights", store, policy, *beside, bound, sums, phrases)
 
 
 def shared_seed(

@@ -199,6 +199,7 @@ def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, 
         options = {"profile": "float32", "key": b"test"}
         guard = presets.same_weights(*policy, SPEC, state=tmp_path, **options)
         judging = [LogProbBoundVerifier(*policy, sampling=SPEC, **options)]
+        judging.append(ArithmeticVerifier(severity={"wrong_equation": "count"}))
         judging.append(RecurrenceVerifier(swarm="homogeneous"))
     else:
         options = {"slots": 2, "nodes": ["ann", "bob"], "profile": "float32"}
@@ -209,6 +210,22 @@ def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, 
     assert [said(v) for v in new] == [said(v) for v in old]
     assert [v.rejected for v in new] == [False, False, True]
     assert guard.policy.chosen() == Policy(on_reject="drop", on_abstain="skip")
+
+
+def test_equal_weights_slip_equally_often(policy):
+    """The paper's MATH, where the wrong digit is as likely as the right one to the model."""
+    guard = presets.same_weights(*policy, SPEC, profile="float32")
+    sums = next(v for v in guard.verifier.members if v.name == "arithmetic")
+
+    def sent(node, text):
+        return [Completion(f"Question {i}?", text, node=node, reference="7") for i in range(6)]
+
+    right, wrong = "2 + 2 = 4. Then 4 + 3 = 7.", "2 + 2 = 5. Then 4 + 3 = 7."
+    honest = [*sent("ann", right), *sent("bob", right)]
+    slip = Completion("Question 9?", wrong, node="ann", reference="7")
+    assert not any(v.rejected for v in sums.verify([*honest, slip]))
+    verdicts = sums.verify([*honest, *sent("mal", wrong)])
+    assert [v.rejected for v in verdicts] == [False] * 12 + [True] * 6
 
 
 def test_a_model_may_be_a_folder(policy, tmp_path):
