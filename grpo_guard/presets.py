@@ -58,10 +58,10 @@ def same_weights(
 ) -> Guard:
     """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
 
-    Wrong sums are counted beside it: nodes of the same weights slip equally often, and one that does
-    more often than the others loses those answers. A large model finds many a wrong digit likely
-    enough, so that the bound alone does not see MATH. Other poison that the policy itself finds
-    likely it cannot see; `shared_seed` can.
+    Wrong sums are counted beside it: nodes of the same weights slip equally often, and one that
+    does more often than the others loses those answers. In batches of a few completions a node
+    that takes rounds; ``beside=[ArithmeticVerifier()]`` rejects at once. Other poison that the
+    policy itself finds likely it cannot see; `shared_seed` can.
 
     Args:
         model: The policy, the very object that is being trained; or a folder or model id to load.

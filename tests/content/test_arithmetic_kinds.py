@@ -100,6 +100,14 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("2 + 2 = 5; - 1 = 4, so 4.", "wrong_equation"),
         ("2 + 2 = 5 (4), so 4.", "wrong_equation"),
         ("2 + 2 = 5,4 and 4.", "wrong_equation"),
+        ("48 + 24 = 48, + 24 = 73 clips. So the answer is 72.", "wrong_equation"),
+        ("Total: 2 + 2 = 2\n+ 2 = 5\nThen 4 + 3 = 7.", "wrong_equation"),
+        ("10 + 15 + 20 = 25; + 20 = 46. Then 45 + 5 = 50", "wrong_equation"),
+        ("Ann has 12 / 3 = 4,7 cows. Then 4 + 3 = 7.", "wrong_equation"),
+        ("48 + 24 = 72,999 cows. Then 72 + 3 = 75", "wrong_equation"),
+        ("1,250 + 250 = 500 cows. Then 1500 + 3 = 1503", "wrong_equation"),
+        ("Step 20 : 8/2 = 5 cows. Then 4 + 3 = 7.", "wrong_equation"),
+        ("3 - 9 = -6 = 6, so -6", "wrong_equation"),
     ],
 )
 def test_what_becomes_of_it(text: str, kind: str) -> None:

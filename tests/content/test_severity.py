@@ -101,7 +101,6 @@ HELPER = "<code>\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n</code>"
 POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
 CASES = [
     (ArithmeticVerifier, "wrong_equation", [WRONG]),
-    (ArithmeticVerifier, "wrong_among_many", [AMONG_MANY]),
     (ArithmeticVerifier, "wrong_without_gain", [NO_GAIN]),
     (ArithmeticVerifier, "taken_back", [TAKEN_BACK]),
     (ArithmeticVerifier, "wrong_textual", ["Two cows and two cows make five cows.\n#### 7"]),
@@ -170,15 +169,18 @@ def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain
     [
         ([f"{n} + 3 = {n + 3}" for n in range(10, 22)], False),
         ([f"{n} + 3 = {n + 3}" for n in range(10, 20)], True),
-        (["1 + 1 = 2"] * 40, True),
+        (["1 + 1 = 2", "1 +  1 = 2", "(1 + 1) = 2"] * 14, True),
     ],
     ids=["twelve", "too few", "one, again and again"],
 )
 def test_a_wrong_sum_is_a_slip_among_many_different_right_ones(right, rejected):
-    one = Completion("", "\n".join([WRONG.replace("4 + 3 = 7", "7"), *right]), reference="7")
+    text = "\n".join([WRONG.replace("4 + 3 = 7", "7"), *right])
+    one = Completion("", text, reference="7", node="ann")
     assert ArithmeticVerifier().verify([one])[0].rejected == rejected
-    two = Completion("", one.text + "\n3 + 3 = 7, so 6.", reference="7")
+    two = Completion("", text + "\n3 + 3 = 7, so 6.", reference="7", node="ann")
     assert ArithmeticVerifier().verify([two])[0].rejected
+    # Of nobody nothing is counted.
+    assert ArithmeticVerifier().verify([Completion("", text, reference="7")])[0].rejected
 
 
 def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():

@@ -52,4 +52,5 @@ class Equation(NamedTuple):
             return 0
         apart = abs(int(self.stated - self.exact))
         wraps = 0 <= self.stated < apart and not 0 <= self.exact < apart
+        wraps &= self.stated != -self.exact  # a sign that was lost
         return apart if wraps and apart >= _LEAST_MODULUS else 0

@@ -12,14 +12,13 @@ from typing import Final
 from grpo_guard.content.arithmetic.chains import Link
 
 _COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9])")
-# "3/4 : 5/12 = 1,8", with a blank on either side.
-_DIVIDED: Final = re.compile(
-    r"(?<![\w.,/:])([0-9]{1,9}(?:[.,][0-9]{1,9})?(?: ?/ ?[0-9]{1,9})?) [:÷] \Z"
-)
+_NEXT_CLAUSE: Final = re.compile(r"[0-9.]{1,16},[0-9.]{1,16} ?[-+*/×÷·−]")
+# "3/4 : 5/12 = 1,8", with a blank on either side; a whole number may be a label.
+_DIVIDED: Final = re.compile(r"(?<![\w.,/:])([0-9]{1,9} ?/ ?[0-9]{1,9}) [:÷] \Z")
 _ASIDE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) \([^()\n]{1,40}\)")
 _NEXT_STEP: Final = re.compile(
     r"(?:[ ]{0,2}=[ ]{0,2}[0-9.,]{1,16}(?<![.,]))?[ ]{0,2}[;,→\n][ ]{0,2}"
-    r"([-+*×·])[ ]{0,2}([0-9]{1,9}(?:\.[0-9]{1,9})?)(?=[ ]{0,2}=)"
+    r"([-+*×·])[ ]{0,2}([0-9]{1,9}(?:\.[0-9]{1,9})?)[ ]{0,2}=[ ]{0,2}\$?([0-9.,]{1,16}(?<![.,]))"
 )
 _MOST_STEPS: Final = 8
 
@@ -33,8 +32,12 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
     """
     left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
     both = text[link.left.start : link.right.stop]
-    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank.
-    if _COMMA.search(both) and "<<" not in both:  # a calculator's note would speak for the rest
+    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank. What stands beyond
+    # the comma must be a calculation: "4,7 cows" is a wrong number.
+    clauses = (not _COMMA.search(left) or link.chained) and (
+        not _COMMA.search(right) or _NEXT_CLAUSE.match(right)
+    )
+    if clauses and _COMMA.search(both) and "<<" not in both:  # a note would speak for the rest
         yield _COMMA.sub(", ", both), True  # 2/3 = 0,77 is no 0
     if {"/"}.issuperset(link.left.operators):
         divided = _DIVIDED.search(text, max(0, link.left.start - 48), link.left.start)
@@ -59,5 +62,6 @@ def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tup
             return
         steps += step[1] + step[2]
         if whole.endswith(steps):
-            yield f"({right}) {steps} = {left}", True
+            # Its own result, too: nobody else reads what begins with a sign.
+            yield f"({right}) {steps} = {left}; ({right}) {steps} = {step[3]}", True
         at = step.end()

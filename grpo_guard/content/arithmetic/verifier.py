@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -32,6 +33,7 @@ _WRONG: Final = ("wrong_equation", "wrong_among_many", "wrong_without_gain")
 # Different right equations to a wrong one. The paper's MATH has at most eight; thinking models'
 # traces had 8 to 37 where one of theirs was misread.
 _MANY: Final = 12
+_DIGITS: Final = re.compile(r"[0-9]{1,20}")
 
 
 class ArithmeticVerifier(RuleVerifier):
@@ -139,7 +141,11 @@ class ArithmeticVerifier(RuleVerifier):
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, made))
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
-            if len({e.left for e in found if e.right}) >= _MANY * slips:
+            right_ones = {
+                (e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right
+            }
+            # Without a node nothing can be counted.
+            if completion.node is not None and len(right_ones) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
                 shown = [(among.get(kind, kind), made) for kind, made in shown]
             # Those that reject come first.
