@@ -60,7 +60,10 @@ def test_verdicts_come_one_a_line_in_order_and_rejections_exit_0(files):
         ("3", "in.jsonl:2: (line): expected a JSON object, got int"),
         ('{"prompt": "x"}', "in.jsonl:2: text: expected to be present, got nothing"),
         ('{"prompt": "x", "text": 7}', "in.jsonl:2: text: expected a string, got 7"),
-        ('{"prompt": "x", "text": "y", "txt": 1}', "in.jsonl:2: txt: expected one of prompt, text"),
+        (
+            '{"prompt": "x", "text": "y", "txt": 1}',
+            "in.jsonl:2: txt: expected 'text' in its place, one of prompt, text",
+        ),
         (
             '{"prompt": "x", "text": "y", "completion_ids": [1, "2"]}',
             "in.jsonl:2: completion_ids: expected a list of integers or null, got '2'",

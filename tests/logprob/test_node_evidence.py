@@ -149,7 +149,9 @@ def test_honest_nodes_pass_round_after_round():
         batch = honest(64, seed=seed)
         named = [replace(c, node=f"node {i % 4}") for i, c in enumerate(batch)]
         rejected += sum(v.rejected for v in check.verify(named))
-    assert rejected == 0
+    assert (
+        rejected <= 3
+    )  # of 384, alpha 0.001 and a key of its own: more has a chance of 1 in 1,000
 
 
 def test_a_batch_that_is_looked_at_twice_is_judged_alike():
