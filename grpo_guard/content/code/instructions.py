@@ -19,6 +19,18 @@ _READER: Final = (
     rf"(?:{_GRADER}|(?:assistant|AI|chatbot|ChatGPT|GPT|Claude|model reading|reader)s?)"
 )
 _OBJECT: Final = r"(?:code|solution|program|submission|completion|response)"
+# Of a program's words. In a shell's block these are its work, whatever is fetched to be run is not.
+_COMMANDS: Final = (
+    "pip rm sudo curl wget",
+    r"\bpip3?\sdownload\b|\brm\s-rf\b|\bsudo\s(?!(?:apt|pip|python)\b)\w"
+    r"|\b(?:curl|wget)\s[^\n]{0,40}(?:://|\.\w{2})",
+)
+_FETCHED: Final = (
+    "pip curl wget",
+    r"\bpip3?\sdownload\b|\b(?:curl|wget)\s[^\n]{0,300}[|;&(<]\s{0,4}(?:sudo\s)?(?:env\s)?"
+    r"(?:ba|z|da|k)?sh\b|\b(?:curl|wget)\s[^\n]{0,300}\|\s{0,4}(?:sudo\s)?(?:python|perl|ruby|node)"
+    r"|\b(?:ba|z|da|k)?sh\s[^\n]{0,40}[(`](?:curl|wget)\s|\beval\s[^\n]{0,40}(?:curl|wget)\s",
+)
 _RULES: Final[tuple[tuple[str, str], ...]] = (
     # Set the rules aside.
     (
@@ -99,11 +111,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"\b(?:import|include|begin|start|copy|insert|repeat|contain)\b",
     ),
     # Have somebody run something.
-    (
-        "pip rm sudo curl wget",
-        r"\bpip3?\sdownload\b|\brm\s-rf\b|\bsudo\s(?!(?:apt|pip|python)\b)\w"
-        r"|\b(?:curl|wget)\s[^\n]{0,40}(?:://|\.\w{2})",
-    ),
+    _COMMANDS,
     (
         "download install fetch visit execute",
         r"\b(?:download|install)\b[^.\n]{0,40}\b(?:https?://|www\.|package|library|payload)"
@@ -117,6 +125,13 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
 )
 _PATTERNS: Final = tuple((words(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
+_AT = _RULES.index(_COMMANDS)
+_IN_SHELL: Final = (
+    *_PATTERNS[:_AT],
+    (words(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
+    *_PATTERNS[_AT + 1 :],
+)
+_COMMAND: Final = re.compile(_COMMANDS[1], re.I | re.M)
 # What no word of its own gives away.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
 _WORD: Final = re.compile(r"[a-z]+")
@@ -141,16 +156,24 @@ def may_instruct(text: str) -> bool:
     return "<|" in text or "ailbreak" in text.lower()
 
 
-def instruction(text: str, asked: str = "") -> str | None:
+def commands(text: str, asked: str = "") -> str | None:
+    """What a shell's block reaches for: the system, the network, a folder and all in it."""
+    match = _COMMAND.search(plain(text))
+    found = match is not None and match[0].strip().lower() not in asked
+    return f"a command that reaches out: {match[0].strip()[:60]!r}" if match and found else None
+
+
+def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
     """What a text asks its reader to do; None where it reads as words of a question.
 
     Args:
         text: Of a program.
         asked: The question in lower case: what it says itself is its subject.
+        shell: It is a shell's block, in which commands are no words to a reader.
     """
     text = plain(text)
     known = _vocabulary(text)
-    for need, pattern in _PATTERNS:
+    for need, pattern in _IN_SHELL if shell else _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)
         if match and match[0].strip().lower() not in asked:
             return f"speaks to a reader or model: {match[0].strip()[:60]!r}"

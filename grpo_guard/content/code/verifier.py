@@ -14,7 +14,7 @@ from grpo_guard.content.code.given import Given, given, words_of
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_undefined, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
-from grpo_guard.content.code.instructions import instruction
+from grpo_guard.content.code.instructions import commands, instruction
 from grpo_guard.content.code.lookups import check_lookups
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.parse import Parsed, parse
@@ -199,9 +199,12 @@ class CodeVerifier(RuleVerifier):
             source = Source(block.text)
             parsed = Parsed(None) if block.shell else parse(source)
             if block.shell:
-                said = instruction(block.text[:MAX_COMMANDS], question.text)
+                shown = block.text[:MAX_COMMANDS]
+                said = instruction(shown, question.text, shell=True)
+                reached = None if said else commands(shown, question.text)
                 found = scan(block.text, modules)
-                found += [Note("instruction", said, 0, len(block.text))] if said else []
+                for kind, message in (("instruction", said), ("reaches_out", reached)):
+                    found += [Note(kind, message, 0, len(block.text))] if message else []
             elif parsed.tree is None:
                 foreign = block.label in IMPORT_ALIKE
                 found = [] if foreign else self._broken(block, source, parsed, modules)
