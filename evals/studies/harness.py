@@ -144,5 +144,5 @@ def _said(parser: argparse.ArgumentParser, chosen: dict[str, Any]) -> Iterator[s
             continue
         place = action.metavar or ("PATH" if action.type is Path else None)
         for one in value if isinstance(value, list) else [value]:
-            flag = action.option_strings[0]
-            yield flag if one is True else f"{flag} {place or one}"
+            words = [*action.option_strings[:1], *([] if one is True else [str(place or one)])]
+            yield " ".join(words)

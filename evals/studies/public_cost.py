@@ -1,0 +1,186 @@
+"""What `different_weights` costs published answers of other people's models, file by file.
+
+    python -m grpo_guard.evals.studies.public_cost FOLDER_OR_FILE ... [-o FILE]
+
+Each file goes through a fresh guard in batches by round. For the right rows (all rows where nobody
+graded them) it says how many are rejected, by which member and kind, and of which node most.
+``text rules`` leaves out what compares or remembers nodes: recurrence and the nodes' standing.
+``one result changed`` is `public_poison` in the right rows that the text rules accept as they are,
+each judged alone by the text rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard import presets
+from grpo_guard.completion import Completion
+from grpo_guard.ensemble import Ensemble
+from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.public_poison import changed_result
+from grpo_guard.evals.studies.rules import Kind, rejecting
+from grpo_guard.jsonl import read_objects
+from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+_SHOWN: Final = 160
+
+
+@dataclass(slots=True)
+class Cost:
+    """What became of the rows of one file that count."""
+
+    total: int = 0
+    rejected: int = 0
+    by_text: int = 0
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    nodes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: Completion, verdict: Verdict, members: Sequence[CompletionVerifier]) -> bool:
+        """One row with its verdict; whether the text rules accept it."""
+        pairs = list(zip(members, verdict.members, strict=True))
+        said = {rule.name: sorted(rejecting(rule, one)) for rule, one in pairs if one.rejected}
+        by_text = any(one.rejected for rule, one in pairs if is_text_rule(rule))
+        self.total += 1
+        self.rejected += verdict.rejected
+        self.by_text += by_text
+        counts = self.nodes[row.node or "nobody"]
+        counts[0] += verdict.rejected
+        counts[1] += 1
+        for name, kinds in said.items():
+            self.kinds.update(kinds or [(name, name)])
+        if verdict.rejected:
+            self.found.append({"id": _identity(row), "by": said, "said": _said(row, verdict)})
+        return not by_text
+
+    def figures(self) -> dict[str, Any]:
+        """The counts with their intervals."""
+        worst = sorted(self.nodes.items(), key=lambda one: -one[1][0] / one[1][1])[:1]
+        return {
+            "right rejected": rate(self.rejected, self.total),
+            "right rejected by text rules": rate(self.by_text, self.total),
+            "kinds": {f"{v}: {k}": n for (v, k), n in self.kinds.most_common()},
+            "worst node": {name: rate(*counts) for name, counts in worst},
+            "rejected rows": self.found,
+        }
+
+
+def is_text_rule(rule: CompletionVerifier) -> bool:
+    """Whether a member of the preset reads each text by itself."""
+    return not isinstance(rule, StandingVerifier | RecurrenceVerifier)
+
+
+def measure(places: list[Path], poison: bool) -> dict[str, Any]:
+    """Figures of all files.
+
+    Raises:
+        OSError, ValueError: one cannot be read.
+    """
+    files = [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
+    figures = {}
+    for number, file in enumerate(files, 1):
+        figures[file.stem] = of_file(file, poison)
+        say(file.name, number, len(files))
+    return figures
+
+
+def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
+    """Figures of one file of completions."""
+    rows = list(_rows(file))
+    graded = any(row.metadata.get("right") is not None for row in rows)
+    guard = presets.different_weights()
+    root = guard.verifier
+    assert isinstance(root, Ensemble)
+    cost, accepted = Cost(), []
+    for batch in _rounds(rows):
+        for row, verdict in zip(batch, guard.review(batch).verdicts, strict=True):
+            if (row.metadata.get("right") or not graded) and cost.add(row, verdict, root.members):
+                accepted.append(row)
+    figures = {"rows": len(rows), **cost.figures()}
+    return figures | ({"one result changed": _poisoned(accepted)} if poison else {})
+
+
+def _rows(file: Path) -> Iterator[Completion]:
+    """The completions of a file; ``id`` is the publisher's and says nothing to a guard."""
+    for _, found in read_objects(file):
+        yield Completion.from_dict({key: said for key, said in found.items() if key != "id"})
+
+
+def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
+    """What the text rules reject of rows with one result changed, each by itself."""
+    made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
+    sent = [row for row in made if row is not None]
+    verdicts = [_alone(row) for row in sent]
+    missed = [
+        {"id": _identity(row), "wrote": _difference(row, rows), "found": _kinds(verdict)}
+        for row, verdict in zip(sent, verdicts, strict=True)
+        if not any(v.rejected for v in verdict)
+    ]
+    hits = len(sent) - len(missed)
+    return {"rejected": rate(hits, len(sent)), "missed rows": missed}
+
+
+def _alone(row: Completion) -> list[Verdict]:
+    root = presets.different_weights().verifier
+    assert isinstance(root, Ensemble)
+    return [rule.verify([row])[0] for rule in root.members if is_text_rule(rule)]
+
+
+def _kinds(verdicts: Sequence[Verdict]) -> list[str]:
+    return sorted({finding.kind for verdict in verdicts for finding in verdict.findings})
+
+
+def _difference(poisoned: Completion, rows: Sequence[Completion]) -> str:
+    """The changed equation with what stands around it."""
+    honest = next(row.text for row in rows if _identity(row) == _identity(poisoned))
+    pairs = enumerate(zip(honest, poisoned.text, strict=False))
+    at = next((place for place, (old, new) in pairs if old != new), len(honest))
+    return poisoned.text[max(0, at - _SHOWN // 2) : at + _SHOWN // 4]
+
+
+def _identity(row: Completion) -> str:
+    return f"{row.round}/{row.group}/{row.node}"
+
+
+def _said(row: Completion, verdict: Verdict) -> list[str]:
+    """What rejecting members found, with the text there."""
+    return [
+        f"{f.kind}: {f.message} [{_around(row.text, f.char_span)}]"
+        for member in verdict.members
+        if member.rejected
+        for f in member.findings[:2]
+    ]
+
+
+def _around(text: str, span: tuple[int, int] | None) -> str:
+    start, end = span or (0, 0)
+    return text[max(0, start - _SHOWN // 2) : min(end, start + _SHOWN) + _SHOWN // 4]
+
+
+def _rounds(rows: Sequence[Completion]) -> list[list[Completion]]:
+    by_round = defaultdict[object, list[Completion]](list)
+    for row in rows:
+        by_round[row.round].append(row)
+    return list(by_round.values())
+
+
+def main() -> None:
+    """The command line."""
+    study(
+        "public-cost",
+        lambda places, no_poison: measure(places, not no_poison),
+        option("places", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"),
+        option("--no-poison", action="store_true", help="count honest rows only"),
+    )
+
+
+if __name__ == "__main__":
+    main()
