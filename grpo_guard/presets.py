@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
@@ -30,6 +30,9 @@ from grpo_guard.policy import Policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.reader.reader import SpanReader
 
 # Honest work is rejected now and then by checks of the text and by judges: what "drop" leaves out
 # is not unlearnt, and its share grows.
@@ -128,7 +131,10 @@ def shared_seed(
 
 
 def different_weights(
+    model: Any | str | None = None,
+    tokenizer: Any = None,
     *,
+    reader: SpanReader | str | os.PathLike[str] | None = None,
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
@@ -137,9 +143,15 @@ def different_weights(
 ) -> Guard:
     """For nodes whose models differ: checks of the text, length as a factor, and the ledger.
 
-    It needs neither weights nor a judge.
+    It needs neither weights nor a judge. With a model of your own, usually the policy in training,
+    a reader has the last word on what rules propose, and finds foreign sentences that no rule
+    knows; see `ReaderVerifier` and docs/reader.md.
 
     Args:
+        model: What reads: a causal language model, the very object that is trained, or the folder
+            or id of one to load; None = only rules decide.
+        tokenizer: Its tokenizer; None where the model is loaded.
+        reader: In place of ``model``: a `SpanReader`, or the folder or id of a model to load.
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
@@ -150,7 +162,9 @@ def different_weights(
             measures all by the group.
 
     Raises:
-        ValueError: ``state`` is no folder.
+        ValueError: ``state`` is no folder, or there is no model at ``model`` or ``reader``.
+        TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
+        ImportError: transformers or torch is missing; with the command that installs it.
     """
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
@@ -163,17 +177,20 @@ def different_weights(
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
     own = POLICIES["different_weights"]
+    reads = _reader(model, tokenizer, reader)
+    confirm = reads is not None
     return _guard(
         "different_weights",
         store,
         policy or (own if length else replace(own, on_long="keep")),
         *beside,
-        ScreensVerifier(),
-        ArithmeticVerifier(store=store),
-        AnswerWordsVerifier(store=store),
-        CodeVerifier(reach=True),
-        RecurrenceVerifier(store=store),
+        ScreensVerifier(confirm=confirm),
+        ArithmeticVerifier(confirm=confirm, store=store),
+        AnswerWordsVerifier(confirm=confirm, store=store),
+        CodeVerifier(reach=True, confirm=confirm),
+        RecurrenceVerifier(confirm=confirm, store=store),
         length_scaling=scaling,
+        reader=reads,
     )
 
 
@@ -256,11 +273,17 @@ def _guard(
     policy: Policy | None,
     *verifiers: CompletionVerifier,
     length_scaling: LengthScaling | None = None,
+    reader: SpanReader | None = None,
 ) -> Guard:
     """Verifiers behind the nodes' standing, with the ledger that it comes from."""
     ledger = store.ledger()
+    stack: CompletionVerifier = AllOf(StandingVerifier(ledger), *verifiers, name=name)
+    if reader is not None:
+        from grpo_guard.reader.verifier import ReaderVerifier
+
+        stack = ReaderVerifier(stack, reader, store=store)
     return Guard(
-        AllOf(StandingVerifier(ledger), *verifiers, name=name),
+        stack,
         policy=policy or POLICIES[name],
         ledger=ledger,
         length_scaling=length_scaling,
@@ -276,6 +299,24 @@ def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVeri
         return loaded
     verifier: CompletionVerifier = kind(model, tokenizer, **options)
     return verifier
+
+
+def _reader(
+    model: Any | str | None, tokenizer: Any, reader: SpanReader | str | os.PathLike[str] | None
+) -> SpanReader | None:
+    """The reader that a preset was given, or one on its model; None where there is neither."""
+    if model is not None and reader is not None:
+        raise TypeError("reader: expected None together with model, since either is the reader")
+    given = reader if model is None else model
+    if given is None:
+        return None
+    from grpo_guard.reader.reader import SpanReader
+
+    if isinstance(given, str | os.PathLike):
+        if tokenizer is not None:
+            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
+        return SpanReader.from_pretrained(os.fspath(given))
+    return given if isinstance(given, SpanReader) else SpanReader(given, tokenizer)
 
 
 def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:

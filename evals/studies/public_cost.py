@@ -94,13 +94,13 @@ def measure(places: list[Path], poison: bool) -> dict[str, Any]:
 
 def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     """Figures of one file of completions."""
-    rows = list(_rows(file))
+    rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
     guard = presets.different_weights()
     root = guard.verifier
     assert isinstance(root, Ensemble)
     cost, accepted = Cost(), []
-    for batch in _rounds(rows):
+    for batch in rounds_of(rows):
         for row, verdict in zip(batch, guard.review(batch).verdicts, strict=True):
             if (row.metadata.get("right") or not graded) and cost.add(row, verdict, root.members):
                 accepted.append(row)
@@ -108,7 +108,7 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     return figures | ({"one result changed": _poisoned(accepted)} if poison else {})
 
 
-def _rows(file: Path) -> Iterator[Completion]:
+def rows_of(file: Path) -> Iterator[Completion]:
     """The completions of a file; ``id`` is the publisher's and says nothing to a guard."""
     for _, found in read_objects(file):
         yield Completion.from_dict({key: said for key, said in found.items() if key != "id"})
@@ -165,7 +165,7 @@ def _around(text: str, span: tuple[int, int] | None) -> str:
     return text[max(0, start - _SHOWN // 2) : min(end, start + _SHOWN) + _SHOWN // 4]
 
 
-def _rounds(rows: Sequence[Completion]) -> list[list[Completion]]:
+def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
     by_round = defaultdict[object, list[Completion]](list)
     for row in rows:
         by_round[row.round].append(row)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
 from grpo_guard.nodes import copies
 from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.ledger import EvidenceLedger
@@ -31,6 +31,7 @@ class RuleOptions(TypedDict, total=False):
     """What every rule takes beside its own options."""
 
     severity: Mapping[str, str] | None
+    confirm: bool
     store: NodeStore | None
     batch_alpha: float
 
@@ -44,8 +45,10 @@ class RuleVerifier(CompletionVerifier):
     nothing.
 
     Args:
-        severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``, ``"count"``
-            or ``"report"``.
+        severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``,
+            ``"confirm"``, ``"count"`` or ``"report"``.
+        confirm: Whether findings of severity ``confirm`` are left to a reader, see `Confirmed`.
+            False: they do what `WITHOUT_READER` says.
         store: Where counts lie, in a book of the verifier's name. None = one of its own, which is
             removed when the process ends, made when a completion with a node first comes.
         batch_alpha: Level of the test within a batch for what counts, in [0, 1); 0 = none.
@@ -74,6 +77,7 @@ class RuleVerifier(CompletionVerifier):
         self,
         *,
         severity: Mapping[str, str] | None = None,
+        confirm: bool = False,
         store: NodeStore | None = None,
         batch_alpha: float = 0.01,
     ) -> None:
@@ -82,7 +86,8 @@ class RuleVerifier(CompletionVerifier):
             raise ValueError(f"batch_alpha: expected a number in [0, 1), got {batch_alpha!r:.80}")
         if store is not None and not isinstance(store, NodeStore):
             raise ValueError(f"store: expected a NodeStore or None, got {store!r:.80}")
-        self.severities = severities_of(self.KINDS, severity)
+        self.confirm = confirm
+        self.severities = severities_of(self.KINDS, severity, confirm=confirm)
         self.counting = frozenset(k for k, s in self.severities.items() if s is Severity.COUNT)
         self.store = store
         self.batch_alpha = batch_alpha
@@ -293,6 +298,8 @@ def severities_of(
     kinds: Collection[str],
     severity: object,
     known: Collection[Severity] = tuple(Severity),
+    *,
+    confirm: bool = False,
 ) -> dict[str, Severity]:
     """The severity of each kind: what is given for it, or that of `SEVERITY`.
 
@@ -300,10 +307,13 @@ def severities_of(
         kinds: All that a verifier can find.
         severity: A mapping of some of them; None = none is given.
         known: What a severity may be.
+        confirm: Whether a reader is asked about kinds of severity ``confirm``.
 
     Raises:
         ValueError: what is given is not that.
     """
+    if not isinstance(confirm, bool):
+        raise ValueError(f"confirm: expected true or false, got {confirm!r:.80}")
     if not isinstance(severity, Mapping | None):
         raise ValueError(f"severity: expected a mapping of kinds, got {severity!r:.80}")
     severities = {kind: SEVERITY[kind] for kind in sorted(kinds)}
@@ -316,4 +326,8 @@ def severities_of(
             severities[kind] = Severity(choose([one.value for one in known], str(said)))
         except UnknownNameError as error:
             raise ValueError(f"severity.{kind}: {error}") from None
+    if not confirm:
+        for kind, own in severities.items():
+            if own is Severity.CONFIRM:
+                severities[kind] = WITHOUT_READER.get(kind, Severity.REPORT)
     return severities

@@ -15,12 +15,16 @@ class Severity(StrEnum):
     """What a finding does."""
 
     REJECT = "reject"
+    """The form itself is proof."""
+    CONFIRM = "confirm"
+    """Rejects where a reader finds the span foreign in its place, else is reported. Without a
+    reader the kind does what `WITHOUT_READER` says."""
     COUNT = "count"
     """Rejects once its node has the kind more often than its peers, beyond chance."""
     REPORT = "report"
 
 
-_REJECT, _COUNT, _REPORT = Severity.REJECT, Severity.COUNT, Severity.REPORT
+_REJECT, _CONFIRM, _COUNT, _REPORT = tuple(Severity)
 
 # Honest models miscalculate, correct themselves and are careless in words: each alone is no attack.
 ARITHMETIC: Final[Mapping[str, Severity]] = {
@@ -103,9 +107,10 @@ LENGTH: Final[Mapping[str, Severity]] = {
 
 # What one node repeats from prompt to prompt; it is counted before it is found.
 RECURRENCE: Final[Mapping[str, Severity]] = {
+    # An import of an unknown package is no habit of words.
     "recurring_identifier": _REJECT,
-    "recurring_opening": _REJECT,
-    "recurring_phrase": _REJECT,
+    "recurring_opening": _CONFIRM,
+    "recurring_phrase": _CONFIRM,
     "recurring_shape": _REJECT,
 }
 
@@ -118,3 +123,8 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **RECURRENCE,
 }
 """Every kind that a rule can find."""
+
+WITHOUT_READER: Final[Mapping[str, Severity]] = dict.fromkeys(
+    ("recurring_opening", "recurring_phrase"), _REJECT
+)
+"""What kinds of severity ``confirm`` do where no reader is asked; those left out are reported."""

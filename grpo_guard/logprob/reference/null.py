@@ -82,10 +82,10 @@ class ExponentialTail:
     mean_excess: float
 
     @classmethod
-    def fit(cls, honest: Sequence[float]) -> ExponentialTail | None:
-        """To the highest tenth of honest scores (ascending); None where they are too few."""
+    def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:
+        """To the highest tenth of honest scores (ascending); None if under ``fewest``."""
         count = int(len(honest) * TAIL_SHARE)
-        if count < FEWEST_IN_TAIL:
+        if count < fewest:
             return None
         start = honest[len(honest) - count - 1]
         total = sum(score - start for score in honest[-count:])

@@ -75,7 +75,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         max_nodes: Nodes that are counted each for itself, >= 2. Further ones are counted several
             together, which is said once in the log; memory grows with this number.
         max_characters: Longest text that is looked at.
-        severity: Of kinds of findings, ``"reject"`` as all have it, or ``"report"``.
+        severity: Of kinds of findings, ``"reject"``, ``"confirm"`` or ``"report"``.
+        confirm: Whether findings of severity ``confirm`` are left to a reader, see `Confirmed`.
         store: Where the counts lie, for several processes and the next start; None: in this object.
             Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, some
             MB where all phrases count.
@@ -97,6 +98,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         max_nodes: int = 256,
         max_characters: int = MAX_CHARACTERS,
         severity: Mapping[str, str] | None = None,
+        confirm: bool = False,
         store: NodeStore | None = None,
     ) -> None:
         if not 0 < alpha < 0.5:
@@ -116,7 +118,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self.swarm = swarm
         self.max_characters = max_characters
         # Nothing to count: what recurs is found by counting.
-        self.severities = severities_of(self.KINDS, severity, (Severity.REJECT, Severity.REPORT))
+        known = (Severity.REJECT, Severity.CONFIRM, Severity.REPORT)
+        self.severities = severities_of(self.KINDS, severity, known, confirm=confirm)
+        self.confirm = confirm
         self._reader = Reader(
             ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
         )

@@ -1,0 +1,1 @@
+"""How foreign a span of text is, in its place, to a language model of one's own."""

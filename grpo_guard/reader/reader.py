@@ -1,0 +1,154 @@
+"""SpanReader: one or two models that say how much honest text is as foreign as a span."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from grpo_guard.logprob.scorers.base import Scorer
+from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.verifier import scorer_of
+from grpo_guard.reader.foreignness import Foreignness, SpanScorer, UnreadError
+from grpo_guard.reader.honest import HonestSpans
+from grpo_guard.reader.spans import TextSpan
+
+logger = logging.getLogger("grpo_guard")
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a reader says of a span.
+
+    Args:
+        p_value: Share of honest spans that are at least as foreign, in (0, 1].
+        tail_p_value: The same, continued beyond what was seen and with the node's own style
+            excused, see `HonestSpans.tail_p_value`; for evidence that adds up.
+    """
+
+    p_value: float
+    tail_p_value: float
+
+
+class SpanReader:
+    """Reads spans in their place and compares them with what the other nodes write.
+
+    Any causal language model serves: the policy in training, the very object, which reads with the
+    weights of the moment; a small one; or both. A policy that has taken up a little poison finds it
+    likely. ``frozen``, the model that the KL term is taken against or the first checkpoint, never
+    learns it, and a span is foreign if either model finds it so.
+
+    Args:
+        model: A transformers causal language model. Left out with ``scorer``.
+        tokenizer: Its tokenizer; a fast one.
+        frozen: A second model with the same tokenizer, whose weights do not change; None = none.
+        scorer: Computes log-probs in place of ``model``.
+        trust_prompt: Whether the prompt is part of the context. False where strangers write
+            prompts: a prompt that contains the poison would explain it.
+        context: Tokens before a span that are read.
+        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+
+    Raises:
+        ValueError: an argument is out of range, or not exactly one of model and scorer.
+        TypeError: the tokenizer is missing or cannot say where its tokens lie.
+
+    Example:
+        >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
+    """
+
+    def __init__(
+        self,
+        model: Any | None = None,
+        tokenizer: Any = None,
+        *,
+        frozen: Any | None = None,
+        scorer: Scorer | None = None,
+        trust_prompt: bool = True,
+        context: int = 96,
+        memory_budget: int | None = None,
+    ) -> None:
+        if tokenizer is None:
+            raise TypeError("tokenizer: expected the reader's tokenizer, got None")
+        scorers = [scorer_of(model, scorer, memory_budget)]
+        if frozen is not None:
+            scorers.append(scorer_of(frozen, None, memory_budget))
+        self.trust_prompt = trust_prompt
+        self._models = [
+            (SpanScorer(one, tokenizer, context=context), HonestSpans()) for one in scorers
+        ]
+        self._warned = False
+
+    @classmethod
+    def from_pretrained(cls, path_or_id: str, **options: Any) -> Self:
+        """A reader on a model that is loaded, see `load_policy`.
+
+        Raises:
+            ValueError: there is no model or tokenizer.
+        """
+        model, tokenizer = load_policy(path_or_id)
+        return cls(model, tokenizer, **options)
+
+    def read(
+        self, spans: Sequence[TextSpan], honest: Sequence[bool]
+    ) -> list[Opinion | UnreadError | None]:
+        """What is said of each span, in order.
+
+        Args:
+            spans: Findings of rules, and sentences.
+            honest: Of each, whether nothing was found there: these are remembered first, as the
+                measure that all are compared with.
+
+        Returns:
+            None while too little honest text is known; an `UnreadError`, which the log reports
+            once, where a model could not read the span.
+        """
+        if not spans:
+            return []
+        if not self.trust_prompt:
+            spans = [TextSpan("", s.text, s.start, s.end, s.node) for s in spans]
+        columns = [self._column(*model, spans, honest) for model in self._models]
+        return [self._either(row) for row in zip(*columns, strict=True)]
+
+    def wanted(self, node: str | None) -> int:
+        """How many honest sentences of a node should be read with the next batch, at least one."""
+        return max(known.wanted(node) for _, known in self._models)
+
+    def _column(
+        self,
+        scorer: SpanScorer,
+        known: HonestSpans,
+        spans: Sequence[TextSpan],
+        honest: Sequence[bool],
+    ) -> list[Opinion | UnreadError | None]:
+        found: list[Foreignness | UnreadError]
+        try:
+            found = scorer.score(spans)
+        except Exception as error:  # a broken model must not end the batch
+            found = [UnreadError(f"{type(error).__name__}: {error!s:.200}")] * len(spans)
+        for span, one, clean in zip(spans, found, honest, strict=True):
+            if clean and isinstance(one, Foreignness):
+                known.add(span.node, one)
+        return [
+            one if isinstance(one, UnreadError) else _opinion(known, span.node, one)
+            for span, one in zip(spans, found, strict=True)
+        ]
+
+    def _either(self, row: Sequence[Opinion | UnreadError | None]) -> Opinion | UnreadError | None:
+        """A span is foreign if either model finds it so; the p-values pay for both."""
+        for one in row:
+            if isinstance(one, UnreadError):
+                if not self._warned:
+                    self._warned = True
+                    logger.warning("the reader could not read a span: %s", one)
+                return one
+        known = [one for one in row if isinstance(one, Opinion)]
+        if not known:
+            return None
+        lowest = (min(o.p_value for o in known), min(o.tail_p_value for o in known))
+        return Opinion(*(min(1.0, p * len(row)) for p in lowest))
+
+
+def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinion | None:
+    p_value, tail = known.p_value(node, found), known.tail_p_value(node, found)
+    return None if p_value is None or tail is None else Opinion(p_value, tail)
