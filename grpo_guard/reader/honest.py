@@ -89,9 +89,9 @@ class HonestSpans:
         """As `p_value`, continued beyond the most foreign honest span, with the node's own style
         excused.
 
-        The continuation is an exponential tail with an upper limit for its scale. A node that is
-        more foreign than others on the whole, by its median, is moved back towards them, by no more
-        than what separates another node's 90 % quantile from its median.
+        The continuation is an exponential tail with an upper limit for its scale. A node whose
+        least foreign quarter is more foreign than others' is moved back by the difference, but by
+        no more than what separates another node's 90 % quantile from its median.
         """
         return self._voted(node, _scores(found), excused=True)
 
@@ -119,12 +119,15 @@ def _scores(found: Foreignness) -> tuple[float, ...]:
 
 
 def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
-    """By how much a node's spans are more foreign than another's as a matter of style, >= 0."""
+    """By how much a node's spans are more foreign than another's as a matter of style, >= 0.
+
+    By the lower quartiles: poison in up to three quarters of a node's sentences does not move its
+    own.
+    """
     if len(own) < FEWEST:
         return 0.0
-    middle = honest[len(honest) // 2]
-    most = honest[int(len(honest) * _MOST_EXCUSED)] - middle
-    return min(max(0.0, own[len(own) // 2] - middle), most)
+    most = honest[int(len(honest) * _MOST_EXCUSED)] - honest[len(honest) // 2]
+    return min(max(0.0, own[len(own) // 4] - honest[len(honest) // 4]), most)
 
 
 def _with_tail(score: float, honest: Sequence[float]) -> float:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
 from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
-
-SUSPECT: Final = 0.02
-"""p-value at which a sentence of a convicted node rejects its completion."""
 
 
 class NodeSentences:

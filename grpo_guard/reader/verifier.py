@@ -15,7 +15,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import p_text
 from grpo_guard.reader.foreignness import UnreadError
 from grpo_guard.reader.phrases import PhrasePlaces
-from grpo_guard.reader.proposals import SUSPECT, NodeSentences
+from grpo_guard.reader.proposals import NodeSentences
 from grpo_guard.reader.reader import Opinion, SpanReader
 from grpo_guard.reader.spans import TextSpan, sentences
 from grpo_guard.supervise import supervised
@@ -27,6 +27,8 @@ MOST_FINDINGS: Final = 8
 """Findings of one completion that are read. So nobody can make the reader slow for others."""
 MOST_SENTENCES: Final = 16
 """Sentences of one completion that are read, drawn by lot."""
+MOST_OF_CONVICTED: Final = 128
+"""Sentences that are read of each completion of a convicted node."""
 
 
 @runtime_checkable
@@ -63,7 +65,7 @@ class ReaderVerifier(Composed):
     recurring phrase is decided over all places in which it was read (`PhrasePlaces`).
 
     The reader also proposes: evidence of foreign sentences adds up per node (`NodeSentences`). What
-    a convicted node sends is rejected where it holds a sentence at least that foreign.
+    a convicted node sends is rejected where it holds a sentence whose p-value is at most ``level``.
 
     The measure is honest text: sentences of the same batches in which nothing was found, per node
     (`HonestSpans`). A span that the reader cannot read makes the completion abstain.
@@ -150,7 +152,7 @@ class ReaderVerifier(Composed):
                 [q.span for q in questions], [q.finding is None for q in questions]
             )
             answers = self._answers(questions, read)
-            foreign = self._foreign_sentences(batch, questions, read)
+            foreign = self._foreign_sentences(batch, verdicts, questions, read)
         return [
             self._decided(v, answers.get(i, ()), foreign.get(i, ())) for i, v in enumerate(verdicts)
         ]
@@ -214,24 +216,31 @@ class ReaderVerifier(Composed):
     def _foreign_sentences(
         self,
         batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
         questions: Sequence[_Question],
         read: Sequence[Opinion | UnreadError | None],
     ) -> dict[int, list[Finding]]:
         """By row, the sentences that reject completions of convicted nodes."""
         if self._sentences is None:
             return {}
-        drawn = defaultdict[int, list[tuple[float, TextSpan]]](list)
+        p_values = defaultdict[int, list[float]](list)
         for question, opinion in zip(questions, read, strict=True):
             if question.finding is None and isinstance(opinion, Opinion):
-                drawn[question.row].append((opinion.tail_p_value, question.span))
-        p_values = {row: [p for p, _ in own] for row, own in drawn.items()}
+                p_values[question.row].append(opinion.tail_p_value)
         convicted = self._sentences.convicted(batch, p_values)
-        return {
-            row: found
-            for row, own in drawn.items()
-            if batch[row].node in convicted
-            and (found := [_finding(p, span) for p, span in own if p <= SUSPECT])
-        }
+        # Of these all sentences are read: the lots may have passed over the foreign one.
+        spans = [
+            (row, _placed(completion, start, end))
+            for row, completion in enumerate(batch)
+            if completion.node in convicted and not verdicts[row].rejected
+            for start, end in sentences(completion.text)[:MOST_OF_CONVICTED]
+        ]
+        opinions = self.reader.read([span for _, span in spans], [False] * len(spans))
+        found = defaultdict[int, list[Finding]](list)
+        for (row, span), opinion in zip(spans, opinions, strict=True):
+            if isinstance(opinion, Opinion) and opinion.p_value <= self.level:
+                found[row].append(_finding(opinion.p_value, span))
+        return {row: own[:MOST_FINDINGS] for row, own in found.items()}
 
     def _decided(
         self,
