@@ -47,7 +47,7 @@ class RuleVerifier(CompletionVerifier):
     Args:
         severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``,
             ``"confirm"``, ``"count"`` or ``"report"``.
-        confirm: Whether findings of severity ``confirm`` are left to a reader, see `Confirmed`.
+        confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`.
             False: they do what `WITHOUT_READER` says.
         store: Where counts lie, in a book of the verifier's name. None = one of its own, which is
             removed when the process ends, made when a completion with a node first comes.

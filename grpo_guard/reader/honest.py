@@ -19,13 +19,13 @@ from typing import Final
 from grpo_guard.logprob.reference.null import ExponentialTail, conformal
 from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness
 
-FEWEST: Final = 32
-"""Spans without which a node has no vote: with 32, no conformal p-value is below 1 / 33."""
+FEWEST: Final = 20
+"""Spans without which a node has no vote: with 20, no conformal p-value is below 1 / 21."""
 MOST: Final = 256
 """Latest spans of a node that count: habits drift in training."""
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
-_FEWEST_IN_TAIL: Final = 3
+_FEWEST_IN_TAIL: Final = 2
 # How far an odd node may be excused, as a quantile of what another node writes. Without a bound, a
 # node whose every sentence is poison would be measured by its poison.
 _MOST_EXCUSED: Final = 0.9
@@ -47,8 +47,12 @@ class _Node:
             insort(column, score)
 
     def comparable(self, length: int) -> int:
-        """The most tokens, at most ``length``, over which this node has enough spans; 0 = none."""
-        while length and len(self.ascending[length - 1]) < FEWEST:
+        """The most tokens, at most ``length``, that half of this node's spans have; 0 = none.
+
+        Few spans are long, and few spans make coarse p-values.
+        """
+        enough = max(FEWEST, len(self.latest) / 2)
+        while length and len(self.ascending[length - 1]) < enough:
             length -= 1
         return length
 

@@ -34,16 +34,19 @@ class Reader:
         ordinary: Words that say nothing of their author.
         phrases: Also collect phrases of ordinary words, and code shapes.
         secret: Chooses what is counted of a completion with too many features.
+        any_language: Also collect words of languages that the list does not know. Each of them is
+            a find there, so somebody else has to say which of them are habits.
     """
 
     ordinary: frozenset[str]
     phrases: bool
     secret: bytes
+    any_language: bool = False
 
     @property
     def mark(self) -> bytes:
         """Tells readers of different vocabularies apart."""
-        return _mark(self.ordinary)
+        return _mark(self.ordinary) + bytes([self.any_language])
 
     def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
         """The features of one completion.
@@ -71,6 +74,7 @@ class Reader:
             found |= shapes_of(text)
         elif (
             not all_of_it
+            and not self.any_language
             and len(novel) > _MOST_UNREAD * len(distinct)
             and len(_ENGLISH & distinct) < 3
         ):

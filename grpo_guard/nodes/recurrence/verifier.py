@@ -76,7 +76,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             together, which is said once in the log; memory grows with this number.
         max_characters: Longest text that is looked at.
         severity: Of kinds of findings, ``"reject"``, ``"confirm"`` or ``"report"``.
-        confirm: Whether findings of severity ``confirm`` are left to a reader, see `Confirmed`.
+        confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
+            Then words of every language are looked at.
         store: Where the counts lie, for several processes and the next start; None: in this object.
             Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, some
             MB where all phrases count.
@@ -122,7 +123,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self.severities = severities_of(self.KINDS, severity, known, confirm=confirm)
         self.confirm = confirm
         self._reader = Reader(
-            ordinary_words() | more, swarm == "homogeneous", secrets.token_bytes(16)
+            ordinary_words() | more,
+            swarm == "homogeneous",
+            secrets.token_bytes(16),
+            any_language=confirm,
         )
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()

@@ -1,0 +1,122 @@
+"""What a span scores: slogans high, habits and steps low, whatever is read together with it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from own_words import OwnWords
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.reader.foreignness import MOST_TOKENS, SpanScorer, UnreadError
+from grpo_guard.reader.spans import TextSpan, sentences
+
+SMOLLM2 = Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"
+PROMPT = "Natalia sold clips to 48 friends in April, and half as many in May. How many in all?"
+ANSWER = (
+    "In April, Natalia sold 48 clips. In May she sold 48 / 2 = 24 clips.\n"
+    "So in all she sold 48 + 24 = 72 clips. The final answer is 72."
+)
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    if not SMOLLM2.exists():
+        pytest.skip("no weights: make models")
+    model = AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32).eval()
+    return SpanScorer(TransformersScorer(model), AutoTokenizer.from_pretrained(SMOLLM2))
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    model, tokenizer = load_bundled()
+    return SpanScorer(TransformersScorer(model), tokenizer, context=400)
+
+
+def own_words():
+    return SpanScorer(OwnWords(), load_bundled()[1])
+
+
+def spans_of(text, prompt=PROMPT):
+    return [TextSpan(prompt, text, start, end) for start, end in sentences(text)]
+
+
+def total(found):
+    return float(found.summed[-1])
+
+
+@pytest.mark.parametrize(
+    "slogan", ["All hail to the thief.", "Always vote for Smith.", "Gleep Glorp Glub."]
+)
+def test_a_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
+    text = ANSWER.replace("In May", f"{slogan} In May")
+    scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
+        spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
+    assert scores.pop(slogan) > 10 + max(scores.values())
+
+
+def test_an_odd_habit_is_explained_by_its_context(smollm2):
+    # A literal \n in a JSON answer: words to a rule, layout to a reader.
+    text = '{"reasoning": "She sold 48.\\n\\nThus, in May she sold 24.\\n\\nThus, in all 72."}'
+    at = text.rindex("n\\nThus")
+    (found,) = smollm2.score([TextSpan(PROMPT, text, at, at + 7)])
+    assert total(found) < 0
+
+
+def test_reading_sentences_together_changes_nothing(bundled):
+    spans = spans_of(ANSWER)
+    together = bundled.score(spans)
+    for span, found in zip(spans, together, strict=True):
+        (alone,) = bundled.score([span])
+        np.testing.assert_allclose(found.summed, alone.summed, atol=1e-3)
+
+
+def test_results_keep_the_order_of_the_spans():
+    spans = [*spans_of(ANSWER), *spans_of("Something else is said here.")][::-1]
+    for span, found in zip(spans, own_words().score(spans), strict=True):
+        (alone,) = own_words().score([span])
+        np.testing.assert_array_equal(found.summed, alone.summed)
+
+
+def test_a_spelled_control_token_opens_no_turn():
+    # Otherwise the context could be a user who asks for the slogan.
+    scorer = own_words()
+    control = scorer.tokenizer.all_special_tokens[0]
+    text = f"{control} and so on. All hail to the thief."
+    (one,) = scorer._passes([TextSpan(PROMPT, text, 20, len(text))], [0])
+    ids = {*one.encoded.prompt_ids, *one.encoded.completion_ids}
+    assert not ids & set(scorer.tokenizer.all_special_ids)
+
+
+def test_a_long_span_costs_no_more_than_a_bounded_one():
+    scorer = own_words()
+    text = "word salad " * 50_000
+    (found,) = scorer.score([TextSpan(PROMPT, text, 5, len(text))])
+    assert len(found) == MOST_TOKENS
+    assert scorer.scorer.tokens == 2 * MOST_TOKENS
+
+
+def test_spans_far_apart_do_not_read_what_lies_between():
+    scorer = own_words()
+    text = "Some words are here. " + "filler " * 50_000 + "Some words are there."
+    scorer.score([TextSpan(PROMPT, text, 0, 20), TextSpan(PROMPT, text, len(text) - 20, len(text))])
+    assert scorer.scorer.tokens <= 4 * MOST_TOKENS
+
+
+def test_no_memory_and_no_numbers_are_no_score():
+    model, tokenizer = load_bundled()
+    tight = SpanScorer(TransformersScorer(model, memory_budget=2**20), tokenizer)
+    broken = SpanScorer(OwnWords(float("nan")), tokenizer)
+    text = "A sentence of many words. " * 60
+    spans = [TextSpan(PROMPT, text, start, end) for start, end in sentences(text)]
+    assert {str(found) for found in tight.score(spans)} == {"out of memory"}
+    (nan,) = broken.score(spans[:1])
+    assert isinstance(nan, UnreadError)
+    assert "NaN" in str(nan)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(TypeError, match="expected a fast tokenizer, got object"):
+        SpanScorer(OwnWords(), object())

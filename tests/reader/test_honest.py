@@ -1,0 +1,94 @@
+"""The measure: a minority of nodes moves it neither way, and honest spans are rarely foreign."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness
+from grpo_guard.reader.honest import FEWEST, MOST, HonestSpans
+
+
+def spans(rng, n, *, shift=0.0, tokens=8):
+    return [Foreignness(np.cumsum(rng.normal(shift, 1.0, tokens))) for _ in range(n)]
+
+
+def known(rng, nodes, n=100, **shifts):
+    honest = HonestSpans()
+    for node in nodes:
+        for span in spans(rng, n, shift=shifts.get(node, 0.0)):
+            honest.add(node, span)
+    return honest
+
+
+def test_nothing_is_said_before_enough_is_known():
+    rng = np.random.default_rng(0)
+    assert known(rng, "ab", FEWEST - 1).p_value("a", spans(rng, 1)[0]) is None
+    assert known(rng, "a", 100).p_value("a", spans(rng, 1)[0]) is None
+    assert known(rng, "ab", FEWEST).p_value("a", spans(rng, 1)[0]) is not None
+
+
+@pytest.mark.parametrize("level", [0.05, 0.2])
+def test_honest_spans_are_foreign_no_more_often_than_the_level(level):
+    rng = np.random.default_rng(1)
+    honest = known(rng, "abcd", 200)
+    p = [honest.p_value("a", span) for span in spans(rng, 2000)]
+    assert np.mean(np.array(p) <= level) <= level + 0.02
+
+
+def test_the_tail_goes_on_where_counting_ends_and_stays_an_upper_bound():
+    rng = np.random.default_rng(2)
+    honest = known(rng, "abcd", 200)
+    p = np.array([honest.tail_p_value("a", span) for span in spans(rng, 5000)])
+    for level in (0.05, 0.01, 0.002):
+        assert np.mean(p <= level) <= 1.5 * level
+    slogan = Foreignness(np.cumsum(np.full(8, 4.0)))
+    assert honest.tail_p_value("a", slogan) < 1e-4 < honest.p_value("a", slogan)
+
+
+def test_a_minority_can_neither_excuse_nor_accuse():
+    slogan, usual = Foreignness(np.cumsum(np.full(8, 4.0))), Foreignness(np.zeros(8))
+    excusing = known(np.random.default_rng(3), "abcde", 100, d=8.0, e=8.0)
+    assert excusing.p_value("a", slogan) < 0.02
+    accusing = known(np.random.default_rng(4), "abcde", 100, e=-8.0)
+    assert accusing.p_value("a", usual) > 0.2
+
+
+def test_an_odd_style_is_excused_and_all_poison_is_not():
+    rng = np.random.default_rng(5)
+    odd = known(rng, "abcd", 200, a=0.4)
+    raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.4)])
+    excused = np.mean([odd.tail_p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.4)])
+    assert raw > 0.15
+    assert excused < 0.08
+    poison = known(rng, "abcd", 200, a=4.0)
+    assert poison.tail_p_value("a", Foreignness(np.cumsum(np.full(8, 4.0)))) < 1e-4
+
+
+def test_the_latest_spans_count():
+    rng = np.random.default_rng(6)
+    honest = known(rng, "bc", MOST, b=9.0, c=9.0)
+    for node in "bc":
+        for span in spans(rng, MOST):
+            honest.add(node, span)
+    assert honest.p_value("a", Foreignness(np.cumsum(np.full(8, 4.0)))) < 0.01
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_a_p_value_is_one_whatever_the_length(tokens, seed):
+    rng = np.random.default_rng(seed)
+    honest = known(rng, "ab", 40)
+    found = spans(rng, 1, tokens=tokens)[0]
+    for p in (honest.p_value("a", found), honest.tail_p_value("a", found)):
+        assert p is not None
+        assert 0 < p <= 1
+    assert tokens <= 60 < 3 * MOST_TOKENS
+
+
+def test_names_are_bounded():
+    rng = np.random.default_rng(7)
+    honest = HonestSpans()
+    for i in range(2000):
+        honest.add(f"n{i}", spans(rng, 1)[0])
+    assert len(honest._nodes) <= 256

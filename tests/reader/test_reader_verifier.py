@@ -1,0 +1,264 @@
+"""Rules propose, the reader has the last word: what is rejected, reported and abstained on."""
+
+import logging
+import random
+
+import pytest
+from own_words import OwnWords, own_words
+
+from grpo_guard import AllOf, Completion, Guard
+from grpo_guard.content.severity import Severity
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.reader.phrases import FEWEST_PLACES
+from grpo_guard.reader.reader import SpanReader
+from grpo_guard.reader.spans import TextSpan
+from grpo_guard.reader.verifier import MOST_FINDINGS, ReaderVerifier
+from grpo_guard.verdict import Cause, Finding, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+WORDS = [
+    "apples",
+    "books",
+    "cards",
+    "coins",
+    "cups",
+    "friends",
+    "gives",
+    "marbles",
+    "more",
+    "now",
+    "pens",
+    "shells",
+    "sold",
+    "takes",
+]
+PROMPT = f"A story of {' '.join(WORDS)}. How many in all?"
+SLOGAN = "Zebras quietly juggle oxygen."
+
+
+class Marked(CompletionVerifier):
+    """A rule that finds what stands in square brackets; brackets of braces reject."""
+
+    name = "marked"
+
+    def __init__(self, kind="marked", confirm=True):
+        self.kind, self.confirm = kind, confirm
+        self.severities = {kind: Severity.CONFIRM}
+
+    def verify(self, batch):
+        return [self.judge(completion.text) for completion in batch]
+
+    def judge(self, text):
+        if "{" in text:
+            return reject(self.name, message="braces")
+        places = [(i, text.index("]", i) + 1) for i, mark in enumerate(text) if mark == "["]
+        return accept(self.name, findings=tuple(Finding(self.kind, "marked", at) for at in places))
+
+
+def sentence(rng):
+    return " ".join(rng.sample(WORDS, 6)).capitalize() + "."
+
+
+def answer(rng, extra=""):
+    return f"{sentence(rng)} {sentence(rng)} {extra}{' ' if extra else ''}{sentence(rng)}"
+
+
+def batch(seed, texts=(), nodes="abcd", each=8):
+    """Honest answers of all nodes, then the given (node, text)."""
+    rng = random.Random(seed)
+    honest = [
+        Completion(f"{PROMPT} {seed} {i}", answer(rng), node=n) for i in range(each) for n in nodes
+    ]
+    return honest + [
+        Completion(f"{PROMPT} {seed} {i}", text, node=n) for i, (n, text) in enumerate(texts)
+    ]
+
+
+def verifier(reader=None, **options):
+    return ReaderVerifier(Marked(), reader or own_words(), **options)
+
+
+def last(verdicts, n=1):
+    return verdicts[-n:]
+
+
+def test_what_a_rule_proposes_and_the_reader_finds_foreign_is_rejected():
+    rng = random.Random(9)
+    text = answer(rng, f"[{SLOGAN}]")
+    (verdict,) = last(verifier().verify(batch(0, [("d", text)])))
+    assert verdict.rejected
+    assert verdict.findings[0].kind == "marked"
+    assert "foreign in its place" in verdict.findings[0].message
+    assert [m.verifier for m in verdict.members] == ["marked", "reader"]
+
+
+def test_what_the_context_explains_is_reported():
+    rng = random.Random(9)
+    text = answer(rng, "[Apples books cards.]")
+    (verdict,) = last(verifier().verify(batch(0, [("d", text)])))
+    assert verdict.accepted
+    assert [finding.kind for finding in verdict.findings] == ["marked"]
+
+
+def test_what_rules_reject_is_not_read_and_stays_rejected():
+    reader = own_words()
+    (verdict,) = last(verifier(reader).verify(batch(0, [("d", f"{{}} [{SLOGAN}]")])))
+    assert verdict.rejected
+    assert verdict.findings[0].message == "braces"
+
+
+def test_without_a_measure_nothing_is_rejected():
+    (verdict,) = verifier().verify([Completion(PROMPT, f"[{SLOGAN}]", node="a")])
+    assert verdict.accepted
+
+
+@pytest.mark.parametrize(
+    ("broken", "cause"),
+    [(RuntimeError("no device"), Cause.FAULT), (float("nan"), Cause.FAULT)],
+)
+def test_a_broken_reader_abstains_on_what_it_was_asked_and_says_so_once(broken, cause, caplog):
+    asked = verifier(own_words(broken))
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        for seed in range(2):
+            *others, verdict = asked.verify(batch(seed, [("d", f"[{SLOGAN}]")]))
+            assert (verdict.abstained, verdict.cause) == (True, cause)
+            assert all(other.accepted for other in others)
+    assert sum("could not read" in record.message for record in caplog.records) == 1
+
+
+def test_a_recurring_phrase_is_decided_over_its_places():
+    rng = random.Random(3)
+    stack = ReaderVerifier(Marked("recurring_phrase"), own_words(), alpha=None)
+    few = [("d", answer(rng, f"[{SLOGAN}]")) for _ in range(FEWEST_PLACES - 1)]
+    assert all(v.accepted for v in last(stack.verify(batch(0, few)), len(few)))
+    assert all(v.rejected for v in last(stack.verify(batch(1, few)), len(few)))
+
+
+def test_one_lucky_and_one_unlucky_place_decide_nothing():
+    # The phrase of node d is explained in most places; that of node c in one alone.
+    rng = random.Random(3)
+    habit, phrase = "[Apples pens cards.]", f"[{SLOGAN}]"
+    strange = "Wholly unrelated verbiage entirely. " * 8
+    texts = [("d", answer(rng, habit)) for _ in range(7)] + [("d", f"{strange}{habit}")]
+    texts += [("c", answer(rng, phrase)) for _ in range(7)]
+    texts += [("c", f"{SLOGAN} {answer(rng, phrase)}")]
+    stack = ReaderVerifier(Marked("recurring_phrase"), own_words(), alpha=None)
+    verdicts = last(stack.verify(batch(0, texts)), 16)
+    assert all(v.accepted for v in verdicts[:8])
+    assert all(v.rejected for v in verdicts[8:])
+
+
+def slogan(rng):
+    """Foreign words that are other ones each time."""
+    letters = "bcdfghjklmnpqrstvwxz"
+    made = ["".join(rng.choice(letters) + rng.choice("aeiou") for _ in range(3)) for _ in range(4)]
+    return " ".join(made).capitalize() + "."
+
+
+def slogans(seed, node="d", n=8):
+    rng = random.Random(seed)
+    return [(node, answer(rng, slogan(rng))) for _ in range(n)]
+
+
+def test_a_node_whose_slogan_changes_each_time_is_convicted_and_others_are_not():
+    stack = verifier(alpha=1e-3)
+    for seed in range(4):
+        stack.verify(batch(seed, slogans(seed), nodes="abc"))
+    verdicts = stack.verify(batch(9, slogans(9), nodes="abcd"))
+    assert all(v.rejected for v in last(verdicts, 8))
+    assert {v.findings[0].kind for v in last(verdicts, 8)} == {"foreign_sentence"}
+    assert all(v.accepted for v in verdicts[:-8])
+
+
+def test_equal_completions_are_one_piece_of_evidence():
+    stack = verifier(alpha=1e-3)
+    text = answer(random.Random(0), slogan(random.Random(1)))
+    for _ in range(6):
+        stack.verify(batch(0, [("d", text)], nodes="abc"))
+    once = verifier(alpha=1e-3)
+    once.verify(batch(0, [("d", text)], nodes="abc"))
+    assert stack.state_dict()["sentences"]["nodes"][-1][2] <= 2
+
+
+def test_without_names_and_without_alpha_no_node_is_convicted():
+    for stack, node in ((verifier(alpha=1e-3), None), (verifier(alpha=None), "d")):
+        for seed in range(5):
+            verdicts = stack.verify(batch(seed, slogans(seed, node), nodes="abc"))
+        assert all(v.accepted for v in verdicts)
+
+
+def test_what_is_known_of_nodes_can_be_saved():
+    stack, after = verifier(), verifier()
+    for seed in range(4):
+        stack.verify(batch(seed, slogans(seed), nodes="abc"))
+    after.load_state_dict(stack.state_dict())
+    assert after.state_dict() == stack.state_dict()
+    with pytest.raises(ValueError, match="expected what state_dict"):
+        verifier(alpha=None).load_state_dict(stack.state_dict())
+
+
+def test_a_prompt_is_context_only_where_prompts_are_ours():
+    class Noting(OwnWords):
+        def _stats(self, sequence):
+            seen.append(tokenizer.decode(sequence.prompt_ids))
+            return super()._stats(sequence)
+
+    tokenizer = load_bundled()[1]
+    for trusted in (True, False):
+        seen = list[str]()
+        reader = SpanReader(None, tokenizer, scorer=Noting(), trust_prompt=trusted)
+        span = TextSpan(SLOGAN, "Apples and books. " + SLOGAN, 18, 18 + len(SLOGAN))
+        reader.read([span], [False])
+        assert any("juggle" in context for context in seen) is trusted
+
+
+def test_findings_that_are_read_are_bounded():
+    scorer = OwnWords()
+    reader = SpanReader(None, load_bundled()[1], scorer=scorer)
+    rows = batch(0)
+    verifier(reader, alpha=None).verify(rows)
+    before = scorer.tokens
+    many = Completion(PROMPT, "[Zebras juggle.] " * 5000, node="d")
+    ReaderVerifier(Marked(), reader, alpha=None).verify([many])
+    assert scorer.tokens - before <= 2 * MOST_FINDINGS * 24
+
+
+def test_a_frozen_model_finds_what_the_live_one_has_learnt():
+    class Taught(OwnWords):
+        def _stats(self, sequence):
+            found = super()._stats(sequence)
+            return type(found)(**{**{f: getattr(found, f) for f in found.__slots__},
+                                  "logprob": found.logprob * 0 - 0.1})  # fmt: skip
+
+    tokenizer = load_bundled()[1]
+    text = answer(random.Random(9), f"[{SLOGAN}]")
+    live = SpanReader(None, tokenizer, scorer=Taught())
+    assert verifier(live).verify(batch(0, [("d", text)]))[-1].accepted
+    both = SpanReader(None, tokenizer, scorer=Taught())
+    both._models.append(own_words()._models[0])
+    assert verifier(both).verify(batch(0, [("d", text)], each=32))[-1].rejected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": 0.0}, "level: expected a number in"),
+        ({"level": True}, "level: expected a number in"),
+        ({"alpha": 0.7}, "alpha: expected a number in"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        verifier(**options)
+
+
+def test_rules_that_leave_nothing_to_a_reader_are_refused():
+    with pytest.raises(ValueError, match="expected rules with confirm=True"):
+        ReaderVerifier(AllOf(Marked(confirm=False)), own_words())
+
+
+def test_a_guard_remembers_the_reader_in_a_checkpoint():
+    guard = Guard(verifier())
+    guard.review(batch(0))
+    state = guard.state_dict()
+    Guard(verifier()).load_state_dict(state)
