@@ -1,4 +1,4 @@
-"""A reader that expects the words of its context and no others, for tests of what is done with it."""
+"""A reader that expects the words of its context and no others."""
 
 from __future__ import annotations
 

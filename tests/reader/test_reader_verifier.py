@@ -16,22 +16,8 @@ from grpo_guard.reader.verifier import MOST_FINDINGS, ReaderVerifier
 from grpo_guard.verdict import Cause, Finding, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
-WORDS = [
-    "apples",
-    "books",
-    "cards",
-    "coins",
-    "cups",
-    "friends",
-    "gives",
-    "marbles",
-    "more",
-    "now",
-    "pens",
-    "shells",
-    "sold",
-    "takes",
-]
+WORDS = ["apples", "books", "cards", "coins", "cups", "friends", "gives", "marbles", "more"]
+WORDS += ["now", "pens", "shells", "sold", "takes"]
 PROMPT = f"A story of {' '.join(WORDS)}. How many in all?"
 SLOGAN = "Zebras quietly juggle oxygen."
 
