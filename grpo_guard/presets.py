@@ -134,7 +134,7 @@ def different_weights(
     model: Any | str | None = None,
     tokenizer: Any = None,
     *,
-    reader: SpanReader | str | os.PathLike[str] | None = None,
+    reader: Any | str | None = None,
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
@@ -301,9 +301,7 @@ def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVeri
     return verifier
 
 
-def _reader(
-    model: Any | str | None, tokenizer: Any, reader: SpanReader | str | os.PathLike[str] | None
-) -> SpanReader | None:
+def _reader(model: Any | str | None, tokenizer: Any, reader: Any | str | None) -> SpanReader | None:
     """The reader that a preset was given, or one on its model; None where there is neither."""
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")

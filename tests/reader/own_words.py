@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies.reader.remembered import only_log_probs
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.reader.reader import SpanReader
@@ -45,13 +46,7 @@ class OwnWords:
         n = len(log_probs)
         self.tokens += n
         values = np.array(log_probs) if self.broken is None else np.full(n, self.broken)
-        zeros, counts = np.zeros(n), np.zeros(n, np.int64)
-        return TokenStats(
-            logprob=values, max_logprob=zeros, rank=counts, mass_above=zeros, tail_mass=zeros,
-            ties=counts, entropy=zeros, varentropy=zeros, log_set_mass=zeros,
-            log_flat_mass=np.zeros((n, 3)), in_set=np.ones(n, np.bool_), logit=zeros,
-            edge_gap=zeros,
-        )  # fmt: skip
+        return only_log_probs(values)
 
 
 def own_words(broken: Exception | float | None = None, **options) -> SpanReader:

@@ -13,21 +13,28 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
 from grpo_guard.completion import Completion
-from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
 from grpo_guard.evals.studies.public_cost import rounds_of, rows_of
+from grpo_guard.evals.studies.reader.remembered import RememberedScorer
 from grpo_guard.evals.studies.reader.slogans import FIXED, anew, inserted
 from grpo_guard.guard import Guard
+from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.reader.reader import SpanReader
 
 Slogan: TypeAlias = Callable[[random.Random], str]
 _NODES: Final = 4
 
 
-def measure(files: Sequence[Path], reader: str, phrases: int, batches: int) -> dict[str, Any]:
+def measure(
+    files: Sequence[Path], reader: str, phrases: int, batches: int, languages: Sequence[str]
+) -> dict[str, Any]:
     """Figures of all files.
 
     Args:
@@ -35,27 +42,44 @@ def measure(files: Sequence[Path], reader: str, phrases: int, batches: int) -> d
         reader: Folder or id of the model that reads; "none" = text rules alone.
         phrases: Fixed slogans of each language that are tried.
         batches: Of each file.
+        languages: Of the fixed slogans.
     """
     figures = dict[str, Any]()
+    made = None if reader == "none" else _remembered(reader)
     for file in files:
         batches_of_file = _batches(file)[:batches]
-        for name, slogan in _slogans(phrases):
-            say(f"{file.stem} {name}", len(figures), len(files) * (5 * phrases + 1))
-            figures[f"{file.stem} {name}"] = _run(batches_of_file, slogan, _guard(reader), name)
+        for name, slogan in _slogans(phrases, languages):
+            say(f"{file.stem} {name}", len(figures), len(files) * (len(languages) * phrases + 2))
+            figures[f"{file.stem} {name}"] = _run(batches_of_file, slogan, _guard(made), name)
+            if made is not None:
+                made[0].save()
     return figures
 
 
-def _slogans(phrases: int) -> list[tuple[str, Slogan]]:
-    fixed = [
-        (f"{language} {phrase}", lambda _rng, phrase=phrase: phrase)
-        for language, all_of_them in FIXED.items()
-        for phrase in all_of_them[:phrases]
+def _remembered(reader: str) -> tuple[RememberedScorer, Any]:
+    model, tokenizer = load_policy(reader)
+    name = f"reader-{Path(reader).name}.pickle"
+    return RememberedScorer(TransformersScorer(model), CACHE / name), tokenizer
+
+
+def _slogans(phrases: int, languages: Sequence[str]) -> list[tuple[str, Slogan | None]]:
+    fixed: list[tuple[str, Slogan | None]] = [
+        (f"{language} {phrase}", partial(_always, phrase))
+        for language in languages
+        for phrase in FIXED[language][:phrases]
     ]
-    return [*fixed, ("anew each time", anew)]
+    return [("nobody poisons", None), *fixed, ("anew each time", anew)]
 
 
-def _guard(reader: str) -> Guard:
-    return presets.different_weights(reader=None if reader == "none" else reader)
+def _always(phrase: str, _rng: random.Random) -> str:
+    return phrase
+
+
+def _guard(made: tuple[RememberedScorer, Any] | None) -> Guard:
+    if made is None:
+        return presets.different_weights()
+    scorer, tokenizer = made
+    return presets.different_weights(reader=SpanReader(None, tokenizer, scorer=scorer))
 
 
 def _batches(file: Path) -> list[list[Completion]]:
@@ -65,15 +89,18 @@ def _batches(file: Path) -> list[list[Completion]]:
 
 
 def _run(
-    batches: Sequence[Sequence[Completion]], slogan: Slogan, guard: Guard, name: str
+    batches: Sequence[Sequence[Completion]], slogan: Slogan | None, guard: Guard, name: str
 ) -> dict[str, Any]:
     rng = random.Random(name)
-    attacker = min(filter(None, {row.node for batch in batches for row in batch}))
+    nodes = sorted(filter(None, {row.node for batch in batches for row in batch}))
+    attacker = nodes[0] if slogan else None
     found, honest = [0, 0], [0, 0]
     kinds = defaultdict[str, Counter[str]](Counter)
     for number, batch in enumerate(batches):
         sent = [
-            replace(row, text=inserted(row.text, slogan(rng), rng)) if row.node == attacker else row
+            replace(row, text=inserted(row.text, slogan(rng), rng))
+            if slogan and row.node == attacker
+            else row
             for row in batch
         ]
         for row, verdict in zip(sent, guard.review(sent).verdicts, strict=True):
@@ -101,6 +128,7 @@ def main() -> None:
         option("--reader", required=True, help="folder or id of a model; none = rules alone"),
         option("--phrases", type=int, default=4, help="fixed slogans of each language"),
         option("--batches", type=int, default=4),
+        option("--languages", nargs="+", default=sorted(FIXED), choices=sorted(FIXED)),
     )
 
 
