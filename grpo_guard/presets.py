@@ -135,6 +135,7 @@ def different_weights(
     tokenizer: Any = None,
     *,
     reader: Any | str | None = None,
+    frozen: Any | None = None,
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
@@ -152,6 +153,7 @@ def different_weights(
             or id of one to load; None = only rules decide.
         tokenizer: Its tokenizer; None where the model is loaded.
         reader: In place of ``model``: a `SpanReader`, or the folder or id of a model to load.
+        frozen: A second model that reads next to ``model`` and does not learn, see `SpanReader`.
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
@@ -177,7 +179,7 @@ def different_weights(
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
     own = POLICIES["different_weights"]
-    reads = _reader(model, tokenizer, reader)
+    reads = _reader(model, tokenizer, reader, frozen)
     confirm = reads is not None
     return _guard(
         "different_weights",
@@ -301,20 +303,28 @@ def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVeri
     return verifier
 
 
-def _reader(model: Any | str | None, tokenizer: Any, reader: Any | str | None) -> SpanReader | None:
+def _reader(
+    model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
+) -> SpanReader | None:
     """The reader that a preset was given, or one on its model; None where there is neither."""
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")
     given = reader if model is None else model
     if given is None:
+        if frozen is not None:
+            raise TypeError("frozen: expected None without a model, next to which it reads")
         return None
     from grpo_guard.reader.reader import SpanReader
 
     if isinstance(given, str | os.PathLike):
         if tokenizer is not None:
             raise TypeError("tokenizer: expected None with a model that is loaded with its own")
-        return SpanReader.from_pretrained(os.fspath(given))
-    return given if isinstance(given, SpanReader) else SpanReader(given, tokenizer)
+        return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
+    if not isinstance(given, SpanReader):
+        return SpanReader(given, tokenizer, frozen=frozen)
+    if frozen is not None:
+        raise TypeError("frozen: expected None with a SpanReader, which takes its own")
+    return given
 
 
 def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:

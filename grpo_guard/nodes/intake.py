@@ -27,6 +27,7 @@ Name = TypeVar("Name")
 STANDING_KIND = "node_standing"
 STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
+RECURRENCE_VERIFIER = "recurrence"
 # What rests on a node's record is no evidence against it: once accused, it would stay accused. What
 # nobody looked at is none for it.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, NOT_CHECKED)
@@ -104,7 +105,7 @@ def intake(
             key = _digest(same + count.to_bytes(8, "big"))
         again[same] = 1 + (count or 0)
         if id(verdict) not in outcomes:
-            outcomes[id(verdict)] = without_standing(verdict)
+            outcomes[id(verdict)] = outcome_of_work(verdict)
         outcome = outcomes[id(verdict)]
         if outcome is Outcome.REJECT:
             kinds, phrases = _kinds(verdict), tuple(_phrases(completion, verdict))
@@ -114,8 +115,8 @@ def intake(
     return Intake(_claimed(batch) if round is None else round, entries)
 
 
-def without_standing(verdict: Verdict) -> Outcome | None:
-    """The outcome as it were without the verdict on the node's standing; None: nothing was judged.
+def outcome_of_work(verdict: Verdict) -> Outcome | None:
+    """The outcome that counts as evidence about the node; None where its work was not judged.
 
     A ledger's own rejections are no evidence: a node once accused would be accused for ever.
     Where the standing was the last word, those after it in a cascade were not asked, and only the
@@ -124,13 +125,17 @@ def without_standing(verdict: Verdict) -> Outcome | None:
     # What another than the author can bring about, to harm the name on it, is no evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
-    if not verdict.members or not _has_standing(verdict):
+    # An honest model may repeat itself as no other does. Its phrase costs it the completions that
+    # hold it, and not its name; a reader that finds the phrase foreign says so for itself.
+    if verdict.verifier == RECURRENCE_VERIFIER and verdict.rejected:
+        return Outcome.ACCEPT
+    if not verdict.members or not _has_exempt(verdict):
         return verdict.outcome
     last = verdict.members[-1]
     if last.verifier in _OF_RECORD and last.rejected:
         return None
     others = applicable_of(verdict.members)
-    outcomes = {without_standing(member) for member in others}
+    outcomes = {outcome_of_work(member) for member in others}
     for outcome in _WORST_FIRST:
         if outcome in outcomes:
             return outcome
@@ -221,8 +226,9 @@ def _flagged(text: str, finding: Finding) -> str:
     return text[start : min(end, start + MAX_PHRASE_CHARACTERS)]
 
 
-def _has_standing(verdict: Verdict) -> bool:
-    return verdict.verifier in _OF_RECORD or any(map(_has_standing, verdict.members))
+def _has_exempt(verdict: Verdict) -> bool:
+    exempt = verdict.verifier in _OF_RECORD or verdict.verifier == RECURRENCE_VERIFIER
+    return exempt or any(map(_has_exempt, verdict.members))
 
 
 def _prompt(completion: Completion) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from swarm_ledger import Says, one_in, play, played
 
 from grpo_guard import AllOf, Completion, CompletionError, Guard
-from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, printable, without_standing
+from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, printable, outcome_of_work
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES, MAX_PHRASES, MAX_REASONS
 from grpo_guard.nodes.schema import LedgerError
@@ -111,7 +111,7 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     assert text.read_text() == "x" * 5000
 
 
-def test_the_outcome_without_the_standing():
+def test_which_outcomes_are_evidence_about_a_node():
     out = reject("standing", findings=(Finding(STANDING_KIND, "m"),))
     yes, no, none = accept("a"), reject("b"), abstain("c", Cause.TIMEOUT)
 
@@ -125,13 +125,19 @@ def test_the_outcome_without_the_standing():
 
         return AllOf(*map(Fixed, members)).verify([Completion("p", "x")])[0]
 
-    assert without_standing(out) is None
-    assert without_standing(together(out, yes)) is Outcome.ACCEPT
-    assert without_standing(together(out, yes, no)) is Outcome.REJECT
-    assert without_standing(together(out, yes, none)) is Outcome.ABSTAIN
-    assert without_standing(together(yes, out)) is None
-    assert without_standing(together(accept("standing"), no)) is Outcome.REJECT
-    assert without_standing(together(yes, no)) is Outcome.REJECT
+    assert outcome_of_work(out) is None
+    assert outcome_of_work(together(out, yes)) is Outcome.ACCEPT
+    assert outcome_of_work(together(out, yes, no)) is Outcome.REJECT
+    assert outcome_of_work(together(out, yes, none)) is Outcome.ABSTAIN
+    assert outcome_of_work(together(yes, out)) is None
+    assert outcome_of_work(together(accept("standing"), no)) is Outcome.REJECT
+    assert outcome_of_work(together(yes, no)) is Outcome.REJECT
+    # A phrase of its own costs a node the completions that hold it, and not its name.
+    phrase = reject("recurrence", findings=(Finding("recurring_phrase", "m"),))
+    assert outcome_of_work(phrase) is Outcome.ACCEPT
+    assert outcome_of_work(together(yes, phrase)) is Outcome.ACCEPT
+    assert outcome_of_work(together(phrase, no)) is Outcome.REJECT
+    assert outcome_of_work(together(phrase, reject("reader"))) is Outcome.REJECT
 
 
 def test_the_names_of_strangers_are_printable():
