@@ -31,6 +31,7 @@ class Sender:
         self.held = 0
         self.waits: float | None = None  # for room, since then: that time is not his
         self.fetches = self.dropped = False
+        self.fetches_since = started
 
     def rate(self, now: float) -> float:
         if self.fetches:  # before all who send, and whose going makes most room
@@ -81,6 +82,8 @@ class Intake:
         Raises:
             ClientDisconnect: he was slower, or slow while others needed his room.
         """
+
+        sender.fetches_since = asyncio.get_running_loop().time()
 
         def slow() -> None:
             sender.fetches = True
