@@ -135,8 +135,11 @@ class Batches:
 
     def require_room(self, large: bool) -> None:
         """Raises RequestError 429 where as many wait as may, of large work or of small."""
-        waiting = self._large.waiting if large else self._waiting
-        if (large or not self._free) and len(waiting) >= self._limits.waiting:
+        most = self._limits.waiting
+        full = not self._free and len(self._waiting) >= most
+        # Large work may wait while places are free, and counts by itself: others are not refused
+        # because of it.
+        if full or (large and len(self._large.waiting) >= most):
             raise RequestError(429, "too many requests are waiting", retry=True)
 
     def _queue(self, job: Job[Any]) -> deque[Job[Any]]:
