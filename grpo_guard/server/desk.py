@@ -155,8 +155,8 @@ class Desk:
                 async for told in lines:
                     self._metrics.told(path, told.outcomes)
         except ClientDisconnect:
-            left = "left" if gone.is_set() else "did not read in time"
-            logger.info("%s: the client %s before the end of its stream", path, left)
+            left = "did not read" if sender.dropped else "left"
+            logger.info("%s: the client %s: its stream ends early", path, left)
             if connection is not None:
                 connection.cut()
             # Without one, the server closes what was begun and not ended. Either way nobody takes

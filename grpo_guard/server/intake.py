@@ -96,6 +96,7 @@ class Intake:
             async with asyncio.timeout(seconds) as sender.clock:
                 yield
         except TimeoutError:
+            sender.dropped = True
             raise ClientDisconnect from None
         finally:
             late.cancel()
