@@ -18,6 +18,7 @@ from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
+from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy
 from grpo_guard.prompts import prompt_key
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
@@ -246,8 +247,10 @@ class Guard:
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Figures to log: those of `grpo_guard.metrics.metrics`, and of each node."""
-        return metrics(verdicts) | self._node_figures.of([c.node for c in batch], verdicts)
+        """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
+        another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
+        nodes = self._node_figures.of([c.node for c in batch], verdicts)
+        return metrics(verdicts) | nodes | store_figures()
 
     def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:

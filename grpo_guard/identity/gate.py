@@ -222,7 +222,8 @@ class Identity:
         if together is not None:
             found = _of_one_key(found, units)
         admitted: list[Completion] = []
-        with self._lock, self._held():
+        signed = [state.envelope for state in found if isinstance(state, _Signed)]
+        with self._lock, self._held(lambda: self._pin_again(signed)):
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
                 if isinstance(state, _Signed):
                     state = self._filled(state) or state
@@ -243,7 +244,7 @@ class Identity:
             ValueError: it is of another form; nothing has changed then.
         """
         # What the store still had would be taken up again before the next batch.
-        with self._lock, self._held():
+        with self._lock, self._held(lambda: self.ring.load_state_dict(state)):
             try:
                 fresh = Replays(self._replays.late, self._replays.most)
                 fresh.load_state_dict(state["filled"])
@@ -265,8 +266,16 @@ class Identity:
         vars(self).update(state)
         self._lock, self.given_up = threading.Lock(), _waits_for_ever
 
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._pins is None else self._pins.held()
+    def _held(self, again: Callable[[], object]) -> AbstractContextManager[None]:
+        """The pinned keys, to be changed; see `Memory.held`."""
+        return nullcontext() if self._pins is None else self._pins.held(again)
+
+    def _pin_again(self, signed: Sequence[Envelope]) -> None:
+        """Pin the keys that are new to what another process knows; who came first stays."""
+        for envelope in signed:
+            name, key = envelope.node, envelope.public_key
+            if self._of_ring(envelope) is None and self.ring.name_of(key) is None:
+                self.ring.pin_key(name, key)
 
     def _signed(self, completion: Completion) -> _State:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""

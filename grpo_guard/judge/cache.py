@@ -23,6 +23,9 @@ _FORMAT = "grpo-guard ruling 3"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS rulings (key TEXT PRIMARY KEY, ruling TEXT, made REAL)"
 # About 300 bytes each.
 MOST_RULINGS = 500_000
+# Seconds that rulings wait to be kept while another process writes; after a wait in vain none wait
+# until some could be kept. A process that hangs with the file must not hold up each batch.
+WAIT = 3.0
 # What SQLite reads beside its file. A log that somebody else has put there is applied to it.
 _BESIDE = ("-wal", "-shm", "-journal")
 
@@ -74,13 +77,16 @@ class RulingCache:
         if not rows:
             return
         try:
-            with self._open() as connection:
+            connection = self._open()
+            connection.execute(f"PRAGMA busy_timeout = {0 if self._failed else int(WAIT * 1000)}")
+            with connection:
                 connection.executemany("INSERT OR REPLACE INTO rulings VALUES (?, ?, ?)", rows)
                 # Numbers of rows go up with time, so that no index of times is needed.
                 connection.execute(
                     "DELETE FROM rulings WHERE rowid <= (SELECT max(rowid) FROM rulings) - ?",
                     (self._most,),
                 )
+            self._failed = False
         except Exception as error:  # SQLite raises more than its own errors on what is corrupted
             self._warn(error)
 
@@ -91,7 +97,7 @@ class RulingCache:
             folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}
             _for_its_owner_alone(path, folders)
             # One thread at a time uses it, but not always the same one.
-            connection = sqlite3.connect(path, timeout=10, check_same_thread=False)
+            connection = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(_SCHEMA)

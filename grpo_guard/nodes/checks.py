@@ -48,24 +48,27 @@ class ChecksOfNodes(Memory):
             caught: Nodes with a rejection: they begin anew.
             enough: Clean ones after which a node that was caught is as any other.
         """
-        with self.held():
-            for node, count in clean.items():
-                was = self._nodes.pop(node, Checks())  # and to the end: the last seen
-                now = Checks(min(was.clean + count, 2**62), was.caught)
-                if node in caught:
-                    now = Checks(0, True)
-                elif now.clean >= enough:
-                    now = Checks(now.clean, False)
-                self._nodes[node] = now
-            surplus = len(self._nodes) - MAX_NODES
-            if surplus > 0:
-                # Invented names must not drive out the memory of one that was caught; nor may
-                # those that were caught, thrown away, take all room and keep others new for ever.
-                caught_ones = [node for node, checks in self._nodes.items() if checks.caught]
-                gone = caught_ones[: max(0, len(caught_ones) - MAX_NODES // 2)][:surplus]
-                idle = [node for node, checks in self._nodes.items() if not checks.caught]
-                for node in gone + idle[: surplus - len(gone)]:
-                    del self._nodes[node]
+        with self.held(lambda: self._add(clean, caught, enough)):
+            self._add(clean, caught, enough)
+
+    def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
+        for node, count in clean.items():
+            was = self._nodes.pop(node, Checks())  # and to the end: the last seen
+            now = Checks(min(was.clean + count, 2**62), was.caught)
+            if node in caught:
+                now = Checks(0, True)
+            elif now.clean >= enough:
+                now = Checks(now.clean, False)
+            self._nodes[node] = now
+        surplus = len(self._nodes) - MAX_NODES
+        if surplus > 0:
+            # Invented names must not drive out the memory of one that was caught; nor may
+            # those that were caught, thrown away, take all room and keep others new for ever.
+            caught_ones = [node for node, checks in self._nodes.items() if checks.caught]
+            gone = caught_ones[: max(0, len(caught_ones) - MAX_NODES // 2)][:surplus]
+            idle = [node for node, checks in self._nodes.items() if not checks.caught]
+            for node in gone + idle[: surplus - len(gone)]:
+                del self._nodes[node]
 
     def _state(self) -> dict[str, Any]:
         nodes = [[node, c.clean, int(c.caught)] for node, c in self._nodes.items()]

@@ -7,6 +7,7 @@ anything is replaced, so that a broken one is a clear error at the start; SQL is
 from __future__ import annotations
 
 import math
+import sqlite3
 from typing import Any, Final
 
 from grpo_guard.nodes.release import PARDONS, pardons
@@ -36,6 +37,18 @@ def dump(connection: Book) -> dict[str, Any]:
             for table in TABLES
         }
     return {"format": FORMAT, "tables": tables}
+
+
+def in_memory(connection: Book) -> Book:
+    """A copy of the whole file, to be changed where the file cannot be; the caller closes it.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    copied = sqlite3.connect(":memory:", isolation_level=None, factory=Book)
+    copied.prefix = connection.prefix
+    connection.backup(copied)
+    return copied
 
 
 def load(connection: Book, state: dict[str, Any]) -> None:

@@ -75,18 +75,22 @@ class Fortunes(Memory):
                 e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
                 first of those that nothing speaks against; it begins anew when it comes back.
         """
-        with self.held():
-            after = {
-                node: self._nodes.get(node, Fortune()).after(digest, log_e)
-                for node, (digest, log_e) in batch.items()
-            }
-            for node, fortune in after.items():
-                self._nodes.pop(node, None)  # and to the end: the last seen
-                self._nodes[node] = fortune
-            self._forget()
+        with self.held(lambda: self._add(batch)):
+            after = self._add(batch)
         return {node: fortune.log for node, fortune in after.items()}
 
-    def _forget(self) -> None:
+    def _add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, Fortune]:
+        after = {
+            node: self._nodes.get(node, Fortune()).after(digest, log_e)
+            for node, (digest, log_e) in batch.items()
+        }
+        for node, fortune in after.items():
+            self._nodes.pop(node, None)  # and to the end: the last seen
+            self._nodes[node] = fortune
+        self._drop_surplus()
+        return after
+
+    def _drop_surplus(self) -> None:
         surplus = len(self._nodes) - MAX_NODES
         if surplus > 0:
             # Names that speak for nobody yet, so that invented ones drive no evidence out.

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from grpo_guard.nodes import copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Rules
+from grpo_guard.nodes.patience import Patience, locked, patience_with
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, write_slots
 from grpo_guard.nodes.saved import StateError
@@ -29,9 +31,8 @@ T = TypeVar("T")
 # Batches kept in memory while the database cannot be written; then the oldest are dropped.
 MAX_WAITING = 256
 _MOST_NODES = 10_000_000
-_PATIENCE = 5.0
-# While it fails, training is not held up again at every batch.
-_IMPATIENCE = 0.1
+# For who asks for a state to be put in place, and waits for it.
+_UNTIL_LOADED = 30.0
 # What no later try would write either.
 _HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 # Connections of a parent process: collecting one as garbage would close it.
@@ -90,6 +91,7 @@ class EvidenceLedger:
         self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.max_nodes = max_nodes
         self.degraded: str | None = None
+        self._locked = False
         self.lost = self._said_lost = 0
         self._waiting: deque[Callable[[Book], None]] = deque()
         self._lock = threading.RLock()
@@ -97,11 +99,12 @@ class EvidenceLedger:
         self._owner = os.getpid()
         self._judging = Judging(self.rules)
         try:
-            write_meta(self._open(), "half_life_thousandths", round(half_life * 1000))
+            connection = self._open(seconds := self._patience.seconds())
+            write_meta(connection, "half_life_thousandths", round(half_life * 1000))
         except LedgerError:
             raise
         except Exception as error:
-            self._fail(error)
+            self._fail(error, seconds)
 
     def record(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict], *, round: int | None = None
@@ -192,7 +195,7 @@ class EvidenceLedger:
         """
         with self._lock:
             self._flush()
-            return self._read(copies.dump)
+            return self._read(self._dumped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace what is in the file by what `state_dict` gave, for all processes.
@@ -202,8 +205,9 @@ class EvidenceLedger:
             LedgerError: the file cannot be written.
         """
         with self._lock:
-            self._read(lambda connection: copies.load(connection, state))
+            self._read(lambda connection: self._loaded(connection, state))
             self._waiting.clear()  # of the time that is taken back
+            self._patience.behind(self, 0)
 
     def close(self) -> None:
         """Write what waits, if possible, and let go of the file."""
@@ -213,6 +217,31 @@ class EvidenceLedger:
                 self._connection.close()
             self._forget()
 
+    @property
+    def current(self) -> bool:
+        """Whether the standings are as good as any: nothing is wrong, or another process holds the
+        file, all that was not written yet is here, and reading goes on."""
+        return self.degraded is None or (self._locked and self.lost == self._said_lost)
+
+    @property
+    def _patience(self) -> Patience:
+        return patience_with(self.path)
+
+    def _dumped(self, connection: Book) -> dict[str, Any]:
+        """With what waits to be written, which a checkpoint must not lack."""
+        if not self._waiting:
+            return copies.dump(connection)
+        with closing(copies.in_memory(connection)) as copied:
+            for job in self._waiting:
+                with suppress(*_HOPELESS):
+                    job(copied)
+            Judging(self.rules).catch_up(copied)
+            return copies.dump(copied)
+
+    def _loaded(self, connection: Book, state: dict[str, Any]) -> None:
+        _wait(connection, _UNTIL_LOADED)
+        copies.load(connection, state)
+
     def _enqueue(self, job: Callable[[Book], None]) -> None:
         with self._lock:
             self._waiting.append(job)
@@ -220,12 +249,15 @@ class EvidenceLedger:
             while len(self._waiting) > MAX_WAITING:
                 self._waiting.popleft()
                 self.lost += 1
+            self._patience.behind(self, len(self._waiting))
 
     def _flush(self) -> None:
         """Write what waits, in order, and judge the rounds that this closes."""
         with self._lock:
+            writes, seconds = bool(self._waiting), self._patience.seconds()
             try:
-                connection = self._open()
+                connection = self._open(seconds)
+                _wait(connection, seconds)
                 while self._waiting:
                     self._try(self._waiting[0], connection)
                     self._waiting.popleft()
@@ -234,12 +266,14 @@ class EvidenceLedger:
                     count_lost(connection, self.lost - self._said_lost)
                     self._said_lost = self.lost
             except Exception as error:  # odd values in the file fail in ways of their own
-                self._fail(error)
+                self._fail(error, seconds)
                 return
+            if writes:  # or nobody knows whether it could be
+                self._patience.served()
+                self._patience.behind(self, 0)
             if self.degraded is not None:
                 logger.warning("ledger %s: written again; %d batches lost", self.path, self.lost)
                 self.degraded = None
-                connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE * 1000)}")
 
     def _try(self, job: Callable[[Book], None], connection: Book) -> None:
         try:
@@ -248,8 +282,11 @@ class EvidenceLedger:
             self.lost += 1
             logger.warning("ledger %s: one batch is not recorded: %r", self.path, error)
 
-    def _fail(self, error: Exception) -> None:
-        if self.degraded is None:
+    def _fail(self, error: Exception, waited: float) -> None:
+        self._locked = locked(error)
+        if self._locked:
+            self._patience.in_vain(waited)
+        elif self.degraded is None:
             logger.warning(
                 "ledger %s cannot be written (%s): evidence waits in memory, standings are unknown",
                 self.path,
@@ -261,7 +298,7 @@ class EvidenceLedger:
             self._connection.close()
         self._forget()
 
-    def _open(self) -> Book:
+    def _open(self, seconds: float = 0.0) -> Book:
         if self._connection is not None and self._owner != os.getpid():
             _inherited.append(self._connection)  # a fork: the parent's must not be touched
             self._forget()
@@ -270,7 +307,6 @@ class EvidenceLedger:
             self._connection.close()
             self._forget()
         if self._connection is None:
-            seconds = _PATIENCE if self.degraded is None else _IMPATIENCE
             self._connection = connect(self.path, seconds=seconds, book=self.book)
             self._owner = os.getpid()
         return self._connection
@@ -296,7 +332,12 @@ class EvidenceLedger:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.degraded, self.lost, self._said_lost = None, 0, 0
+        self.degraded, self._locked, self.lost, self._said_lost = None, False, 0, 0
         self._waiting = deque()
         self._lock = threading.RLock()
         self._forget()
+
+
+def _wait(connection: Book, seconds: float) -> None:
+    """From now on, for another process's transaction."""
+    connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

@@ -89,10 +89,14 @@ class NodeMemory(Memory):
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Take note of one batch, group by group."""
-        with self.held():
+
+        def bet() -> None:
             for group in groups:
                 for pair, difference in self._differences(group).items():
                     self._bet(pair, difference)
+
+        with self.held(bet):
+            bet()
 
     def convicted(self) -> dict[str, float]:
         """Nodes with longer work than most others, and the e-value that all of these reach."""

@@ -8,10 +8,12 @@ import secrets
 import sqlite3
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
+from grpo_guard.nodes.patience import locked, patience_with
 from grpo_guard.nodes.schema import Book, connect
 from grpo_guard.nodes.store import NodeStore
 
@@ -20,7 +22,9 @@ logger = logging.getLogger("grpo_guard")
 MAX_STATE = 256 * 2**20
 """Characters of one memory's state that are read: counts are bounded, a file that is not ours is
 not."""
-_PATIENCE = 30.0
+MAX_UNWRITTEN = 64
+"""Changes that are kept for a file that cannot be written now."""
+_KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, state TEXT NOT NULL) WITHOUT ROWID
@@ -34,42 +38,61 @@ class Memory:
         store: Where it lies, for several processes and the next start; None, or one that does not
             last: in this object, and no time is spent on writing it.
         name: Of the memory in the store; a second one of that name is told apart.
+
+    Attributes:
+        lost: Changes that could not be written and were too many to keep, after which another
+            process wrote. They are in no file.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
         self._lock = threading.RLock()
         self._path = store.path if store is not None and store.lasting else None
         self._key = name if store is None else store.claim(name)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing was read or written yet."""
         self._version: int | None = None
-        # What this process knows and could not write is not overwritten by what others wrote: a
-        # round that has begun here must not be taken back, or its honest work would be rejected.
-        self._unsaved = False
+        # Of changes that could not be written: what does them once more. Where another process has
+        # written meanwhile, they are made in what it wrote, so that neither's evidence is lost.
+        self._unwritten: deque[Callable[[], object]] = deque()
+        self._dropped = self.lost = 0
+        # What the file holds is no state of ours: it is written over.
+        self._broken = False
         self._told = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, again: Callable[[], object]) -> Iterator[None]:
         """Hold it to change it: it is up to date inside, and written behind.
 
         No other process holds any memory of the file meanwhile, so nothing slow belongs in here.
-        Where the file cannot be read or written, the memory goes on as this process knows it, and
-        the log says so once.
+        Where the file is locked for long (see `Patience`), or cannot be read or written, the memory
+        goes on as this process knows it, and the log says so once; the change is written later.
+
+        Args:
+            again: Makes the same change once more, to another state. It must not raise.
         """
         with self._lock:
             connection = self._taken_up()
             try:
                 yield
-                if connection is not None:
-                    self._put_back(connection)
+                if connection is None or not self._put_back(connection):
+                    self._keep(again)
             finally:
                 if connection is not None:
                     connection.close()  # which rolls back what is not committed
 
     @contextmanager
     def fresh(self) -> Iterator[None]:
-        """Hold it to read it, with what other processes have written."""
+        """Hold it to read it, with what other processes have written. Waits for none of them."""
         with self._lock:
-            if (connection := self._taken_up()) is not None:
-                connection.close()
+            if self._path is not None and self._path.exists():
+                try:
+                    with closing(connect(self._path, seconds=0.0)) as connection:
+                        self._take_news(connection)
+                except Exception as error:  # odd values in the file fail in ways of their own
+                    if not locked(error):
+                        self._degrade(error)
             yield
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,8 +106,9 @@ class Memory:
         Raises:
             ValueError: it is not of that form.
         """
-        with self.held():
+        with self.held(lambda: self._take_up(state)):
             self._take_up(state)
+            self._unwritten.clear()  # of the time that is taken back
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
@@ -99,25 +123,47 @@ class Memory:
         if self._path is None:
             return None
         connection = None
+        patience = patience_with(self._path)
+        seconds = patience.seconds()
         try:
-            connection = connect(self._path, seconds=_PATIENCE)
+            connection = connect(self._path, seconds=seconds)
             connection.execute("BEGIN IMMEDIATE")
+            patience.served()
             connection.execute(_TABLE)
-            query = "SELECT version FROM memories WHERE name = ?"
-            row = connection.execute(query, (self._key,)).fetchone()
-            if row is not None and row[0] != self._version and not self._unsaved:
-                query = "SELECT state FROM memories WHERE name = ? AND length(state) <= ?"
-                (state,) = connection.execute(query, (self._key, MAX_STATE)).fetchone() or ("",)
-                self._take_up(json.loads(state))
-                self._version = row[0]
+            self._take_news(connection)
         except Exception as error:  # odd values in the file fail in ways of their own
-            self._degrade(error)
+            if locked(error):
+                patience.in_vain(seconds)
+            else:
+                self._degrade(error)
             if connection is not None:
                 connection.close()
             return None
         return connection
 
-    def _put_back(self, connection: Book) -> None:
+    def _take_news(self, connection: Book) -> None:
+        """Take up what another process has written since, with what this one could not write."""
+        if not connection.execute(_KNOWN).fetchone():
+            return
+        query = "SELECT version FROM memories WHERE name = ?"
+        row = connection.execute(query, (self._key,)).fetchone()
+        if row is None or row[0] == self._version or self._broken:
+            return
+        query = "SELECT state FROM memories WHERE name = ? AND length(state) <= ?"
+        (state,) = connection.execute(query, (self._key, MAX_STATE)).fetchone() or ("",)
+        try:
+            self._take_up(json.loads(state))
+        except Exception:
+            self._broken = True
+            raise
+        self._version = row[0]
+        self.lost, self._dropped = self.lost + self._dropped, 0
+        for change in self._unwritten:
+            change()
+
+    def _put_back(self, connection: Book) -> bool:
+        """Whether it is written."""
+        assert self._path is not None
         # Drawn, not counted: a file that was put back from a copy would have the same count again.
         row = (self._key, secrets.randbits(62), json.dumps(self._state(), separators=(",", ":")))
         try:
@@ -125,11 +171,22 @@ class Memory:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._degrade(error)
-        else:
-            self._version, self._unsaved, self._told = row[1], False, False
+            return False
+        self._version, self._broken, self._told, self._dropped = row[1], False, False, 0
+        self._unwritten.clear()
+        patience_with(self._path).behind(self, 0)
+        return True
+
+    def _keep(self, change: Callable[[], object]) -> None:
+        if self._path is None:
+            return
+        self._unwritten.append(change)
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            self._unwritten.popleft()
+            self._dropped += 1
+        patience_with(self._path).behind(self, len(self._unwritten))
 
     def _degrade(self, error: Exception) -> None:
-        self._unsaved = True
         if not self._told:
             self._told = True
             logger.warning(
@@ -138,9 +195,10 @@ class Memory:
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process has read nothing yet.
-        new = {"_version": None, "_unsaved": False, "_told": False}
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"} | new
+        # A copy in another process has read nothing yet; what is unwritten is the original's.
+        hidden = ("_lock", "_unwritten")
+        return {k: v for k, v in self.__dict__.items() if k not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+        Memory._begin(self)

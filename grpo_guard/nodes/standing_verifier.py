@@ -22,7 +22,9 @@ class StandingVerifier(CompletionVerifier):
 
     While the ledger is degraded nobody can say how nodes stand now. Those last found hard stay
     rejected; the others abstain, which is not the sender's fault and not silent either. With
-    ``last_known=True`` they pass as they last stood.
+    ``last_known=True`` they pass as they last stood. A file that is only locked can be read, and
+    what it lacks is kept: nodes then stand as they last did, since a process that hangs must not
+    stop training.
 
     Args:
         ledger: That the guard writes to.
@@ -59,7 +61,7 @@ class StandingVerifier(CompletionVerifier):
             return abstain(self.name, Cause.FAULT, str(error)[:300])
         if state is State.HARD or (state is State.SOFT and self.reject_soft):
             return reject(self.name, findings=(_finding(node, state),))
-        if self.ledger.degraded is not None and not self.last_known:
+        if not self.ledger.current and not self.last_known:
             reason = f"the ledger is degraded: {self.ledger.degraded}"
             return abstain(self.name, Cause.FAULT, reason)
         return accept(self.name, findings=(_finding(node, state),) if state is State.SOFT else ())

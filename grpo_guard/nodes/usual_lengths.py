@@ -122,10 +122,15 @@ class UsualLengths(Memory):
             seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
                 first `MAX_NODES` nothing is kept.
         """
-        with self.held():
+        seen = list(seen)
+
+        def note() -> None:
             for node, log_ratio in seen:
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
+
+        with self.held(note):
+            note()
 
     def observe_paid(self, groups: Sequence[Sequence[Paid]]) -> None:
         """Take note of completions that earned, one group per prompt."""

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import ClientDisconnect
 
 from grpo_guard.admission import Known
+from grpo_guard.server.lane import Lane
 from grpo_guard.server.late import given_up_by
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
@@ -61,6 +62,8 @@ class Job(Generic[T]):
     given_up: threading.Event = field(default_factory=threading.Event)
     answer: asyncio.Future[T] = field(init=False)
     waits: bool = field(default=False, init=False)
+    large: bool = field(default=False, init=False)
+    asked_at: float = field(default=0.0, init=False)
     # Whether it is left, told, or settled once more, is decided under the lock.
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     settling: bool = field(default=False, init=False)
@@ -90,9 +93,11 @@ class Batches:
     def __init__(self, verifier: CompletionVerifier, limits: Limits) -> None:
         self._verifier, self._limits = verifier, limits
         self._waiting: deque[Job[Any]] = deque()
+        self._large = Lane(limits)
         self._free = limits.running
         self._joined_at = float("-inf")  # when the last joined batch at work began
         self._joined: _Batch | None = None
+        self._looks_again = False
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
     async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
@@ -110,10 +115,14 @@ class Batches:
             ClientDisconnect: the client left while it waited.
             Exception: whatever its work raises.
         """
+        job.large = patient or job.bytes > JOINED_BYTES
         if not patient:
-            self.require_room()
+            self.require_room(job.large)
         job.answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(job)
+        job.asked_at = asyncio.get_running_loop().time()
+        if not job.large:
+            self._large.make_way(job.asked_at)
+        self._queue(job).append(job)
         job.waits = True
         self._begin()
         late = asyncio.get_running_loop().call_at(deadline, _expire, job)
@@ -122,49 +131,73 @@ class Batches:
         finally:
             late.cancel()
             if job.waits:
-                self._waiting.remove(job)
+                self._queue(job).remove(job)
 
-    def require_room(self) -> None:
-        """Raises RequestError 429 where as many wait as may."""
-        if not self._free and len(self._waiting) >= self._limits.waiting:
+    def require_room(self, large: bool) -> None:
+        """Raises RequestError 429 where as many wait as may, of large work or of small."""
+        most = self._limits.waiting
+        full = not self._free and len(self._waiting) >= most
+        # Large work may wait while places are free, and counts by itself: others are not refused
+        # because of it.
+        if full or (large and len(self._large.waiting) >= most):
             raise RequestError(429, "too many requests are waiting", retry=True)
 
+    def _queue(self, job: Job[Any]) -> deque[Job[Any]]:
+        return self._large.waiting if job.large else self._waiting
+
     def _begin(self) -> None:
-        """Start what can be started now."""
-        clock = asyncio.get_running_loop()
-        while self._waiting and self._free:
-            if self._waiting[0].given_up.is_set():
-                gone = self._taken()
-                if not gone.answer.done():
-                    gone.answer.set_exception(ClientDisconnect())
-                continue
-            if self._waiting[0].joins and self._joined is not None:
-                # One at a time, for they would take each other's processor; but nobody waits
-                # longer than this for a batch that takes its time.
-                rest = self._joined_at + self._limits.batch_wait - clock.time()
-                if rest > 0:
-                    self._joined.wake(clock, rest, self._begin)
-                    return
-            batch = self._next()
-            if batch.jobs[0].joins:
-                self._joined, self._joined_at = batch, clock.time()
+        """Start what can be started now: small requests first."""
+        while self._free and (batch := self._small() or self._of_large()) is not None:
             if not self._start(batch):
                 return
 
-    def _taken(self) -> Job[Any]:
-        job = self._waiting.popleft()
-        job.waits = False
-        return job
+    def _small(self) -> _Batch | None:
+        """The next batch of small requests; None = there is none yet."""
+        clock = asyncio.get_running_loop()
+        if not _drop_gone(self._waiting):
+            return None
+        if self._waiting[0].joins and self._joined is not None:
+            # One at a time, for they would take each other's processor; but nobody waits longer
+            # than this for a batch that takes its time.
+            rest = self._joined_at + self._limits.batch_wait - clock.time()
+            if rest > 0:
+                self._joined.wake(clock, rest, self._begin)
+                return None
+        batch = _Batch(self._next())
+        if batch.jobs[0].joins:
+            self._joined, self._joined_at = batch, clock.time()
+        return batch
 
-    def _next(self) -> _Batch:
-        jobs = [self._taken()]
+    def _of_large(self) -> _Batch | None:
+        """The next large request or part of a stream; None = it has to wait."""
+        clock, lane = asyncio.get_running_loop(), self._large
+        if not _drop_gone(lane.waiting):
+            return None
+        now = clock.time()
+        small = self._limits.running - self._free - lane.at_work
+        others = bool(small or self._waiting)
+        if (delay := lane.delay(now, lane.waiting[0].asked_at, others)) > 0:
+            if not self._looks_again:
+                self._looks_again = True
+                clock.call_later(max(delay, 0.001), self._look_again)
+            return None
+        batch = _Batch([_taken(lane.waiting)])
+        lane.begin(batch, now)
+        return batch
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self._begin()
+
+    def _next(self) -> list[Job[Any]]:
+        jobs = [_taken(self._waiting)]
         size, held = jobs[0].completions, jobs[0].bytes
         while jobs[0].joins and self._waiting and self._waiting[0].joins:
             size, held = size + self._waiting[0].completions, held + self._waiting[0].bytes
             if size > self._limits.batch_size or held > JOINED_BYTES:
                 break
-            jobs.append(self._taken())
-        return _Batch(jobs)
+            jobs.append(_taken(self._waiting))
+        return jobs
 
     def _start(self, batch: _Batch) -> bool:
         loop = asyncio.get_running_loop()
@@ -175,6 +208,7 @@ class Batches:
         except RuntimeError:
             refusal = RequestError(503, "no thread could be started", retry=True)
             batch.outcomes.extend((job, job.given_up, None, refusal) for job in batch.jobs)
+            self._large.end(batch, loop.time())
             batch.told()
             return False
         self._free -= 1
@@ -204,11 +238,27 @@ class Batches:
     def _finish(self, batch: _Batch) -> None:
         self._idle.append(batch.calls)
         self._free += 1
+        self._large.end(batch, batch.loop.time())
         if self._joined is batch:
             self._joined = None
         batch.rest()
         batch.told()
         self._begin()
+
+
+def _taken(waiting: deque[Job[Any]]) -> Job[Any]:
+    job = waiting.popleft()
+    job.waits = False
+    return job
+
+
+def _drop_gone(waiting: deque[Job[Any]]) -> bool:
+    """Whether somebody is first in line, whose client has not left."""
+    while waiting and waiting[0].given_up.is_set():
+        gone = _taken(waiting)
+        if not gone.answer.done():
+            gone.answer.set_exception(ClientDisconnect())
+    return bool(waiting)
 
 
 def _expire(job: Job[Any], last: bool = False) -> None:

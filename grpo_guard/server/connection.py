@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from typing import Any
 
 import h11
@@ -19,6 +20,11 @@ BODY_BYTES = 64 * 1024
 # A body that comes in drops is handed on in pieces of so many bytes: thousands of senders may drip,
 # and each piece wakes a task.
 DROPS = 4 * 1024
+# Of a stream, what the kernel takes before the client has read it. Left to itself it takes
+# megabytes, and all completions would be judged for somebody who reads none of the answer.
+STREAM_BYTES = 64 * 1024
+CONNECTION = "connection"
+"""Under which a request's state has its `Connection`."""
 # Seconds after the client's last byte.
 PROBES = (0.0, 0.1, 1.0)
 
@@ -34,6 +40,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, CONNECTION: self}
         self._drops = bytearray()
         self._read_at_once(HEAD_BYTES)
         self._watch()
@@ -51,6 +58,19 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._read_at_once(BODY_BYTES if self._answering() and self._due() else HEAD_BYTES)
         self._watch()
+
+    def hold_little(self) -> None:
+        """From now on, take no more of a reply than the client has room for."""
+        socket_of = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, AttributeError):
+            socket_of.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
+        self.transport.set_write_buffer_limits(high=0)
+
+    def cut(self) -> None:
+        """Forget the client, and what it has not read; nobody takes the reply for whole."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # so that its end without an answer is no error
+        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Of what is no HTTP, in the form of all other refusals."""

@@ -18,11 +18,13 @@ from starlette.types import Receive, Scope, Send
 from grpo_guard.completion import Completion
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
+from grpo_guard.server.connection import CONNECTION
 from grpo_guard.server.intake import Intake, Sender, too_large
 from grpo_guard.server.late import while_it_waits
 from grpo_guard.server.limits import PARSED_AT_ONCE, Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.problems import RequestError
+from grpo_guard.server.readers import Readers
 from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import Told, refused, reply
 from grpo_guard.server.stream import send_lines
@@ -79,6 +81,9 @@ class Desk:
         # One at a time: it takes several times the body's memory, and keeps the interpreter to
         # itself, so that all else stands still meanwhile.
         self._parser = asyncio.Lock()
+        # Of streams: a body with many completions takes longest, and others do not wait for it.
+        self._stream_parser = asyncio.Lock()
+        self._readers = Readers(limits)
         self._metrics = metrics
         self._recent = Recent()
 
@@ -99,46 +104,65 @@ class Desk:
         """The reply to a request line by line, sent already; or its refusal."""
 
         async def answer(sender: Sender, deadline: float) -> Response:
-            asked = await self._parsed(service, sender.body)
-            self._batches.require_room()
-            request_id, size = secrets.token_hex(8), len(sender.body)
-            jobs: list[Job[Told]] = []
-
-            async def judge(part: list[Completion], first: int) -> Told:
-                if gone.is_set():
-                    raise ClientDisconnect
-                jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked), first)]
-                until = asyncio.get_running_loop().time() + self._limits.seconds
-                try:
-                    return await self._batches.answer(jobs[0], until, patient=True)
-                except (TimeoutError, RequestError):
-                    jobs[0].leave()
-                    return answerer.too_late(part, first)
-                except Exception as error:
-                    logger.error("%s failed", service.path, exc_info=error)
-                    return answerer.failed(part, first)
-
-            gone = asyncio.Event()
-
-            def leave() -> None:
-                gone.set()
-                for job in jobs:
-                    job.leave()
-
-            try:
-                async with while_it_waits(request, leave):
-                    fetching = partial(self._intake.fetching, sender)
-                    lines = send_lines(
-                        request._send, request_id, asked, judge, self._limits, fetching
-                    )
-                    async for told in lines:
-                        self._metrics.told(service.path, told.outcomes)
-            except ClientDisconnect:
-                # The server closes what was begun and not ended, so that nobody takes it for whole.
-                return Sent(status_code=400)
-            return Sent()
+            client = request.client.host if request.client else ""
+            with self._readers.place(sender, client):
+                asked = await self._parsed(service, sender.body, self._stream_parser)
+                self._batches.require_room(large=True)
+                return await self._streamed(request, service.path, answerer, sender, asked)
 
         return await self._counted(request, service.path, answer)
+
+    async def _streamed(
+        self,
+        request: Request,
+        path: str,
+        answerer: Verdicts,
+        sender: Sender,
+        asked: list[Completion],
+    ) -> Response:
+        connection = request.scope.get("state", {}).get(CONNECTION)
+        if connection is not None:
+            connection.hold_little()
+        request_id, size = secrets.token_hex(8), len(sender.body)
+        jobs: list[Job[Told]] = []
+        gone = asyncio.Event()
+
+        async def judge(part: list[Completion], first: int) -> Told:
+            if gone.is_set():
+                raise ClientDisconnect
+            jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked), first)]
+            until = asyncio.get_running_loop().time() + self._limits.seconds
+            try:
+                return await self._batches.answer(jobs[0], until, patient=True)
+            except (TimeoutError, RequestError):
+                jobs[0].leave()
+                return answerer.too_late(part, first)
+            except ClientDisconnect:
+                raise
+            except Exception as error:
+                logger.error("%s failed", path, exc_info=error)
+                return answerer.failed(part, first)
+
+        def leave() -> None:
+            gone.set()
+            for job in jobs:
+                job.leave()
+
+        try:
+            async with while_it_waits(request, leave):
+                fetching = partial(self._intake.fetching, sender)
+                lines = send_lines(request._send, request_id, asked, judge, self._limits, fetching)
+                async for told in lines:
+                    self._metrics.told(path, told.outcomes)
+        except ClientDisconnect:
+            left = "did not read" if sender.dropped else "left"
+            logger.info("%s: the client %s: its stream ends early", path, left)
+            if connection is not None:
+                connection.cut()
+            # Without one, the server closes what was begun and not ended. Either way nobody takes
+            # it for whole.
+            return Sent(status_code=400)
+        return Sent()
 
     async def metrics(self, request: Request) -> Response:
         """All counts."""
@@ -178,6 +202,7 @@ class Desk:
                 await _discard(request, self._limits)
             return refused(error)
         except ClientDisconnect:
+            logger.info("%s: the client left before its answer", request.url.path)
             return Response(status_code=400)  # to nobody
         except Exception as error:
             # The reward function's, or a defect here. The reply names the class alone: the message
@@ -188,7 +213,7 @@ class Desk:
     async def _told(
         self, request: Request, service: Service[Any], body: bytes, deadline: float
     ) -> tuple[Told, str]:
-        asked = await self._parsed(service, body)
+        asked = await self._parsed(service, body, self._parser)
         request_id = secrets.token_hex(8)
 
         async def ask() -> tuple[Told, bool]:
@@ -206,10 +231,10 @@ class Desk:
             return await self._recent.told(key, service.path, body, ask), request_id
         return (await ask())[0], request_id
 
-    async def _parsed(self, service: Service[Asked], body: bytes) -> Asked:
+    async def _parsed(self, service: Service[Asked], body: bytes, parser: asyncio.Lock) -> Asked:
         if len(body) <= PARSED_AT_ONCE:
             return service.parse(body, self._limits)
-        async with self._parser:
+        async with parser:
             return await asyncio.to_thread(service.parse, body, self._limits)
 
 

@@ -31,6 +31,7 @@ class Sender:
         self.held = 0
         self.waits: float | None = None  # for room, since then: that time is not his
         self.fetches = self.dropped = False
+        self.fetches_since = started
 
     def rate(self, now: float) -> float:
         if self.fetches:  # before all who send, and whose going makes most room
@@ -82,6 +83,8 @@ class Intake:
             ClientDisconnect: he was slower, or slow while others needed his room.
         """
 
+        sender.fetches_since = asyncio.get_running_loop().time()
+
         def slow() -> None:
             sender.fetches = True
             self._whole -= sender.held
@@ -93,6 +96,7 @@ class Intake:
             async with asyncio.timeout(seconds) as sender.clock:
                 yield
         except TimeoutError:
+            sender.dropped = True
             raise ClientDisconnect from None
         finally:
             late.cancel()

@@ -27,6 +27,8 @@ class Limits:
         body_rate: Bytes a second that must arrive, on average after the first `body_patience`.
         body_patience: Seconds.
         completions: In one request: a short body can ask for a great many judgements.
+        streams: Open at once. Each holds its completions and one part of its answer.
+        client_streams: Of one address.
 
     Raises:
         ValueError: a bound is not positive.
@@ -42,6 +44,8 @@ class Limits:
     body_rate: int = 16 * 1024
     body_patience: float = 10.0
     completions: int = 1024
+    streams: int = 32
+    client_streams: int = 8
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):

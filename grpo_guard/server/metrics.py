@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from grpo_guard.files import write_whole
+from grpo_guard.nodes.patience import store_figures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper ends of the histogram of answering times, in seconds.
@@ -70,12 +71,19 @@ class Metrics:
         """Leave the counts to the other workers; a full disk costs figures and nothing else."""
         self._writing = False
         if self._folder is not None:
+            self._take_store()
             rows = [[*key, count] for key, count in self._counts.items()]
             with contextlib.suppress(OSError):
                 text = json.dumps([self._in_progress, rows])
                 write_whole(self._folder / f"{os.getpid()}.json", text)
 
+    def _take_store(self) -> None:
+        figures = store_figures()
+        for name in ("waits", "waiting"):
+            self._counts["store", name] = int(figures.get(f"guard/store_{name}", 0))
+
     def _of_all(self) -> tuple[int, Counts]:
+        self._take_store()
         here, counts = self._in_progress, self._counts.copy()
         for file in [] if self._folder is None else self._folder.glob("*.json"):
             if file.stem == str(os.getpid()):
@@ -108,6 +116,10 @@ class Metrics:
                 lines.append(_row("request_seconds_bucket", total, path=path, le=most))
             lines.append(_row("request_seconds_sum", counts["seconds", path], path=path))
             lines.append(_row("request_seconds_count", total, path=path))
+        lines += _kind("store_waits_total", "counter", "Waits in vain for a locked store.")
+        lines.append(f"grpo_guard_store_waits_total {counts['store', 'waits']}")
+        lines += _kind("store_waiting", "gauge", "Batches that are not in the store yet.")
+        lines.append(f"grpo_guard_store_waiting {counts['store', 'waiting']}")
         return "\n".join(lines) + "\n"
 
 

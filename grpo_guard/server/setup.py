@@ -19,6 +19,7 @@ from grpo_guard.server.audit import Audit, own_name
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.metrics import Metrics
 from grpo_guard.server.rewards import Rewards, load_reward
+from grpo_guard.server.run import prepare
 
 TOKEN: Final = "GRPO_GUARD_TOKEN"
 _SETTINGS: Final = "GRPO_GUARD_SERVE"
@@ -105,6 +106,7 @@ def hand_over(settings: Settings) -> str:
 def worker() -> Router:
     """The application in a worker process."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    prepare()
     settings = Settings(**json.loads(os.environ[_SETTINGS]))
     try:
         app, _ = build(settings)

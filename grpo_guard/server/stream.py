@@ -18,19 +18,24 @@ TIMES = 16
 """How many times the completions of another request one may have whose answer is a stream."""
 PART = 256
 """Completions that are judged together, unless one group has more: as ``grpo-guard verify``."""
+PART_CHARACTERS = 64 * 1024
+"""Of their texts: small requests share the processor with a part for as long as it takes."""
+_NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
-    """Batches of about ``most``, in order; answers to one prompt that follow one another stay
-    together, since verifiers compare them."""
+    """Batches of about ``most`` and of `PART_CHARACTERS`, in order; answers to one prompt that
+    follow one another stay together, since verifiers compare them."""
     part: list[Completion] = []
     last: tuple[int | None, str] | None = None
+    held = 0
     for completion in completions:
         key = completion.round, prompt_key(completion.prompt)
-        if len(part) >= most and key != last:
+        if (len(part) >= most or held >= PART_CHARACTERS) and key != last:
             yield part
-            part = []
+            part, held = [], 0
         part.append(completion)
+        held += len(completion.text)
         last = key
     if part:
         yield part
@@ -46,8 +51,9 @@ async def send_lines(
 ) -> AsyncIterator[Told]:
     """Send the reply, and yield what was sent of each part once it is on its way.
 
-    The client's reading sets the pace: the next part is judged when there is room for its lines,
-    so that one part is in memory however many there are.
+    The client's reading sets the pace: the next part is judged once the last one's lines have left
+    for the network, so that one part is in memory however many there are, and nobody judges ahead
+    of a client that does not read.
 
     Args:
         send: Of the request.
@@ -73,6 +79,7 @@ async def send_lines(
         began = clock()
         async with fetching(limits.body_patience + sent / limits.body_rate - waited):
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send(_NOTHING)  # returns once there is room for more
         waited += clock() - began
         yield told
     await send({"type": "http.response.body", "body": b"", "more_body": False})

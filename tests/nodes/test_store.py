@@ -256,7 +256,7 @@ def test_a_file_that_was_put_back_is_read_again(tmp_path):
 
 def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, monkeypatch):
     """Or the honest work of that round would be rejected as another round's."""
-    monkeypatch.setattr("grpo_guard.nodes.memory._PATIENCE", 0.2)
+    monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.2)
     here, there = (SlotBook(2, store=NodeStore(tmp_path)) for _ in range(2))
     there.begin_round(4)
     busy = sqlite3.connect(tmp_path / "nodes.sqlite", isolation_level=None)
@@ -264,10 +264,10 @@ def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, 
     here.begin_round(5)
     busy.execute("ROLLBACK")
     busy.close()
-    with there.held():
+    with here.held(int):
         pass
     for book in (here, there):
-        with book.held():
+        with book.fresh():
             assert book.round == 5
 
 

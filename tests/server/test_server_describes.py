@@ -85,7 +85,11 @@ def test_metrics_count_what_clients_were_told():
 def test_metrics_are_the_operators():
     web = client(token="s3cret")
     assert strict(web.get("/metrics"), 401) == {"error": "expected Authorization: Bearer TOKEN"}
-    assert counts(web, auth=("prometheus", "s3cret")) == {"grpo_guard_requests_in_progress": 0.0}
+    assert counts(web, auth=("prometheus", "s3cret")) == {
+        "grpo_guard_requests_in_progress": 0.0,
+        "grpo_guard_store_waits_total": 0.0,
+        "grpo_guard_store_waiting": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

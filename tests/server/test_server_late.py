@@ -30,6 +30,7 @@ def _until(true):
 
 @pytest.mark.parametrize("ask", [verdicts_of, rewards_of])
 def test_what_is_answered_in_time_is_recorded_and_what_is_late_is_not(ask, caplog):
+    caplog.set_level("INFO", "grpo_guard")
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes, seconds=0.5, running=2) as web:
         ask(web, "one")

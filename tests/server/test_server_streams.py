@@ -2,16 +2,17 @@
 
 import json
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
-from server_parts import Words, client, connect, head, listening, strict
+from server_parts import Words, client, connect, head, listening, status, strict
 
 from grpo_guard import Completion
 from grpo_guard.server.audit import Audit
-from grpo_guard.server.stream import parts
+from grpo_guard.server.stream import PART_CHARACTERS, parts
 from grpo_guard.verdict import reject
 
 STREAM = "/v1/verify/stream"
@@ -199,3 +200,144 @@ def test_what_nobody_waits_for_is_not_in_the_log(tmp_path):
         verifier.go.set()
         time.sleep(0.3)
     assert logged(tmp_path) == []
+
+
+def in_progress(port):
+    with connect(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as raw:
+        said = raw.makefile("rb").read().decode()
+    return int(said.split("\ngrpo_guard_requests_in_progress ")[1].split()[0])
+
+
+def settles(what):
+    """Once nothing changes any more: what unread streams cost has an end."""
+    before, same = -1, 0
+    for _ in range(300):
+        same = same + 1 if (now := what()) == before else 0
+        before = now
+        if same >= 10:
+            return now
+        time.sleep(0.05)
+    raise AssertionError("it goes on for streams that nobody reads")
+
+
+class Long(Words):
+    """Has much to say on each text."""
+
+    def _verdict(self, text):
+        return reject(self.name, message="x" * 1000) if text == "Hail" else super()._verdict(text)
+
+
+def unread(port, count, body, buffer=4096):
+    """Streams that were asked for and of which nothing is read."""
+    opened = []
+    for _ in range(count):
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        raw.connect(("127.0.0.1", port))
+        raw.sendall(head(len(body), STREAM) + body)
+        opened.append(raw)
+    return opened
+
+
+def test_what_nobody_reads_is_not_judged_and_small_requests_are(caplog):
+    caplog.set_level("INFO")
+    verifier = Long()
+    body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
+    with listening(verifier, client_streams=6) as port:
+        opened = unread(port, 6, body)
+        judged = settles(lambda: len(verifier.shown))
+        # A part that is on its way and what the kernel takes, of each; not the 48,000.
+        assert 6 * 256 <= judged <= 6 * 3 * 256
+        asked = json.dumps({"completions": rows("fine")}).encode()
+        for _ in range(20):
+            assert status(connect(port, head(len(asked)), asked)) == 200
+        assert len(verifier.shown) == judged + 20
+        assert in_progress(port) == 6
+        for raw in opened:
+            raw.close()
+        settles(lambda: in_progress(port))
+        assert in_progress(port) == 0
+    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+    assert caplog.text.count("the client left: its stream ends early") == 6
+
+
+def test_a_reader_gets_all_of_it_however_many_do_not_read():
+    verifier = Long()
+    body = json.dumps({"completions": rows(*["Hail"] * 3000)}).encode()
+    with listening(verifier) as port:
+        opened = unread(port, 4, body)
+        with connect(port, head(len(body), STREAM, "Connection: close\r\n"), body) as raw:
+            said = raw.makefile("rb").read()
+        assert said.endswith(b"0\r\n\r\n")
+        assert said.count(b'"index"') == 3000
+        for raw in opened:
+            raw.close()
+
+
+def test_streams_are_bounded_per_client_and_in_all_and_slow_readers_make_room(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.intake.FETCH_SECONDS", 0.05)
+    body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
+    small = json.dumps({"completions": rows("fine")}).encode()
+    for limits in ({"client_streams": 3}, {"streams": 3}):
+        with listening(Long(), **limits) as port:
+            monkeypatch.setattr("grpo_guard.server.readers.SLOW_SECONDS", 1000.0)
+            opened = unread(port, 3, body)
+            settles(lambda port=port: in_progress(port))
+            assert status(connect(port, head(len(small), STREAM), small)) == 429
+            assert status(connect(port, head(len(small)), small)) == 200
+            monkeypatch.setattr("grpo_guard.server.readers.SLOW_SECONDS", 0.0)
+            assert status(connect(port, head(len(small), STREAM), small)) == 200
+            settles(lambda port=port: in_progress(port))
+            assert in_progress(port) == 2  # the slowest was closed
+            for raw in opened:
+                raw.close()
+
+
+def test_a_client_that_leaves_at_any_stage_is_a_line_and_no_error(caplog):
+    caplog.set_level("INFO")
+    verifier = Words()
+    small = json.dumps({"completions": rows("fine")}).encode()
+    large = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
+    waits = json.dumps({"completions": rows("wait")}).encode()
+    streamed = head(len(large), STREAM) + large
+    with listening(verifier, running=1) as port:
+        sent = [
+            b"POST /v1", head(1000), head(9000) + b" " * 5000, head(len(small)) + small,
+            head(10**9) + b" " * 9000, streamed[:-1], streamed,
+            head(len(waits)) + waits, head(len(small)) + small, head(len(waits), STREAM) + waits,
+        ]  # fmt: skip
+        for reset in (False, True):
+            for part in sent:
+                raw = connect(port, part)
+                time.sleep(0.05)
+                if reset:
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                raw.close()
+        verifier.go.set()
+        settles(lambda: in_progress(port))
+        assert in_progress(port) == 0
+        assert status(connect(port, head(len(small)), small)) == 200
+    assert not [r for r in caplog.records if r.exc_info or r.levelname in ("WARNING", "ERROR")]
+    lines_ = [r for r in caplog.records if "the client left" in r.getMessage()]
+    assert 0 < len(lines_) <= 2 * len(sent)
+    assert "Traceback" not in caplog.text
+
+
+def test_who_is_cut_off_for_not_reading_leaves_no_error_and_no_memory(caplog):
+    caplog.set_level("INFO")
+    body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
+    with listening(Long(), body_patience=0.2, body_rate=10**9) as port:
+        opened = unread(port, 2, body)
+        settles(lambda: in_progress(port))
+        assert in_progress(port) == 0
+        for raw in opened:
+            raw.close()
+    assert caplog.text.count("the client did not read: its stream ends early") == 2
+    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+
+
+def test_parts_are_bounded_in_characters_too():
+    apart = [Completion(f"{i}?", "x" * 9000) for i in range(40)]
+    found = list(parts(apart))
+    assert [c for part in found for c in part] == apart
+    assert {len(part) for part in found[:-1]} == {PART_CHARACTERS // 9000 + 1}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import select
 import socket
 import statistics
 import threading
@@ -21,14 +22,15 @@ from grpo_guard.evals.studies.harness import rate
 from grpo_guard.evals.studies.serve_load.server import SECONDS, ask, serving
 
 HONEST = 10
+GUARD = "policy: {on_abstain: zero}\npreset: different_weights\n"
 MIB = 1024 * 1024
 ASKED = json.dumps({"completions": [{"prompt": "3+4?", "text": "It is 7. " * 200}]}).encode()
 Attack = Callable[[int, threading.Event], None]
 
 
-def head(length: int, more: str = "") -> bytes:
-    """The head of a request to ``/v1/verify``, with further header lines."""
-    return f"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+def head(length: int, more: str = "", path: str = "/v1/verify") -> bytes:
+    """The head of a request, with further header lines."""
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
 
 
 def senders(count: int, first: bytes, drip: bytes = b"", pause: float = 0.5) -> Attack:
@@ -87,6 +89,44 @@ def bodies(*each: bytes, more: str = "", times: int = 1) -> Attack:
             thread.join(SECONDS)
 
     return attack
+
+
+def streams(count: int, sentences: int, reads: bool = False) -> Attack:
+    """``count`` streams at once of completions of so many sentences; ``reads`` = who asked fetches
+    the lines as they come. A stream that ends or is refused is asked for again."""
+    rows = (
+        json.dumps({"prompt": f"3+{i // 4}?", "text": f"So 3 + {i} = {i + 3}. " * sentences})
+        for i in range(19 * MIB // 10 // (40 + 19 * sentences))
+    )
+    asked = b'{"completions":[' + ",".join(rows).encode() + b"]}"
+
+    def attack(port: int, over: threading.Event) -> None:
+        def one() -> None:
+            while not over.is_set():
+                with (
+                    contextlib.suppress(OSError),
+                    socket.create_connection(("127.0.0.1", port), timeout=5) as raw,
+                ):
+                    raw.sendall(head(len(asked), path="/v1/verify/stream") + asked)
+                    while reads and not over.is_set() and raw.recv(65536):
+                        pass
+                    while not reads and not over.wait(0.5) and not _hung_up(raw):
+                        pass
+
+        threads = [threading.Thread(target=one, daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return attack
+
+
+def _hung_up(raw: socket.socket) -> bool:
+    """Whether the server has ended a connection, of which nothing is read."""
+    watch = select.poll()
+    watch.register(raw, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    return bool(watch.poll(0))
 
 
 def filled(size: int, item: bytes, begin: bytes, end: bytes) -> bytes:
@@ -150,12 +190,16 @@ CASES: dict[str, tuple[Attack, list[str]]] = {
     "8 valid bodies of 1 MiB, lists, 5 times": (bodies(*[deep(MIB, b"[]")] * 8, times=5), []),
     "8 valid bodies of 1.5 MiB, names, 5 times": (bodies(*[keys(3 * MIB // 2)] * 8, times=5), []),
     "8 valid bodies of 1.5 MiB, ids, 5 times": (bodies(*[ids(3 * MIB // 2)] * 8, times=5), []),
+    "40 streams of 1.9 MiB of short texts that nobody reads": (streams(40, 6), []),
+    "40 streams of 1.9 MiB of long texts that nobody reads": (streams(40, 600), []),
+    "40 streams of 1.9 MiB of short texts that are read": (streams(40, 6, reads=True), []),
+    "40 streams of 1.9 MiB of long texts that are read": (streams(40, 600, reads=True), []),
 }  # fmt: skip
 
 
 def under(attack: Attack, options: list[str]) -> dict[str, Any]:
     """Times and memory of a server under one attack."""
-    with serving(*options) as server:
+    with serving(*options, guard=GUARD) as server:
         port = server.port
         for _ in range(3):
             ask(port, "POST", "/v1/verify", ASKED)

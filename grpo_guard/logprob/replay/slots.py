@@ -8,7 +8,7 @@ choice among honest samples again, so each is refused here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -111,13 +111,17 @@ class SlotBook(Memory):
         if prompts is not None and not self.per_prompt:
             raise ValueError("prompts: expected None, since every slot draws its own prompt")
         asked = None if prompts is None else [_digest(canonical(prompt)) for prompt in prompts]
-        with self.held():
+
+        def begin() -> None:
             if round != self.round:
                 self.round = round
                 self._prompts = None
                 self._filled.clear()
             if asked is not None:
                 self._prompts = asked
+
+        with self.held(begin):
+            begin()
 
     def missing(self) -> list[EmptySlot]:
         """Slots of the round in progress that hold no accepted completion, in order.
@@ -187,6 +191,12 @@ class SlotBook(Memory):
             while self.round is None and len(self._filled) > MOST_FILLED:
                 del self._filled[next(iter(self._filled))]
             return True
+
+    def fill_again(self, places: Iterable[Place]) -> None:
+        """Fill slots for which the verdicts were given, in what another process knows."""
+        for place in places:
+            if self.round is None or place.round == self.round:
+                self._filled[place] = None
 
     def _state(self) -> dict[str, Any]:
         """The round in progress and its filled slots."""

@@ -139,11 +139,12 @@ class SeedReplayVerifier(LogProbVerifier):
         with self.slots.fresh():
             round = self.slots.round
         verdicts = super().verify(batch)
-        with self.slots.held():
+        filled: list[Place] = []
+        with self.slots.held(lambda: self.slots.fill_again(filled)):
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
                 # Only now: a forged completion must not keep the honest one out of its slot.
                 if verdict.accepted:
-                    verdicts[i] = self._filling(completion, verdict, round)
+                    verdicts[i] = self._filling(completion, verdict, round, filled)
         return verdicts
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,16 +159,21 @@ class SeedReplayVerifier(LogProbVerifier):
         """
         self.slots.load_state_dict(state)
 
-    def _filling(self, completion: Completion, verdict: Verdict, round: int | None) -> Verdict:
-        """The verdict, if the slot is still free for this completion, judged in ``round``."""
+    def _filling(
+        self, completion: Completion, verdict: Verdict, round: int | None, filled: list[Place]
+    ) -> Verdict:
+        """The verdict, if the slot is still free for this completion, judged in ``round``; then it
+        is one of ``filled``."""
         try:
-            free = self.slots.fill(self.slots.place(completion))
+            place = self.slots.place(completion)
+            free = self.slots.fill(place)
         except EncodeError as error:
             if self.slots.round == round:
                 return reject(self.name, error.cause, str(error), seconds=verdict.seconds)
             late = f"its round ended while it was verified: {error}"
             return abstain(self.name, Cause.UNSUPPORTED, late, seconds=verdict.seconds)
         if free:
+            filled.append(place)
             return verdict
         finding = Finding("slot_filled", f"a second completion for slot {completion.slot}")
         return reject(self.name, Cause.MALFORMED, findings=(finding,), seconds=verdict.seconds)

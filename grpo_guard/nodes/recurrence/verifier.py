@@ -164,9 +164,13 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         # What was given is nobody's phrase: an author's own turns are looked at.
         own = [[as_said(completion) for completion in batch] for batch in batches]
         read = [self._read(said, batch) for said, batch in zip(own, batches, strict=True)]
-        with self.held():
+
+        def take_in() -> None:
             for each in read:
                 self._take_in(each)
+
+        with self.held(take_in):
+            take_in()
         return [
             [one.whole(v) if one else v for one, v in zip(said, self._verdicts(each), strict=True)]
             for said, each in zip(own, read, strict=True)

@@ -1,0 +1,110 @@
+"""How long a batch waits for a file that another process holds: once, and not at each batch.
+
+A process that hangs while it writes keeps SQLite's lock for as long as it lives. All that writes to
+one file therefore shares one `Patience`: who waits in vain has the others go on at once, with what
+they know, and keep what they could not write until the lock is free. Reading needs no lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+logger = logging.getLogger("grpo_guard")
+
+WAIT: Final = 3.0
+"""Seconds that a write waits for another process's."""
+AGAIN: Final = 10.0
+"""Seconds after a wait in vain in which nobody waits; doubled each time, up to `MOST_AGAIN`."""
+MOST_AGAIN: Final = 300.0
+
+
+class Patience:
+    """Of this process with one file. Threads may share it.
+
+    Attributes:
+        waits: How often somebody waited in vain.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.waits = 0
+        self._again = AGAIN
+        self._waits_from: float | None = None  # None = the last write was no wait in vain
+        self._behind: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+    def seconds(self) -> float:
+        """How long the next write may wait; 0 while another one has waited in vain lately.
+
+        While the lock is held a write is tried all the same, which costs nothing.
+        """
+        if self._waits_from is None:
+            return WAIT
+        now = time.monotonic()
+        if now < self._waits_from:
+            return 0.0
+        self._waits_from = now + self._again  # of several threads, one waits
+        return WAIT
+
+    def in_vain(self, waited: float) -> None:
+        """A write waited ``waited`` seconds and found the file still locked."""
+        if self._waits_from is None:
+            logger.warning(
+                "%s is locked by another process: batches are judged by what is known here, and "
+                "what they add is written later; is a process hanging?", self.path,
+            )  # fmt: skip
+            self._again = AGAIN
+        elif waited:
+            self._again = min(2 * self._again, MOST_AGAIN)
+        if waited:
+            self.waits += 1
+            self._waits_from = time.monotonic() + self._again
+        elif self._waits_from is None:
+            self._waits_from = time.monotonic()
+
+    def served(self) -> None:
+        """A write was done."""
+        if self._waits_from is not None:
+            self._waits_from = None
+            logger.warning("%s is written again", self.path)
+
+    def behind(self, who: object, batches: int) -> None:
+        """Take note of how many batches of one ledger or memory wait to be written."""
+        if batches:
+            self._behind[who] = batches
+        else:
+            self._behind.pop(who, None)
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait to be written, over all that write to the file."""
+        return sum(self._behind.values())
+
+
+_of: dict[Path, Patience] = {}
+
+
+def patience_with(path: Path) -> Patience:
+    """The one of this process with a file."""
+    return _of.setdefault(path.absolute(), Patience(path))
+
+
+def locked(error: BaseException) -> bool:
+    """Whether another process holds the file, and nothing else is wrong with it."""
+    return isinstance(error, sqlite3.OperationalError) and (
+        getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    )
+
+
+def store_figures() -> dict[str, float]:
+    """``guard/store_waits``, in vain so far, and ``guard/store_waiting``, batches not written yet;
+    empty in a process that has never waited in vain."""
+    waits = sum(patience.waits for patience in list(_of.values()))
+    waiting = sum(patience.waiting for patience in list(_of.values()))
+    if not waits and not waiting:
+        return {}
+    return {"guard/store_waits": waits, "guard/store_waiting": waiting}

@@ -1,0 +1,78 @@
+"""When large work may begin, so that small requests do not wait for it.
+
+Threads share one interpreter: two large batches at once take as long as one after the other, and
+leave a small request a third of the processor instead of half. A verifier that waits for another
+server needs no processor, though, and several of its batches should be under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from grpo_guard.server.limits import Limits
+
+BUSY = 0.5
+"""Seconds of processor per second of this process, from which more work would only share it."""
+REST = 1.5
+"""Seconds of rest for each of work, so that most small requests find the processor free."""
+LATELY = 2.0
+"""Seconds after a small request in which large work makes way for the next one."""
+
+
+class Lane:
+    """What waits to be judged by itself: parts of streams, and large requests.
+
+    Args:
+        limits: Large batches leave a quarter of the places to others; a further one begins after
+            `Limits.batch_wait` at the earliest.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.waiting: deque[Any] = deque()
+        self._patience = min(limits.batch_wait, limits.seconds / 4)
+        self._hangs = limits.seconds / 2
+        self._most = max(1, limits.running - max(1, limits.running // 4))
+        self._begun: dict[object, tuple[float, float]] = {}
+        self._rests_until = self._small_at = float("-inf")
+
+    @property
+    def at_work(self) -> int:
+        """Large batches."""
+        return len(self._begun)
+
+    def make_way(self, now: float) -> None:
+        """Take note of a small request."""
+        self._small_at = now
+
+    def delay(self, now: float, asked: float, others: bool) -> float:
+        """Seconds after which to ask again whether the first in line may begin; 0 = it begins now.
+
+        Args:
+            now: On the loop's clock.
+            asked: Since when it has waited.
+            others: Whether small requests wait or are at work. They come first, but cannot hold
+                large ones up for longer than `Limits.batch_wait`.
+        """
+        if self.at_work >= self._most:
+            return self._patience
+        until = asked + self._patience if others else now
+        if now - self._small_at < LATELY:
+            until = max(until, self._rests_until)
+        if self._begun:
+            since, processor = next(reversed(self._begun.values()))
+            busy = time.process_time() - processor > BUSY * (now - since)
+            # One that hangs while something else uses the processor must not stop all others.
+            until = max(until, since + (self._hangs if busy else self._patience))
+        return max(0.0, min(until - now, self._patience))
+
+    def begin(self, batch: object, now: float) -> None:
+        """Take note of one that begins."""
+        self._begun[batch] = now, time.process_time()
+
+    def end(self, batch: object, now: float) -> None:
+        """Take note that a batch is done, if it is one of these."""
+        if (begun := self._begun.pop(batch, None)) is not None:
+            worked = min(now - begun[0], time.process_time() - begun[1])
+            self._rests_until = now + min(REST * worked, self._hangs / 2)

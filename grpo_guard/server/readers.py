@@ -1,0 +1,68 @@
+"""Clients that read a stream: how many at once, and which of them are closed for others' sake."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grpo_guard.server.intake import Sender
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.problems import RequestError
+
+logger = logging.getLogger("grpo_guard")
+
+SLOW_SECONDS = 3.0
+"""Over one part. Below that, clients that come back whenever they are closed would keep the server
+busy with reading their bodies."""
+
+
+class Readers:
+    """The open streams of one event loop.
+
+    Each costs memory for its completions and for one part of its answer, so their number bounds
+    both. A client that does not read would otherwise keep its place for as long as it is allowed
+    to: where a place is needed, the client with most streams loses its slowest one first.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._open: dict[Sender, str] = {}
+
+    @contextmanager
+    def place(self, sender: Sender, client: str) -> Iterator[None]:
+        """While a stream is open.
+
+        Args:
+            sender: Of its request.
+            client: Its address.
+
+        Raises:
+            RequestError: 429; the client, or all of them together, have as many as they may, and
+                read them.
+        """
+        own = [other for other, whose in self._open.items() if whose == client]
+        if len(own) >= self._limits.client_streams and not self._close_one(own):
+            raise RequestError(429, "too many streams of this client are open", retry=True)
+        if len(self._open) >= self._limits.streams and not self._close_one(list(self._open)):
+            raise RequestError(429, "too many streams are open", retry=True)
+        self._open[sender] = client
+        try:
+            yield
+        finally:
+            self._open.pop(sender, None)
+
+    def _close_one(self, among: list[Sender]) -> bool:
+        now = asyncio.get_running_loop().time()
+        streams = Counter(self._open.values())
+        slow = [s for s in among if s.fetches and now - s.fetches_since >= SLOW_SECONDS]
+        if not slow:
+            return False
+        slowest = min(slow, key=lambda s: (-streams[self._open[s]], s.fetches_since))
+        logger.info("a stream that is not read was closed to make room for another")
+        slowest.dropped = True
+        slowest.clock.reschedule(now)
+        del self._open[slowest]
+        return True
