@@ -16,7 +16,8 @@ class Severity(StrEnum):
 
     REJECT = "reject"
     COUNT = "count"
-    """Rejects once its node has the kind more often than its peers, beyond chance."""
+    """Rejects once its node has such findings more often than those who answered the same prompts,
+    beyond chance."""
     REPORT = "report"
 
 

@@ -86,6 +86,16 @@ class Fortunes(Memory):
             self._forget()
         return {node: fortune.log for node, fortune in after.items()}
 
+    def known(self) -> dict[str, float]:
+        """The logarithm of the fortune of each node that is remembered."""
+        with self.fresh():
+            return {node: fortune.log for node, fortune in self._nodes.items()}
+
+    def release(self, node: str) -> bool:
+        """Forget one node; whether it was known."""
+        with self.held():
+            return self._nodes.pop(node, None) is not None
+
     def _forget(self) -> None:
         surplus = len(self._nodes) - MAX_NODES
         if surplus > 0:
