@@ -6,12 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.store import NodeStore, in_folder
 from grpo_guard.verdict import Finding, Verdict, reject
 
 FREQUENT_KIND = "frequent_finding"
@@ -135,6 +138,19 @@ class Counts:
                     compared[node] = _Sent(_digest(digests[node]), [])
                 compared[node].log_es.append(log_e)
         return compared
+
+
+def counted_in(folder: Path, rule: str) -> Fortunes:
+    """What the rule of this name has counted in a store that a run may be using.
+
+    Raises:
+        LedgerError: nothing is counted there under that name.
+    """
+    path = in_folder(folder)
+    fortunes = Fortunes(store=NodeStore(folder), name=rule) if path.is_file() else None
+    if fortunes is None or not fortunes.known():
+        raise LedgerError(f"{path}: expected findings counted by {rule!r}, got none")
+    return fortunes
 
 
 def _name(completion: Completion) -> str | None:
