@@ -7,6 +7,7 @@ through the same statistic alone; a test says that both agree.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -41,6 +42,13 @@ def swarm(rates: Rates, rng, rounds):
     return [rng.binomial(EACH, rates(rng)) for _ in range(rounds)]
 
 
+@lru_cache(maxsize=10_000)
+def of_prompt(counts, odds):
+    """The statistic of one prompt, shape [NODES]."""
+    shares = {node: count / EACH for node, count in enumerate(counts)}
+    return np.array(list(log_e_values(shares, odds).values()))
+
+
 def losses(found, odds=ODDS, alpha=ALPHA):
     """Rounds in which each node loses something, by the statistic alone."""
     nodes = found[0].shape[1]
@@ -50,10 +58,8 @@ def losses(found, odds=ODDS, alpha=ALPHA):
         hard = [fortune.log >= bar for fortune in fortunes]
         if not counts.any() and not any(hard):
             continue
-        log_es = np.zeros(nodes)
-        for row in counts / EACH:
-            log_es += list(log_e_values(dict(enumerate(row.tolist())), odds).values())
-        log_es -= FADE * PROMPTS * np.array(hard)
+        log_es = sum(of_prompt(tuple(row), odds) for row in counts.tolist())
+        log_es = log_es - FADE * PROMPTS * np.array(hard)
         fortunes = [f.after(number, e) for f, e in zip(fortunes, log_es, strict=True)]
         for node, fortune in enumerate(fortunes):
             if fortune.log >= bar and counts[:, node].any():
