@@ -61,10 +61,10 @@ def same_weights(
 ) -> Guard:
     """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
 
-    Wrong sums are counted beside it: nodes of the same weights slip equally often, and one that
-    does more often than the others loses those answers. In batches of a few completions a node
-    that takes rounds; ``beside=[ArithmeticVerifier()]`` rejects at once. Other poison that the
-    policy itself finds likely it cannot see; `shared_seed` can.
+    It also counts wrong sums: nodes of the same weights slip equally often on a prompt, and one
+    that does more often than the others who answered it loses those answers. That takes rounds, and
+    needs prompts that several nodes answer; ``beside=[ArithmeticVerifier()]`` rejects at once. It
+    cannot see other poison that the policy itself finds likely; `shared_seed` can.
 
     Args:
         model: The policy, the very object that is being trained; or a folder or model id to load.
@@ -89,7 +89,9 @@ def same_weights(
     options |= {"alpha": alpha, "store": store}
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    sums = ArithmeticVerifier(severity={"wrong_equation": "count"}, store=store)
+    # Nodes of the same weights slip equally often on a prompt: 1.5 leaves room for drift alone.
+    counting = {"wrong_equation": "count"}
+    sums = ArithmeticVerifier(severity=counting, store=store, count_alpha=alpha, count_odds=1.5)
     return _guard("same_weights", store, policy, *beside, bound, sums, phrases)
 
 

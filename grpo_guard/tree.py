@@ -36,13 +36,14 @@ _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
 _RAY = "grpo_guard.distributed.verifier:RayVerifier"
 
 _FREQUENT = "severity: {KIND: count} in its place, and state: FOLDER at the top of the file"
+_BATCH_ALPHA = "count_alpha: ALPHA in its place, over all rounds together"
 _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
 )
-# Options of 0.1.0, of one verifier or ("") of any -> what is expected now.
+# Options of 0.1.0 and 0.2.0, of one verifier or ("") of any -> what is expected now.
 _GONE = {
-    "": {"frequent": _FREQUENT},
+    "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
     "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
 }
 

@@ -31,7 +31,7 @@ def show(
         Path, typer.Argument(metavar="PATH", help="The guard's state folder, or a SQLite file.")
     ],
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
-    book: Annotated[str, typer.Option(help="Counted findings, e.g. arithmetic.")] = "",
+    book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """How each node stands, and why. Works while a run writes; exit 2 where it is no ledger.
@@ -51,8 +51,11 @@ def show(
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import in_folder
 
+    if book:
+        typer.echo(counts_of(path, node, book, as_json))
+        return
     with bad_input(LedgerError, ValueError):
-        shown = read(in_folder(path), node, book=book)
+        shown = read(in_folder(path), node)
     if as_json:
         typer.echo(json.dumps(shown.to_dict(), indent=2))
         return
@@ -74,16 +77,39 @@ def release(
         Path, typer.Argument(metavar="PATH", help="The guard's state folder, or a SQLite file.")
     ],
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
-    book: Annotated[str, typer.Option(help="Counted findings, e.g. arithmetic.")] = "",
+    book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
 ) -> None:
     """Clear one node: its past no longer counts. Exit 2 where there is no such ledger or node."""
+    from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import in_folder
 
     with bad_input(LedgerError, ValueError):
-        clear(in_folder(path), node, book=book)
+        if not book:
+            clear(in_folder(path), node)
+        elif not counted_in(path, book).release(node):
+            raise LedgerError(
+                f"{path}: expected a node of which {book!r} has counted, got {node!a}"
+            )
     typer.echo(f"released {node!a}; running guards follow at their next batch")
+
+
+def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
+    """What a rule has counted of each node: its fortune, the largest first."""
+    import json
+
+    from grpo_guard.nodes.counts import counted_in
+    from grpo_guard.nodes.schema import LedgerError
+
+    with bad_input(LedgerError, ValueError):
+        fortunes = counted_in(path, book).known()
+    shown = sorted((-log, name) for name, log in fortunes.items() if node in (None, name))
+    if as_json:
+        return json.dumps(
+            {"nodes": [{"node": name, "log_e": -log} for log, name in shown]}, indent=2
+        )
+    return "\n".join(f"{name!a}  e = 10^{-log / 2.302585:.1f}" for log, name in shown)
 
 
 def table(nodes: list[Standing], title: str) -> Table:

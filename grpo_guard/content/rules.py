@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
-from grpo_guard.nodes import copies
-from grpo_guard.nodes.counts import Counts
-from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.counts import NOTHING, Counts
+from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised_each
@@ -24,8 +22,6 @@ from grpo_guard.verifier import CompletionVerifier
 if TYPE_CHECKING:
     from grpo_guard.supervise import Runnable
 
-_opening = threading.Lock()
-
 
 class RuleOptions(TypedDict, total=False):
     """What every rule takes beside its own options."""
@@ -33,31 +29,35 @@ class RuleOptions(TypedDict, total=False):
     severity: Mapping[str, str] | None
     confirm: bool
     store: NodeStore | None
-    batch_alpha: float
+    count_alpha: float
+    count_odds: float
 
 
 class RuleVerifier(CompletionVerifier):
     """A verifier whose findings decide by their severity.
 
     Subclasses implement `look`, and say in ``KINDS`` what it can find. A finding whose severity is
-    ``reject`` rejects; one whose is ``count`` rejects once its node has such findings more often
-    than its peers, beyond chance (`Counts`), of completions that have a node; ``report`` decides
-    nothing.
+    ``reject`` rejects. One whose severity is ``count`` rejects once its node has such findings more
+    often than the others who answered the same prompts, beyond chance (`Counts`); where completions
+    have no node, or fewer than three nodes answered, it is reported. ``report`` decides nothing.
 
     Args:
         severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``,
             ``"confirm"``, ``"count"`` or ``"report"``.
         confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`.
             False: they do what `WITHOUT_READER` says.
-        store: Where counts lie, in a book of the verifier's name. None = one of its own, which is
-            removed when the process ends, made when a completion with a node first comes.
-        batch_alpha: Level of the test within a batch for what counts, in [0, 1); 0 = none.
+        store: Where counts lie, by the verifier's name. None = in this object.
+        count_alpha: Chance, in (0, 1), that any honest node ever loses anything to this rule's
+            counting. Half of 1e-3, since two of our rules count by default.
+        count_odds: How many times an honest node's odds of a finding that counts may be those of
+            its honest peers on the same prompt, in [1, 100].
 
     Raises:
         ValueError: an argument is not one of these.
 
     Attributes:
         KINDS: What `look` can find.
+        counts: What is counted of nodes; None where nothing counts.
         looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
             bounded amount of text a call, each with a time-out of its own; see `supervised`.
         by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
@@ -79,20 +79,23 @@ class RuleVerifier(CompletionVerifier):
         severity: Mapping[str, str] | None = None,
         confirm: bool = False,
         store: NodeStore | None = None,
-        batch_alpha: float = 0.01,
+        count_alpha: float = 5e-4,
+        count_odds: float = 3.0,
     ) -> None:
-        plain = isinstance(batch_alpha, int | float) and not isinstance(batch_alpha, bool)
-        if not plain or not 0 <= batch_alpha < 1:
-            raise ValueError(f"batch_alpha: expected a number in [0, 1), got {batch_alpha!r:.80}")
+        if not _is_number(count_alpha) or not 0 < count_alpha < 1:
+            raise ValueError(f"count_alpha: expected a number in (0, 1), got {count_alpha!r:.80}")
+        if not _is_number(count_odds) or not 1 <= count_odds <= 100:
+            raise ValueError(f"count_odds: expected a number in [1, 100], got {count_odds!r:.80}")
         if store is not None and not isinstance(store, NodeStore):
             raise ValueError(f"store: expected a NodeStore or None, got {store!r:.80}")
         self.confirm = confirm
         self.severities = severities_of(self.KINDS, severity, confirm=confirm)
         self.counting = frozenset(k for k, s in self.severities.items() if s is Severity.COUNT)
         self.store = store
-        self.batch_alpha = batch_alpha
-        self._book = book_name(self.name) if store is None else store.claim(self.name)
-        self._counts: Counts | None = None
+        self.counts: Counts | None = None
+        if self.counting:
+            fortunes = Fortunes(store=store, name=book_name(self.name))
+            self.counts = Counts(fortunes, count_alpha, count_odds)
         self._look: Runnable = _Look(self)
 
     @property
@@ -126,7 +129,7 @@ class RuleVerifier(CompletionVerifier):
 
     def _counted(self, batch: Sequence[Completion], looked: Sequence[Verdict]) -> list[Verdict]:
         verdicts = [decided(v, self.severities) for v in looked]
-        if not self.counting or all(completion.node is None for completion in batch):
+        if self.counts is None or all(completion.node is None for completion in batch):
             return verdicts
         counted = [
             next((f for f in verdict.findings if f.kind in self.counting), None)
@@ -134,7 +137,7 @@ class RuleVerifier(CompletionVerifier):
             else None
             for verdict in verdicts
         ]
-        return self._opened().judged(batch, verdicts, counted)
+        return self.counts.judged(batch, verdicts, counted)
 
     @property
     def reading(self) -> Runnable:
@@ -149,39 +152,26 @@ class RuleVerifier(CompletionVerifier):
     def reader(self) -> Self:
         """A copy that can be sent to another process, to read and to count nothing."""
         copied = copy.copy(self)
-        copied.store, copied._counts = None, None
+        copied.store, copied.counts = None, None
         copied._look = _Look(copied)
         return copied
 
-    def counts(self) -> EvidenceLedger | None:
-        """The ledger of what counts, opened if it is not yet; None where nothing counts."""
-        return self._opened().ledger if self.counting else None
-
     def state_dict(self) -> dict[str, Any]:
-        """What is counted, as plain JSON values.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
-        return {"counts": self._opened().ledger.state_dict() if self._has_counts else None}
+        """What is counted, as plain JSON values."""
+        return {"counts": None if self.counts is None else self.counts.fortunes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave.
 
         Raises:
             ValueError: it is not of that form, or of a rule that counts where this one does not.
-            LedgerError: it cannot be written.
         """
         counts = state.get("counts", self) if isinstance(state, dict) else self
-        if counts is self or (counts is not None and not self.counting):
+        if counts is self or (counts is not None and self.counts is None):
             got = type(state).__name__ if counts is self else "counts"
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
-        if counts is not None or self._has_counts:  # of before anything was counted: nothing is now
-            self._opened().ledger.load_state_dict(copies.NOTHING if counts is None else counts)
-
-    @property
-    def _has_counts(self) -> bool:
-        return bool(self.counting) and self.store is not None
+        if self.counts is not None:  # of a rule that did not count: nothing is counted now
+            self.counts.fortunes.load_state_dict(NOTHING if counts is None else counts)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Places of at most ``limit`` findings, in their order; what weighs least is left out.
@@ -191,12 +181,9 @@ class RuleVerifier(CompletionVerifier):
         ranks = [_RANKS[self.severities[kind]] for kind in kinds]
         return sorted(sorted(range(len(kinds)), key=ranks.__getitem__)[:limit])
 
-    def _opened(self) -> Counts:
-        with _opening:  # of two stores that two threads made, one's counts would be lost
-            if self._counts is None:
-                self.store = self.store or NodeStore()
-                self._counts = Counts(self.store.ledger(self._book), self.batch_alpha)
-            return self._counts
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Look:

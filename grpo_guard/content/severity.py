@@ -20,7 +20,8 @@ class Severity(StrEnum):
     """Rejects where a reader finds the span foreign in its place, else is reported. Without a
     reader the kind does what `WITHOUT_READER` says."""
     COUNT = "count"
-    """Rejects once its node has the kind more often than its peers, beyond chance."""
+    """Rejects once its node has such findings more often than those who answered the same prompts,
+    beyond chance."""
     REPORT = "report"
 
 

@@ -17,7 +17,6 @@ from grpo_guard.nodes.schema import TABLES, Book, LedgerError, transaction
 from grpo_guard.nodes.standing import Mark, State
 
 FORMAT: Final = 1
-NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "tables": {table: [] for table in TABLES}}
 _MOST_PARDONS: Final = 2**40
 _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": bytes}
 

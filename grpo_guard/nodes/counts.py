@@ -5,21 +5,32 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from grpo_guard.completion import Completion
-from grpo_guard.nodes.fisher import log_tail
-from grpo_guard.nodes.intake import FREQUENT_VERIFIER
-from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
+from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
-from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.nodes.store import NodeStore, in_folder
+from grpo_guard.verdict import Finding, Verdict, reject
 
 FREQUENT_KIND = "frequent_finding"
-# Of one node's answers to one prompt: what is misread in one of them is misread in all.
-MOST_OF_PROMPT = 3
-FEWEST = 2
-"""Findings of a node in a batch before it is tested: one is no habit."""
+FADE: Final = 0.05
+"""What each compared prompt takes off the logarithm of a convicted node's fortune, so that one that
+has stopped is released even where its peers never have the finding. A bet that only loses is fair.
+"""
+NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
+"""State of counts in which nothing was counted."""
+
+
+class _Sent(NamedTuple):
+    """What was compared of a node: a digest of its answers, and the evidence of each prompt."""
+
+    digest: int
+    log_es: list[float]
 
 
 class Counts:
@@ -27,26 +38,31 @@ class Counts:
 
     Some findings must not reject by themselves, since honest work has them too: a wrong sum that is
     taken back, a wrong sum in words. An attacker who sends nothing else teaches it all the same.
-    Two rules end it. A batch in which a node has such findings more often than the others in it, by
-    Fisher's exact test at ``batch_alpha`` for each node: a few rounds of poison may be enough
-    to teach it. And a ledger of its own, which counts them per node and round, for who stays
-    below that. Of such a node the completions that have the finding are rejected, and no others.
+    So nodes are compared on the prompts that at least three of them answered in a batch
+    (`same_prompt`); a prompt that fewer answered says nothing, however many findings are in it. The
+    evidence of prompts and rounds multiplies to one fortune per node (`Fortunes`), all kinds of
+    findings together. Of a node whose fortune has reached the number of nodes over ``alpha``, the
+    completions that have the finding are rejected, and no others.
 
-    These rejections are no evidence for the guard's own ledger, as those of `StandingVerifier` are
-    none: an honest model with a habit of its own (one that corrects itself where others do not)
-    loses the completions that show it and stays in the swarm. Without such a habit its chance to
-    lose those of one batch is at most ``batch_alpha``, if what is misread in one prompt is no more
-    than three of its answers, and to be found hard the ledger's ``alpha``.
+    By Ville's inequality the chance that any honest node *ever* loses anything is at most
+    ``alpha``, over all rounds, however unequal the prompts, if on each prompt fewer than half of
+    the nodes are malicious and the swarm's members stay the same.
+
+    These rejections are no evidence for the guard's own ledger: an honest model with a habit of its
+    own (one that corrects itself where others do not) loses the completions that show it and stays
+    in the swarm.
 
     Args:
-        ledger: For this alone; not the guard's own.
-        batch_alpha: Level of the test within a batch, in [0, 1); 0 = none. It needs batches of
-            several nodes.
+        fortunes: For this alone.
+        alpha: In (0, 1).
+        odds: How many times an honest node's odds of such a finding may be those of its honest
+            peers: models differ in skill.
     """
 
-    def __init__(self, ledger: EvidenceLedger, batch_alpha: float) -> None:
-        self.ledger = ledger
-        self.batch_alpha = batch_alpha
+    def __init__(self, fortunes: Fortunes, alpha: float, odds: float) -> None:
+        self.fortunes = fortunes
+        self.alpha = alpha
+        self.odds = odds
 
     def judged(
         self,
@@ -56,71 +72,101 @@ class Counts:
     ) -> list[Verdict]:
         """The verdicts, and rejections of what a node has too often.
 
-        Abstains where the ledger cannot be read, on completions with such a finding alone.
-
         Args:
             batch: The completions, all that came together.
             verdicts: What a rule said of each.
             counted: The finding of each that counts; None where it has none.
         """
-        told = cache(lambda name, has: reject(name) if has else accept(name))
-        noted = [
-            verdict if verdict.abstained else told(verdict.verifier, found is not None)
-            for verdict, found in zip(verdicts, counted, strict=True)
-        ]
-        self.ledger.record(batch, noted)
-        frequent = self._frequent_here(batch, counted) if any(counted) else frozenset()
+        convicted = self._convicted(batch, verdicts, counted)
         return [
             verdict
-            if found is None or verdict.rejected
-            else self._judge(completion, verdict, found, frequent)
+            if found is None or verdict.rejected or _name(completion) not in convicted
+            else _rejected(completion, verdict, found)
             for completion, verdict, found in zip(batch, verdicts, counted, strict=True)
         ]
 
-    def _frequent_here(
-        self, batch: Sequence[Completion], counted: Sequence[Finding | None]
+    def convicted(self) -> frozenset[str]:
+        """Nodes whose completions with a finding are rejected."""
+        return self._reaching(self.fortunes.known(), 0)
+
+    def _convicted(
+        self,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        counted: Sequence[Finding | None],
     ) -> frozenset[str]:
-        """Nodes whose findings in this batch are too many beside those of the others."""
-        of_prompt = defaultdict[tuple[str, str], list[int]](lambda: [0, 0])
-        for completion, found in zip(batch, counted, strict=True):
-            if completion.node is not None:
-                place = of_prompt[completion.node, completion.prompt_text]
-                place[0] += found is not None
-                place[1] += 1
-        of_node = defaultdict[str, list[int]](lambda: [0, 0])
-        for (node, _), (having, sent) in of_prompt.items():
-            of_node[node][0] += min(having, MOST_OF_PROMPT)
-            of_node[node][1] += min(sent, MOST_OF_PROMPT)
-        return frozenset(
-            node
-            for node, (k, _) in of_node.items()
-            if k >= FEWEST and _chance(node, of_node) < self.batch_alpha
-        )
+        """Who is convicted after this batch."""
+        known = self.fortunes.known()
+        before = self._reaching(known, 0)
+        # Where nobody has a finding each bet is 1 whatever came before, so that it may be skipped:
+        # an attacker who begins late then pays for no clean batches before.
+        if not before and not any(counted):
+            return before
+        compared = self._compared(batch, verdicts, counted)
+        if not compared:
+            return before
+        after = self.fortunes.add({
+            node: (sent.digest, sum(sent.log_es) - FADE * len(sent.log_es) * (node in before))
+            for node, sent in compared.items()
+        })  # fmt: skip
+        return self._reaching({**known, **after}, len(compared))
 
-    def _judge(
-        self, completion: Completion, verdict: Verdict, found: Finding, frequent: frozenset[str]
-    ) -> Verdict:
-        node = completion.node
-        if node is None:
-            return verdict
-        try:
-            hard = node in frequent or self.ledger.state(node) is State.HARD
-        except LedgerError as error:
-            return abstain(verdict.verifier, Cause.FAULT, str(error)[:300])
-        if not hard:
-            return verdict
-        message = f"node {node[:80]!r} has {found.kind} more often than its peers, beyond chance"
-        said = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
-        return reject(FREQUENT_VERIFIER, findings=(said, *verdict.findings))
+    def _reaching(self, fortunes: Mapping[str, float], compared: int) -> frozenset[str]:
+        bar = math.log(max(FEWEST_NODES, compared, len(fortunes)) / self.alpha)
+        return frozenset(node for node, log in fortunes.items() if log >= bar)
+
+    def _compared(
+        self,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        counted: Sequence[Finding | None],
+    ) -> dict[str, _Sent]:
+        """What the prompts that several nodes answered say of each of them."""
+        prompts = defaultdict[bytes, defaultdict[str, list[bool]]](lambda: defaultdict(list))
+        digests = defaultdict[str, list[bytes]](list)
+        for completion, verdict, found in zip(batch, verdicts, counted, strict=True):
+            # What nobody could read says nothing, for its node or against the others.
+            if (node := _name(completion)) is not None and not verdict.abstained:
+                _, prompt, same, _ = mark_of(completion)
+                prompts[prompt][node].append(found is not None)
+                digests[node].append(same)
+        compared: dict[str, _Sent] = {}
+        for answers in prompts.values():
+            shares = {node: sum(having) / len(having) for node, having in answers.items()}
+            for node, log_e in log_e_values(shares, self.odds).items():
+                if node not in compared:
+                    compared[node] = _Sent(_digest(digests[node]), [])
+                compared[node].log_es.append(log_e)
+        return compared
 
 
-def _chance(node: str, of_node: Mapping[str, Sequence[int]]) -> float:
-    """Chance that a node has its findings as one of its peers.
+def counted_in(folder: Path, rule: str) -> Fortunes:
+    """What the rule of this name has counted in a store that a run may be using.
 
-    No peer weighs more than the node itself: one that sends a hundred clean texts would make
-    anybody's few findings look like a habit.
+    Raises:
+        LedgerError: nothing is counted there under that name.
     """
-    k, n = of_node[node]
-    others = [(having, sent) for name, (having, sent) in of_node.items() if name != node]
-    capped = [(math.ceil(having * min(1.0, n / sent)), min(sent, n)) for having, sent in others]
-    return math.exp(log_tail(k, n, sum(k for k, _ in capped), sum(n for _, n in capped)))
+    path = in_folder(folder)
+    fortunes = Fortunes(store=NodeStore(folder), name=rule) if path.is_file() else None
+    if fortunes is None or not fortunes.known():
+        raise LedgerError(f"{path}: expected findings counted by {rule!r}, got none")
+    return fortunes
+
+
+def _name(completion: Completion) -> str | None:
+    """Its node, bounded and told apart from every other."""
+    node = mark_of(completion)[0]
+    return None if node is None else node.decode("utf-8", "surrogateescape")
+
+
+def _rejected(completion: Completion, verdict: Verdict, found: Finding) -> Verdict:
+    node = (completion.node or "")[:80]
+    message = f"node {node!r} has {found.kind} more often than its peers, beyond chance"
+    said = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
+    return reject(FREQUENT_VERIFIER, findings=(said, *verdict.findings))
+
+
+def _digest(answers: Sequence[bytes]) -> int:
+    """Of a node's answers in any order, so that a batch that is judged twice counts once."""
+    digest = blake2b(b"".join(sorted(answers)), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -79,6 +79,16 @@ class Fortunes(Memory):
             after = self._add(batch)
         return {node: fortune.log for node, fortune in after.items()}
 
+    def known(self) -> dict[str, float]:
+        """The logarithm of the fortune of each node that is remembered."""
+        with self.fresh():
+            return {node: fortune.log for node, fortune in self._nodes.items()}
+
+    def release(self, node: str) -> bool:
+        """Forget one node; whether it was known."""
+        with self.held(lambda: self._nodes.pop(node, None)):
+            return self._nodes.pop(node, None) is not None
+
     def _add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, Fortune]:
         after = {
             node: self._nodes.get(node, Fortune()).after(digest, log_e)

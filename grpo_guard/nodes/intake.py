@@ -99,7 +99,7 @@ def intake(
     outcomes: dict[int, Outcome | None] = {}
     entries = []
     for completion, verdict in zip(batch, verdicts, strict=True):
-        node, prompt, same, key = _mark(completion)
+        node, prompt, same, key = mark_of(completion)
         # Two equal completions of one batch are two; the batch sent again is the same batch.
         if count := again.get(same):
             key = _digest(same + count.to_bytes(8, "big"))
@@ -243,10 +243,12 @@ def _prompt(completion: Completion) -> bytes:
     return prompt.encode("utf-8", "surrogatepass")
 
 
-def _mark(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
-    """Its node and the digests of its prompt, of all that it is, and of the first like it in a
-    batch. Kept, since several ledgers are told of the same object: the guard's, and one of each
-    rule that counts."""
+def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
+    """A completion's node, and digests of its prompt, of all that it is, and of the first like it.
+
+    Kept in it, since several memories ask about the same object: the ledger, and each rule that
+    counts.
+    """
     try:
         return completion.mark
     except AttributeError:

@@ -149,19 +149,22 @@ def test_what_is_said_of_a_kind_holds(rule, kind, texts):
     ],
 )  # fmt: skip
 def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain):
-    def batch(of_all):
+    def batch(round, of_all):
         return [
-            Completion(f"Question {i // 2}?", odd if of_all or node == "mal" else plain,
+            Completion(f"Question {round}.{i}?", odd if of_all or node == "mal" else plain,
                        node=node, reference="7", slot=i)
             for node in ("ann", "bob", "cid", "mal") for i in range(12)
         ]  # fmt: skip
 
-    counting = dict.fromkeys(rule.KINDS, "report") | {kind: "count"}
-    alone = batch(of_all=False)
-    verdicts = rule(severity=counting).verify(alone)
-    assert [v.rejected for v in verdicts] == [c.node == "mal" for c in alone]
-    assert verdicts[-1].findings[0].kind == "frequent_finding"
-    assert not any(v.rejected for v in rule(severity=counting).verify(batch(of_all=True)))
+    def last(of_all):
+        counting = rule(severity=dict.fromkeys(rule.KINDS, "report") | {kind: "count"})
+        *_, verdicts = [counting.verify(batch(round, of_all)) for round in range(4)]
+        return verdicts
+
+    alone = last(of_all=False)
+    assert [v.rejected for v in alone] == [c.node == "mal" for c in batch(3, of_all=False)]
+    assert alone[-1].findings[0].kind == "frequent_finding"
+    assert not any(v.rejected for v in last(of_all=True))
 
 
 @pytest.mark.parametrize(
@@ -203,8 +206,11 @@ def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
         ({"severity": {"taken_back": None}}, "severity.taken_back: expected one of reject"),
         ({"severity": "report"}, "severity: expected a mapping of kinds, got 'report'"),
         ({"severity": "report", "on_wrong": "reject"}, "severity: expected a mapping of kinds"),
-        ({"batch_alpha": 1}, r"batch_alpha: expected a number in \[0, 1\), got 1"),
-        ({"batch_alpha": "x"}, r"batch_alpha: expected a number in \[0, 1\), got 'x'"),
+        ({"count_alpha": 1}, r"count_alpha: expected a number in \(0, 1\), got 1"),
+        ({"count_alpha": 0}, r"count_alpha: expected a number in \(0, 1\), got 0"),
+        ({"count_alpha": "x"}, r"count_alpha: expected a number in \(0, 1\), got 'x'"),
+        ({"count_odds": 0.5}, r"count_odds: expected a number in \[1, 100\], got 0.5"),
+        ({"count_odds": True}, r"count_odds: expected a number in \[1, 100\], got True"),
         ({"store": "folder"}, "store: expected a NodeStore or None, got 'folder'"),
     ],
 )  # fmt: skip

@@ -217,15 +217,21 @@ def test_equal_weights_slip_equally_often(policy):
     guard = presets.same_weights(*policy, SPEC, profile="float32")
     sums = next(v for v in guard.verifier.members if v.name == "arithmetic")
 
-    def sent(node, text):
-        return [Completion(f"Question {i}?", text, node=node, reference="7") for i in range(6)]
+    def sent(node, text, round, prompt="Question"):
+        return [
+            Completion(f"{prompt} {round}.{i}?", text, node=node, reference="7") for i in range(6)
+        ]
 
     right, wrong = "2 + 2 = 4. Then 4 + 3 = 7.", "2 + 2 = 5. Then 4 + 3 = 7."
-    honest = [*sent("ann", right), *sent("bob", right)]
-    slip = Completion("Question 9?", wrong, node="ann", reference="7")
-    assert not any(v.rejected for v in sums.verify([*honest, slip]))
-    verdicts = sums.verify([*honest, *sent("mal", wrong)])
-    assert [v.rejected for v in verdicts] == [False] * 12 + [True] * 6
+    for round in range(5):
+        honest = [*sent("ann", right, round), *sent("bob", right, round)]
+        slip = Completion("Question 9?", wrong, node="ann", reference="7")
+        # One with prompts of its own, all of them too hard for it.
+        harder = sent("cid", wrong, round, "A harder question")
+        batch = [*honest, slip, *harder, *sent("mal", wrong, round)]
+        verdicts = sums.verify(batch)
+        rejected = {c.node for c, v in zip(batch, verdicts, strict=True) if v.rejected}
+        assert rejected == ({"mal"} if round >= 3 else set())
 
 
 def test_a_model_may_be_a_folder(policy, tmp_path):

@@ -1,25 +1,29 @@
 """Findings that count: forgiven once and not always, with the real arithmetic verifier."""
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from grpo_guard import (
     AllOf,
     AnswerWordsVerifier,
     ArithmeticVerifier,
-    EvidenceLedger,
     Guard,
+    ScreensVerifier,
     StandingVerifier,
 )
+from grpo_guard.cli.main import app
 from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.nodes.counts import Counts
+from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.verdict import Cause
+from grpo_guard.verdict import Cause, abstain
 
 REPORTED = dict.fromkeys(("taken_back", "wrong_textual", "wrong_inequality"), "report")
 RIGHT = "2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"
@@ -45,11 +49,19 @@ def batch_of(round, shares, rng, form=TAKEN_BACK, each=16):
     ]
 
 
+ALL_OF_MAL = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
+
+
+def after(verifier, rounds, shares=ALL_OF_MAL, form=TAKEN_BACK):
+    """The verifier, when it has seen so many rounds."""
+    for round in range(rounds):
+        verifier.verify(batch_of(round, shares, random.Random(round), form))
+    return verifier
+
+
 @pytest.fixture
 def verifier(tmp_path):
-    verifier = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
-    yield verifier
-    verifier.counts().close()
+    return ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
 
 
 @pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS, UNEQUAL])
@@ -72,56 +84,73 @@ def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier,
     assert finding.char_span is not None
 
 
-def test_threat_poison_of_the_first_batches_before_a_ledger_can_know(verifier):
-    # What is learnt in a few rounds is not unlearnt where nobody asks for it again.
-    batch = batch_of(0, {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}, random.Random(0))
-    verdicts = verifier.verify(batch)
-    for c, verdict in zip(batch, verdicts, strict=True):
-        assert verdict.rejected == (c.node == "mal" and not c.text.startswith("2 + 2 = 4"))
+def test_nodes_that_answer_other_prompts_are_not_compared(verifier):
+    """Of 128 honest answers to four nodes' own prompts, one node lost all its wrong sums."""
+    for round in range(20):
+        batch = [
+            replace(c, prompt=f"For {c.node}: {c.prompt}")
+            for c in batch_of(round, ALL_OF_MAL, random.Random(round))
+        ]
+        assert not any(v.rejected for v in verifier.verify(batch))
+    assert verifier.counts.fortunes.known() == {}
 
 
-def test_the_test_within_a_batch_keeps_its_level(tmp_path):
-    rng, lost, having = random.Random(0), 0, 0
-    verifier = ArithmeticVerifier(store=NodeStore(tmp_path))
-    for round in range(100):
-        batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), 0.2), rng, each=6)
-        verdicts = verifier.verify(batch)
-        having += sum(not c.text.startswith("2 + 2 = 4") for c in batch)
-        lost += len({c.node for c, v in zip(batch, verdicts, strict=True) if v.rejected})
-    assert having > 400
-    # 400 tests at 0.01, discrete and so below it.
-    assert lost <= 10
+@pytest.mark.parametrize("nodes", [["mal"], ["mal", "ann"]])
+def test_one_node_and_two_are_compared_with_nobody(verifier, nodes):
+    after(verifier, 20, {node: float(node == "mal") for node in nodes})
+    assert not any(v.rejected for v in verifier.verify(batch_of(20, {"mal": 1.0}, random.Random())))
 
 
-def test_who_stops_is_forgiven_again(tmp_path):
-    plain, counts = ArithmeticVerifier(), EvidenceLedger(tmp_path / "s.sqlite", half_life=5)
-
-    def judged(batch):
-        verdicts = plain.look(batch)
-        found = [next(iter(v.findings), None) for v in verdicts]
-        return Counts(counts, 0.01).judged(batch, verdicts, found)
-
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_a_habit_that_all_have_is_nobodys(verifier, share):
     rng = random.Random(0)
-    honest = dict.fromkeys(("ann", "bob", "cid"), 0.02)
-    for round in range(8):
-        judged(batch_of(round, {**honest, "dan": 0.9}, rng))
-    assert counts.state("dan") is State.HARD
-    for round in range(8, 40):
-        judged(batch_of(round, {**honest, "dan": 0.0}, rng))
-    assert judged([completion("dan", 41, 0, TAKEN_BACK)])[0].accepted
+    for round in range(25):
+        batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), share), rng, each=8)
+        assert not any(verdict.rejected for verdict in verifier.verify(batch))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.02, 0.3])
-def test_a_habit_that_all_have_is_nobodys(tmp_path, share):
-    found = 0
-    for swarm in range(5):
-        verifier = ArithmeticVerifier(store=NodeStore(tmp_path / f"{swarm}"), batch_alpha=0)
-        rng = random.Random(swarm)
-        for round in range(25):
-            batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), share), rng, each=8)
-            found += sum(verdict.rejected for verdict in verifier.verify(batch))
-    assert found == 0
+def test_threat_who_is_convicted_is_rejected_on_prompts_of_its_own_too(verifier):
+    after(verifier, 4)
+    alone = [completion("mal", 40, 50, form) for form in (TAKEN_BACK, RIGHT)]
+    assert [v.rejected for v in verifier.verify(alone)] == [True, False]
+
+
+def test_a_batch_that_is_judged_twice_counts_once(verifier):
+    batch = batch_of(0, ALL_OF_MAL, random.Random(0))
+    verifier.verify(batch)
+    once = verifier.counts.fortunes.known()
+    for _ in range(20):
+        assert not any(v.rejected for v in verifier.verify(list(reversed(batch))))
+    assert verifier.counts.fortunes.known() == once
+
+
+def test_rounds_without_a_finding_leave_no_trace(verifier):
+    """Or an attacker who begins late would have to be found against all that was clean before."""
+    after(verifier, 10, dict.fromkeys(ALL_OF_MAL, 0.0))
+    assert verifier.counts.fortunes.known() == {}
+
+
+def test_what_nobody_could_read_speaks_for_nobody_and_against_nobody(verifier):
+    class Unreadable(ArithmeticVerifier):
+        def look(self, batch):
+            return [
+                abstain(self.name, Cause.TIMEOUT) if c.node != "mal" else verdict
+                for c, verdict in zip(batch, super().look(batch), strict=True)
+            ]
+
+    rule = after(Unreadable(), 5)
+    assert rule.counts.fortunes.known() == {}
+
+
+@pytest.mark.parametrize("node", ["n" * 10_000, "\udc80", "\x00\x1b[31m", "a\udced"])
+def test_threat_any_name_is_bounded_and_told_apart(tmp_path, node):
+    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, node: 1.0, node + "2": 0.0}
+    verifier = after(ArithmeticVerifier(store=NodeStore(tmp_path)), 4, shares)
+    again = ArithmeticVerifier(store=NodeStore(tmp_path))
+    names = [node, node + "2", "ann"]
+    batch = [completion(name, 9, 0, TAKEN_BACK) for name in names]
+    assert [v.rejected for v in again.verify(batch)] == [True, False, False]
+    assert len(json.dumps(verifier.state_dict())) < 3_000
 
 
 def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
@@ -135,7 +164,7 @@ def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledg
         batch = batch_of(round, shares, rng)
         rejected += sum(verdict.rejected for verdict in guard.review(batch).verdicts)
     assert rejected > 80
-    assert arithmetic.counts().state("odd") is State.HARD
+    assert arithmetic.counts.convicted() == {"odd"}
     assert ledger.state("odd") is State.CLEAR
 
 
@@ -152,58 +181,84 @@ def test_the_members_own_verdicts_stay_as_they_are(verifier):
     assert verifier.verify([]) == []
 
 
-def test_a_ledger_that_cannot_be_read_is_not_the_senders_fault(verifier):
-    path = verifier.counts().path
-    verifier.counts().close()
+def test_a_store_that_cannot_be_read_is_not_the_senders_fault(tmp_path, caplog):
+    verifier = after(ArithmeticVerifier(store=NodeStore(tmp_path)), 1)
+    path = tmp_path / "nodes.sqlite"
     path.unlink()
     path.mkdir()
-    plain, taken_back = verifier.verify(
-        [completion("ann", 0, 0), completion("ann", 0, 1, TAKEN_BACK)]
-    )
-    assert plain.accepted
-    assert taken_back.abstained
-    assert taken_back.cause is Cause.FAULT
+    for round in range(1, 4):  # it goes on as this process knows it
+        batch = batch_of(round, ALL_OF_MAL, random.Random(round))
+        verdicts = verifier.verify(batch)
+    assert [v.rejected for v in verdicts] == [c.node == "mal" for c in batch]
+    assert "is neither read nor written" in caplog.text
 
 
 def test_batches_without_nodes_open_nothing(tmp_path):
-    verifier = ArithmeticVerifier(store=NodeStore(tmp_path))
-    own = ArithmeticVerifier()
-    for rule in (verifier, own):
+    for rule in (ArithmeticVerifier(store=NodeStore(tmp_path)), ArithmeticVerifier()):
         assert rule.verify([completion(None, 0, i, TAKEN_BACK) for i in range(8)])[0].accepted
         assert rule.verify([]) == []
     assert not list(tmp_path.iterdir())
-    assert own.store is None
 
 
-def test_without_a_store_each_has_one_of_its_own_also_where_threads_begin_together():
+def test_without_a_store_each_has_its_own_also_where_threads_are_many():
     verifier, other = ArithmeticVerifier(), ArithmeticVerifier()
-    batch = batch_of(0, {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}, random.Random(0))
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: verifier.verify(batch), range(8)))
-    for verdicts in answers:
-        assert [v.rejected for v in verdicts] == [c.node == "mal" for c in batch]
-    assert verifier.counts().path != other.counts().path
+    batches = [batch_of(round, ALL_OF_MAL, random.Random(round)) for round in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(verifier.verify, batches))
+    assert verifier.counts.convicted() == {"mal"}
+    assert other.counts.convicted() == frozenset()
 
 
-def test_several_rules_count_in_books_of_their_own_in_one_file(tmp_path):
+def test_several_rules_count_apart_in_one_file(tmp_path):
     store = NodeStore(tmp_path)
     rules = [ArithmeticVerifier(store=store), AnswerWordsVerifier(store=store)]
-    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
-    for round in range(8):
-        for rule in rules:
-            rule.verify(batch_of(round, shares, random.Random(round)))
-    assert [rule.counts().state("mal") for rule in rules] == [State.HARD, State.CLEAR]
+    for rule in rules:
+        after(rule, 8)
+    assert [rule.counts.convicted() for rule in rules] == [{"mal"}, frozenset()]
     assert {path.name for path in tmp_path.glob("*.sqlite")} == {"nodes.sqlite"}
 
 
-def test_the_file_is_there_again(tmp_path):
-    for round in range(8):
-        shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
-        batch = batch_of(round, shares, random.Random(round))
-        ArithmeticVerifier(store=NodeStore(tmp_path)).verify(batch)
+def test_two_processes_add_to_the_same_counts_and_the_file_is_there_again(tmp_path):
+    for round in range(4):
+        after(ArithmeticVerifier(store=NodeStore(tmp_path)), round + 1)
     again = ArithmeticVerifier(store=NodeStore(tmp_path))
     assert again.verify([completion("mal", 9, 0, TAKEN_BACK)])[0].rejected
     assert again.verify([completion("ann", 9, 0, TAKEN_BACK)])[0].accepted
+
+
+def test_a_checkpoint_takes_the_counts_along():
+    state = json.loads(json.dumps(after(ArithmeticVerifier(), 4).state_dict()))
+    fresh = ArithmeticVerifier()
+    fresh.load_state_dict(state)
+    assert fresh.counts.convicted() == {"mal"}
+    fresh.load_state_dict({"counts": None})
+    assert fresh.counts.convicted() == frozenset()
+    for broken in ({"counts": {"format": 1, "tables": {}}}, {"counts": 7}):
+        with pytest.raises(StateError, match="expected what state_dict"):
+            fresh.load_state_dict(broken)
+    with pytest.raises(ValueError, match=r"arithmetic: expected what .* gave, got list"):
+        fresh.load_state_dict([])
+    with pytest.raises(ValueError, match=r"screens: expected what .* gave, got counts"):
+        ScreensVerifier().load_state_dict(state)
+
+
+def test_what_is_counted_is_shown_and_a_node_released(tmp_path):
+    after(verifier := ArithmeticVerifier(store=NodeStore(tmp_path)), 4)
+
+    def ledger(command, *arguments, book="arithmetic"):
+        told = ["ledger", command, str(tmp_path), *arguments, "--book", book]
+        return CliRunner().invoke(app, told)
+
+    shown = ledger("show")
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0].startswith("'mal'  e = 10^")
+    (row,) = json.loads(ledger("show", "--node", "mal", "--json").stdout)["nodes"]
+    assert row["log_e"] > 9
+    assert ledger("release", "mal").exit_code == 0
+    assert verifier.verify([completion("mal", 9, 0, TAKEN_BACK)])[0].accepted
+    for nothing in (ledger("release", "zoe"), ledger("show", book="answer_words")):
+        assert nothing.exit_code == 2
+        assert "expected" in nothing.stderr
 
 
 def test_from_a_guards_file(tmp_path):
@@ -214,18 +269,20 @@ def test_from_a_guards_file(tmp_path):
         path.write_text(yaml.safe_dump(tree))
         return GuardConfig.from_yaml(path).build().verifier
 
-    shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
-    batch = batch_of(0, shares, random.Random(0))
-    assert sum(v.rejected for v in built().verify(batch)) == 16
-    assert not any(v.rejected for v in built(severity={"taken_back": "report"}).verify(batch))
-    said = built(batch_alpha=0, severity={"taken_back": "reject", "wrong_equation": "report"})
-    assert [v.rejected for v in said.verify(batch)] == [c.node == "mal" for c in batch]
+    batch = batch_of(4, ALL_OF_MAL, random.Random(0))
+    assert sum(v.rejected for v in after(built(), 4).verify(batch)) == 16
+    reported = after(built(severity={"taken_back": "report"}), 4)
+    assert not any(v.rejected for v in reported.verify(batch))
+    tolerant = after(built(count_odds=100, count_alpha=1e-6), 4)
+    assert not any(v.rejected for v in tolerant.verify(batch))
     with pytest.raises(ConfigError, match=r"severity: .* did you mean 'taken_back'"):
         built(severity={"takenback": "report"})
     with pytest.raises(ConfigError, match=r"severity.taken_back: expected one of .* 'cuont'; did"):
         built(severity={"taken_back": "cuont"})
     with pytest.raises(ConfigError, match="store: expected from Python alone"):
         built(store=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"batch_alpha: expected count_alpha: ALPHA in its"):
+        built(batch_alpha=0.01)
     memory = {"path": "sums.sqlite", "kinds": ["taken_back"]}
     with pytest.raises(ConfigError, match=r"verifier.frequent: expected severity: {KIND: count}"):
         built(frequent=memory)
@@ -236,10 +293,9 @@ def test_the_old_name_says_what_took_its_place():
         from grpo_guard import FrequentFindings  # noqa: F401
 
 
-def test_a_peer_that_sends_much_makes_nobody_look_like_a_habit(verifier):
-    # One that sends 120 clean texts made a single finding of another node "frequent" (p = 0.008).
-    batch = [completion("large", 0, i, RIGHT) for i in range(120)]
-    for node in ("ann", "bob"):
-        batch += [completion(node, 0, i, TAKEN_BACK if i == 0 else RIGHT) for i in range(8)]
-    batch += [completion("cid", 0, i, TAKEN_BACK if i < 2 else RIGHT) for i in range(8)]
-    assert not any(verdict.rejected for verdict in verifier.verify(batch))
+def test_threat_a_peer_that_sends_much_makes_nobody_look_like_a_habit(verifier):
+    for round in range(20):
+        batch = [completion("large", round, i % 8, RIGHT) for i in range(120)]
+        for node in ("ann", "bob", "cid"):
+            batch += [completion(node, round, i, TAKEN_BACK if i < 2 else RIGHT) for i in range(8)]
+        assert not any(verdict.rejected for verdict in verifier.verify(batch))

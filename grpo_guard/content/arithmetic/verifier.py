@@ -77,7 +77,7 @@ class ArithmeticVerifier(RuleVerifier):
         max_chars: Longer texts are rejected as OVERLONG and not read: their length is their
             author's doing.
         max_findings: At most so many findings per completion, >= 1.
-        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
+        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: an argument is not one of these.

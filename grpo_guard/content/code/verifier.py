@@ -116,7 +116,7 @@ class CodeVerifier(RuleVerifier):
         max_chars: Longer code rejects as OVERLONG, which bounds time and memory. So does, before
             anything is looked for in it, a completion of more than 500,000 characters (`MAX_TEXT`),
             or of more than twice ``max_chars`` where that is the larger number.
-        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
+        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.

@@ -48,7 +48,7 @@ class LengthVerifier(RuleVerifier):
         reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
             yourself: from a peer it is a claim.
         memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
-        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
+        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: an argument is out of range.

@@ -54,7 +54,7 @@ class AnswerWordsVerifier(RuleVerifier):
 
     Args:
         formats: How this task writes answers, as for `ScreensVerifier`.
-        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
+        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
     """
 
     name = "answer_words"

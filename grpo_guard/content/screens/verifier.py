@@ -47,7 +47,7 @@ class ScreensVerifier(RuleVerifier):
             (``"think"``, ``"tools"``, ``"harmony"``, ``"fill_in"``) or tokens as they are written.
         formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
         max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
-        **rules: ``severity``, ``store`` and ``batch_alpha`` of `RuleVerifier`.
+        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: ``without`` names a screen that does not exist, ``markers`` a set that does
