@@ -8,10 +8,13 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from grpo_guard.given import Given
 from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
+
+T = TypeVar("T")
 
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
@@ -19,6 +22,13 @@ MAX_NAME: Final = 1_000
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
 
+
+# Ids, or log-probs, of one completion: more than a line of a file can hold. A pickled `range` of
+# any length is a few bytes, and an iterator need not end.
+MAX_TOKENS: Final = 2**20
+
+# A metaclass may have a `__name__` of its own.
+_class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 # What other files call these fields.
 _ELSEWHERE: Final = {
@@ -63,8 +73,9 @@ class Completion(_Marked):
         prompt: The prompt as text, or as chat messages, which are copied; at most
             `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
         text: The completion as text, as the reward function sees it.
-        prompt_ids: Token ids of the prompt, including special tokens, shape [P].
-        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
+        prompt_ids: Token ids of the prompt, including special tokens, shape [P], P <= `MAX_TOKENS`.
+        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n],
+            n <= `MAX_TOKENS`.
         node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
             stand for it.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
@@ -241,7 +252,7 @@ def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
         raise CompletionError(name, f"{kind} or null", value)
     if value is not None and not _fits(value):
         raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
-    return value
+    return None if value is None else int.__int__(value)  # without methods of its own
 
 
 def _group(name: str, value: Any) -> str | int | None:
@@ -273,8 +284,8 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of integers or null", value)
-    ids = []
-    for item in value:
+    ids = list[int]()
+    for item in islice(value, MAX_TOKENS + 1):
         try:
             if isinstance(item, bool):
                 raise TypeError
@@ -283,7 +294,7 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
             raise CompletionError(name, "a list of integers or null", item) from None
         if not _fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
-    return tuple(ids)
+    return _bounded(name, ids)
 
 
 def _cut(name: str) -> str:
@@ -303,8 +314,8 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of numbers or null", value)
-    numbers = []
-    for item in value:
+    numbers = list[float]()
+    for item in islice(value, MAX_TOKENS + 1):
         if isinstance(item, bool | str | bytes):
             raise CompletionError(name, "a list of numbers or null", item)
         try:
@@ -314,7 +325,13 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
         if math.isnan(number):
             raise CompletionError(name, "numbers, not NaN", item)
         numbers.append(number)
-    return tuple(numbers)
+    return _bounded(name, numbers)
+
+
+def _bounded(name: str, values: list[T]) -> tuple[T, ...]:
+    if len(values) > MAX_TOKENS:
+        raise CompletionError(name, f"at most {MAX_TOKENS} of them", "more")
+    return tuple(values)
 
 
 def shown(value: Any, most: int = 80) -> str:
@@ -323,22 +340,25 @@ def shown(value: Any, most: int = 80) -> str:
     Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
     4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
     """
-    # By the built-in types' own methods: a subclass may have a `__repr__` that raises.
-    if isinstance(value, str):
+    # By its type, since `isinstance` asks an object for a `__class__`, which may raise; and by the
+    # built-in types' own methods, since a subclass may have a `__repr__` that raises.
+    kind = type(value)
+    if issubclass(kind, str):
         text = ascii(str.__str__(value)[:most])
-    elif value is None or isinstance(value, bool):
+    elif value is None or kind is bool:
         text = str(value)
-    elif isinstance(value, float):
+    elif issubclass(kind, float):
         text = float.__repr__(value)
-    elif isinstance(value, int):
-        text = int.__repr__(value) if _fits(value) else "a larger one"
+    elif issubclass(kind, int):
+        number = int.__int__(value)
+        text = int.__repr__(number) if _fits(number) else "a larger one"
     else:
-        text = type(value).__name__
+        text = ascii(_class_name(kind))[1:-1]
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
 def _got(value: Any) -> str:
-    words = ("nothing", "an unknown field", "a larger one", "larger ones")
+    words = ("nothing", "an unknown field", "a larger one", "larger ones", "more")
     return value if type(value) is str and value in words else shown(value)
 
 
