@@ -5,30 +5,25 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from grpo_guard.given import Given
 from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
-
-T = TypeVar("T")
+from grpo_guard.quoting import fits
+from grpo_guard.quoting import shown as shown
 
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
 
+# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
+# sender anything; the longest contexts in use hold half as many.
+MAX_TOKENS: Final = 2**21
+
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
-
-
-# Ids, or log-probs, of one completion: more than a line of a file can hold. A pickled `range` of
-# any length is a few bytes, and an iterator need not end.
-MAX_TOKENS: Final = 2**20
-
-# A metaclass may have a `__name__` of its own.
-_class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 # What other files call these fields.
 _ELSEWHERE: Final = {
@@ -73,9 +68,8 @@ class Completion(_Marked):
         prompt: The prompt as text, or as chat messages, which are copied; at most
             `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
         text: The completion as text, as the reward function sees it.
-        prompt_ids: Token ids of the prompt, including special tokens, shape [P], P <= `MAX_TOKENS`.
-        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n],
-            n <= `MAX_TOKENS`.
+        prompt_ids: Token ids of the prompt, including special tokens, shape [P].
+        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
         node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
             stand for it.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
@@ -88,6 +82,9 @@ class Completion(_Marked):
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
             claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
+        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
+            it, so that nothing in it excuses what the completion says (`trusted_prompt`), and its
+            reference may be false (`trusted_reference`).
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -109,6 +106,7 @@ class Completion(_Marked):
     finish_reason: str | None = field(default=None, kw_only=True)
     sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
     given: Given | None = field(default=None, kw_only=True)
+    prompt_trusted: bool = field(default=True, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -155,6 +153,23 @@ class Completion(_Marked):
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(content_text(message.get("content")) for message in self.prompt)
+
+    @property
+    def trusted_prompt(self) -> str | Sequence[Message]:
+        """The prompt as far as it may excuse what the completion says: "" where a stranger may have
+        written it, who would ask there for the very import or equation that he answers with."""
+        return self.prompt if self.prompt_trusted else ""
+
+    @property
+    def trusted_reference(self) -> str | None:
+        """The reference, unless a stranger may have sent it along with the question: a judge told
+        a false answer rejects right ones, and one told a sentence reads it."""
+        return self.reference if self.prompt_trusted else None
+
+    @property
+    def trusted_prompt_text(self) -> str:
+        """`trusted_prompt` as one text."""
+        return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
@@ -250,7 +265,7 @@ def _node(name: str, value: Any) -> str | None:
 def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise CompletionError(name, f"{kind} or null", value)
-    if value is not None and not _fits(value):
+    if value is not None and not fits(value):
         raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
     return None if value is None else int.__int__(value)  # without methods of its own
 
@@ -259,6 +274,12 @@ def _group(name: str, value: Any) -> str | int | None:
     if isinstance(value, str):
         return str.__str__(value)
     return _integer(name, value, "a string, an integer")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CompletionError(name, "true or false", value)
+    return value
 
 
 def _metadata(name: str, value: Any) -> Mapping[str, Any]:
@@ -284,17 +305,27 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of integers or null", value)
-    ids = list[int]()
-    for item in islice(value, MAX_TOKENS + 1):
+    ids = []
+    for item in _bounded(name, value):
         try:
             if isinstance(item, bool):
                 raise TypeError
             ids.append(operator.index(item))
         except Exception:
             raise CompletionError(name, "a list of integers or null", item) from None
-        if not _fits(ids[-1]):
+        if not fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
-    return _bounded(name, ids)
+    return tuple(ids)
+
+
+def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
+    """Its items; raises before the first where it says that they are too many."""
+    if isinstance(value, Sized) and len(value) > MAX_TOKENS:
+        raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+    for place, item in enumerate(value):
+        if place == MAX_TOKENS:
+            raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+        yield item
 
 
 def _cut(name: str) -> str:
@@ -303,19 +334,13 @@ def _cut(name: str) -> str:
     return f"{name[: MAX_NAME - 40]}...{digest}"
 
 
-def _fits(value: int) -> bool:
-    """Whether it is an int64. Python refuses to print integers of 4,300 digits and more: an error
-    message about one would be an error of its own, and take the whole batch along."""
-    return -(2**63) <= value < 2**63
-
-
 def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | None:
     if value is None:
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of numbers or null", value)
-    numbers = list[float]()
-    for item in islice(value, MAX_TOKENS + 1):
+    numbers = []
+    for item in _bounded(name, value):
         if isinstance(item, bool | str | bytes):
             raise CompletionError(name, "a list of numbers or null", item)
         try:
@@ -325,40 +350,11 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
         if math.isnan(number):
             raise CompletionError(name, "numbers, not NaN", item)
         numbers.append(number)
-    return _bounded(name, numbers)
-
-
-def _bounded(name: str, values: list[T]) -> tuple[T, ...]:
-    if len(values) > MAX_TOKENS:
-        raise CompletionError(name, f"at most {MAX_TOKENS} of them", "more")
-    return tuple(values)
-
-
-def shown(value: Any, most: int = 80) -> str:
-    """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
-
-    Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
-    4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
-    """
-    # By its type, since `isinstance` asks an object for a `__class__`, which may raise; and by the
-    # built-in types' own methods, since a subclass may have a `__repr__` that raises.
-    kind = type(value)
-    if issubclass(kind, str):
-        text = ascii(str.__str__(value)[:most])
-    elif value is None or kind is bool:
-        text = str(value)
-    elif issubclass(kind, float):
-        text = float.__repr__(value)
-    elif issubclass(kind, int):
-        number = int.__int__(value)
-        text = int.__repr__(number) if _fits(number) else "a larger one"
-    else:
-        text = ascii(_class_name(kind))[1:-1]
-    return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
+    return tuple(numbers)
 
 
 def _got(value: Any) -> str:
-    words = ("nothing", "an unknown field", "a larger one", "larger ones", "more")
+    words = ("nothing", "an unknown field", "a larger one", "larger ones")
     return value if type(value) is str and value in words else shown(value)
 
 
@@ -376,6 +372,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "slot": _integer,
     "group": _group,
     "given": _given,
+    "prompt_trusted": _flag,
     "metadata": _metadata,
 }
 

@@ -121,7 +121,7 @@ def test_what_has_no_end_is_refused_at_the_bound():
         assert found, "it does not come to an end"
         assert (
             found[0].given.reason
-            == f"completion_ids: expected at most {MAX_TOKENS} of them, got more"
+            == f"completion_ids: expected at most {MAX_TOKENS}, got larger ones"
         )
     assert reading({"sampler_logprobs": itertools.repeat(0.0)}).completion.sampler_logprobs is None
 
