@@ -113,7 +113,7 @@ def main(folder, *case):
     found["items"] = int(made.outputs[0]["num_items_in_batch"])
 
     verifier = NoWord("4444")
-    made = train(folder, guard(verifier, policy=Policy(on_reject="zero"))([one]))  # of async functions alone
+    made = train(folder, guard(verifier, policy=Policy(on_reject="zero"))([one]))
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
     # The honest answer that is wrong lies on the other rank.
