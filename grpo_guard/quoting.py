@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,6 +25,20 @@ def printable(text: str) -> str:
     could rewrite lines that the operator has read, or answer for the terminal.
     """
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Of log records that a terminal may show, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def log_handler() -> logging.Handler:
+    """Writes log records to standard error, printable."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
+    return handler
 
 
 def shown(value: Any, most: int = 80) -> str:
