@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
@@ -122,7 +121,7 @@ class GuardedGroup:
         turns = [(i, row) for i, one in enumerate(came) for row in self._rows(one, data)]
         found = await asyncio.to_thread(review_turns, self.guard, turns)
         given = finite_or_none([float(episode["rewards"][0]) for episode in came])
-        kept = iter(self.guard.settle(given, replace(found, groups=None)))
+        kept = iter(self.guard.settle(given, found.regrouped(None)))
         rewards = [None if episode is None else next(kept) for episode in episodes]
         mean = mean_of_kept([reward for reward in rewards if reward is not None])
         from areal.utils.data import concat_padded_tensors

@@ -21,7 +21,6 @@ algorithms/advantage_estimator.py, algorithms/grpo.py, distributed/batched_data_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -80,7 +79,7 @@ class GuardedAdvantages:
             trains = mask.bool().any(dim=-1).tolist()
             given = [r if t else None for r, t in zip(given, trains, strict=True)]
         groups: list[Any] = [tuple(row) for row in prompt_ids.tolist()]
-        kept = self.guard.settle(given, replace(review, groups=groups))
+        kept = self.guard.settle(given, review.regrouped(groups))
         stays = [i for i, reward in enumerate(kept) if reward is not None]
         out = [i for i, reward in enumerate(kept) if reward is None]
         advantages = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)

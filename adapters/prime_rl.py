@@ -68,7 +68,7 @@ class GuardedScoring:
             review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
         )
         rewards = [trace.reward for _, trace in traces]
-        kept = self.guard.settle(finite_or_none(rewards), review)
+        kept = self.guard.settle(finite_or_none(rewards), review.regrouped(None))
         left = {
             id(trace): trace if reward == was else _with_reward(trace, reward)
             for (_, trace), reward, was in zip(traces, kept, rewards, strict=True)

@@ -21,8 +21,9 @@ from grpo_guard.verdict import Cause, Verdict, reject
 
 logger = logging.getLogger("grpo_guard")
 
-# What a completion is; in the place of what cannot be read stands the filler. All else is a claim.
-_FILLERS: Final[Mapping[str, Any]] = {"prompt": "", "text": "", "completion_ids": None}
+# What a completion is: where one of these cannot be read, the row is malformed. The rest are
+# claims.
+_ESSENTIAL: Final = ("prompt", "text", "completion_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,13 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
 
     Args:
         prompt, text: As `Completion` takes them.
-        malformed: What is known to be wrong already, as a text.
+        malformed: What is known to be wrong already, as a text; None = nothing.
         claims: The other fields of `Completion`, of any type: numbers become names, texts and
             integers as each field needs them.
     """
-    problem = str.__str__(malformed) if isinstance(malformed, str) else None
+    problem = None
+    if malformed is not None:
+        problem = _or_none(_text, malformed) or "marked as malformed"
     fields: dict[str, Any] = {"prompt": prompt, "text": text, **claims}
     for name, read in _CLAIMS.items():
         if name in fields:
@@ -66,9 +69,12 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
             completion = Completion(**fields)
             return Row(completion, None if problem is None else as_malformed(problem))
         except CompletionError as error:
-            if error.field in _FILLERS:
+            if error.field in _ESSENTIAL:
                 problem = problem or str(error)
-            fields[error.field] = _FILLERS.get(error.field)
+            # Each pass takes away one of the sender's values and puts none of its own in a claim's
+            # place, which might be unreadable as well: None is no metadata. So the loop ends.
+            del fields[error.field]
+            fields = {"prompt": "", "text": "", **fields}
 
 
 def as_malformed(problem: str) -> Verdict:
@@ -171,7 +177,7 @@ def _name(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return str.__str__(value) if isinstance(value, str) else None
 
 
 def _scalar(value: Any) -> Any:

@@ -11,8 +11,10 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received, review
-from grpo_guard.guard import Guard, Review
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Guard
 from grpo_guard.metrics import metrics
+from grpo_guard.review import Review
 from grpo_guard.verdict import Verdict
 
 # Reviewed at a time: each turn holds its whole prefix, and all of a long rollout at once would take
@@ -73,6 +75,9 @@ def rows_from_ids(
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
     """The guard's findings on rollouts: of each the verdict of its worst turn.
 
+    A rollout's group is the prompt of its first turn; a trainer that knows its groups says so with
+    `Review.regrouped`.
+
     Args:
         guard: Looks at all turns, up to `TURNS_AT_ONCE` in a batch.
         turns: Each with the number of its rollout, 0, 1, 2 ... in order, none without a turn.
@@ -81,13 +86,15 @@ def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
         AbstainError: as `Guard.review`.
     """
     found: dict[int, Verdict] = {}
+    first: dict[int, Completion] = {}
     left = iter(turns)
     while batch := list(islice(left, TURNS_AT_ONCE)):
         verdicts = review(guard, [row for _, row in batch]).verdicts
-        for (i, _), verdict in zip(batch, verdicts, strict=True):
+        for (i, row), verdict in zip(batch, verdicts, strict=True):
+            first.setdefault(i, row.completion)
             found[i] = max(found.get(i, verdict), verdict, key=_badness)
     worst = [found[i] for i in sorted(found)]
-    return Review(worst, metrics(worst))
+    return Review.of([first[i] for i in sorted(found)], worst, metrics(worst))
 
 
 def _badness(verdict: Verdict) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, read, received
@@ -76,7 +75,7 @@ class GuardedGroups:
         totals = finite_or_none(
             [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
         )
-        kept = self.guard.settle(totals, replace(review, groups=None))
+        kept = self.guard.settle(totals, review.regrouped(None))
         mean = mean_of_kept([reward for reward in kept if reward is not None])
         answers: list[tuple[float, dict[str, float | int]]] = []
         for i, trajectory in enumerate(trajectory_group):

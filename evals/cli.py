@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
+from grpo_guard.cli.terminal import echo, terminal
 from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
@@ -172,7 +173,7 @@ def report(
         fail(str(error))
     except OSError as error:
         fail(f"{target}: {error}", code=1)
-    typer.echo(f"wrote {target}")
+    echo(f"wrote {target}")
 
 
 ANYTHING: Final = {
@@ -207,7 +208,6 @@ def demo(
 ) -> None:
     """Poison a swarm of four nodes, then guard it: three short GRPO runs on bundled parts."""
     require("demo", *TRAINING)
-    from rich.console import Console
 
     from grpo_guard.evals.demo import default_config, run_demo
     from grpo_guard.evals.swarm.suite import RunError
@@ -217,12 +217,12 @@ def demo(
     command += " --on-reject zero" if on_reject == "zero" else ""
     command += " --quick" if quick else ""
     try:
-        run_demo(out, config=config, console=Console(), command=command)
+        run_demo(out, config=config, console=terminal(), command=command)
     except KeyboardInterrupt:
-        typer.echo("\nstopped; nothing was written", err=True)
+        echo("\nstopped; nothing was written", err=True)
         raise typer.Exit(130) from None
     except (RunError, OSError) as error:
-        typer.echo(f"demo: {error}", err=True)
+        echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -288,8 +288,6 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     import shlex
     import sys
 
-    from rich.console import Console
-
     from grpo_guard.evals.detect.config import NotEnoughError
     from grpo_guard.evals.detect.matrix import matrix_table
     from grpo_guard.evals.detect.run import results_of, run, write_rows
@@ -300,25 +298,25 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
     started = time.monotonic()
     try:
-        with reporter(Console(stderr=True)) as say:
+        with reporter(terminal(stderr=True)) as say:
             rows = run(config, cache=out / "honest.jsonl", say=say)
         command = shlex.join(["grpo-guard", *sys.argv[1:]])
         results = results_of(config, rows, command=command, seconds=time.monotonic() - started)
         write_json(out / "results.json", results)
         write_rows(out / "rows.jsonl", rows)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; run it again to continue from {out}", err=True)
+        echo(f"stopped; run it again to continue from {out}", err=True)
         raise typer.Exit(130) from None
     except ValueError as error:
         fail(str(error))
     except (NotEnoughError, OSError) as error:
         fail(str(error), code=1)
-    print_table(Console(), matrix_table(rows))
-    typer.echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
+    print_table(terminal(), matrix_table(rows))
+    echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
     found = Results.model_validate(results).summary
     judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:
-        typer.echo(f"warning: {name}: no completion offers it anything to poison", err=True)
+        echo(f"warning: {name}: no completion offers it anything to poison", err=True)
         nothing = Rate(0, 0).row()
         found += [Summary(attack=name, defence=d, metric=REJECTED, **nothing) for d in judged]
     return found
@@ -343,5 +341,5 @@ def require(command: str, *modules: str) -> None:
 
 def fail(message: str, *, code: int = 2) -> NoReturn:
     """End the command with a message; code 2 is what was typed, 1 what came of it."""
-    typer.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
     raise typer.Exit(code)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from grpo_guard.cli.terminal import echo, terminal
 from grpo_guard.evals.cli import TRAINING, fail, require
 from grpo_guard.evals.limits import end_where_broken
 from grpo_guard.evals.roles import attack_free
@@ -61,17 +62,17 @@ def _list() -> None:
     from grpo_guard.evals.tasks.registry import TASKS
 
     width = get_terminal_size((80, 24)).columns
-    typer.echo("attacks (setting, task: what it does):")
+    echo("attacks (setting, task: what it does):")
     for name in ordered_attacks(attack_names()):
         found = adversary(name)
         if found is not None:
             what = (type(found).__doc__ or "").partition("\n")[0]
             row = f"  {name:<22} {found.setting}, {found.task}: {what}"
-            typer.echo(fill(row, width, subsequent_indent=" " * 25))
-    typer.echo(f"  {'none':<22} all nodes are honest\ndefences:")
+            echo(fill(row, width, subsequent_indent=" " * 25))
+    echo(f"  {'none':<22} all nodes are honest\ndefences:")
     for name in ordered_defences(defence_names()):
-        typer.echo(f"  {name:<22} {role(name)}")
-    typer.echo(f"tasks:\n  {', '.join(TASKS)}")
+        echo(f"  {name:<22} {role(name)}")
+    echo(f"tasks:\n  {', '.join(TASKS)}")
 
 
 def _announce(specs: list[Spec], options: SwarmOptions) -> None:
@@ -83,11 +84,10 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
     cells = dict.fromkeys(f"{spec.shown_attack} x {spec.shown_defence}" for spec in specs)
     shown = ", ".join([*cells][:_SHOWN]) + (", ..." if len(cells) > _SHOWN else "")
     runs = "1 run" if len(specs) == 1 else f"{len(specs)} runs"
-    typer.echo(f"{runs}, {rounds(specs)} rounds in all{before}: {shown}", err=True)
+    echo(f"{runs}, {rounds(specs)} rounds in all{before}: {shown}", err=True)
 
 
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
-    from rich.console import Console
 
     from grpo_guard.distributed.cluster import RayMissingError
     from grpo_guard.evals.progress import reporter
@@ -99,7 +99,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
 
     command, out = shlex.join(["grpo-guard", *sys.argv[1:]]), options.out
     try:
-        with reporter(Console(stderr=True), every=LINE_EVERY, whole=rounds(specs)) as say:
+        with reporter(terminal(stderr=True), every=LINE_EVERY, whole=rounds(specs)) as say:
             results = play_all(
                 specs, out, command=command, tell=telling(say), every=options.every,
                 workers=options.workers, engine=options.engine,
@@ -109,7 +109,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         table = markdown_table(loaded)
         (out / "table.md").write_text(table, encoding="utf-8")
     except KeyboardInterrupt:
-        typer.echo(f"\nstopped; what is done is kept in {out}. To go on: {command}", err=True)
+        echo(f"\nstopped; what is done is kept in {out}. To go on: {command}", err=True)
         raise typer.Exit(130) from None
     except (CheckpointError, ValueError) as error:
         fail(str(error))
@@ -117,11 +117,11 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         fail(str(error), code=1)
     except OSError as error:
         fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
-    typer.echo(table)
+    echo(table)
     for run in results["runs"]:
         if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
-            typer.echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
-    typer.echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
+            echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
+    echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
     # Where guards of the user's are played the limits are theirs alone.
     own = {spec.shown_defence for spec in specs if spec.guard}
     rows = [row for row in loaded.summary if not own or row.defence in own]

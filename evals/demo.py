@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from rich.console import Console
 
+from grpo_guard.cli.terminal import terminal
 from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.console import print_results
 from grpo_guard.evals.report.html import write_report
@@ -51,7 +52,7 @@ def run_demo(
         RunError: the process of a run died; nothing is written then.
         OSError: the folder cannot be written.
     """
-    config, console = config or default_config(), console or Console()
+    config, console = config or default_config(), console or terminal()
     out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training
     # The attack-free one last: without poison it is the shortest.
     order = (*_RUNS[1:], _RUNS[0])

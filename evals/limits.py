@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from grpo_guard.cli.terminal import echo
 from grpo_guard.evals.roles import attack_free
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def end_where_broken(
             kind = HONEST if detected else f"right honest answers under {row.attack}"
             broken += _beyond(row, kind, max_honest, "at most")
     for line in broken:
-        typer.echo(f"failed: {line}", err=True)
+        echo(f"failed: {line}", err=True)
     if broken:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
+from grpo_guard.moved import install
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message
 from grpo_guard.registry import register_verifier, with_remedy
@@ -109,6 +110,8 @@ __all__ = [
     "only",
     "register_verifier",
 ]
+
+install()
 
 
 def __getattr__(name: str) -> Any:

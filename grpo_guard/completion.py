@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
 
 from grpo_guard.given import Given
 from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
+from grpo_guard.quoting import fits
+from grpo_guard.quoting import shown as shown
 
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
 
+# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
+# sender anything; the longest contexts in use hold half as many.
+MAX_TOKENS: Final = 2**21
+
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
-
 
 # What other files call these fields.
 _ELSEWHERE: Final = {
@@ -77,6 +82,9 @@ class Completion(_Marked):
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
             claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
+        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
+            it, so that nothing in it excuses what the completion says (`trusted_prompt`), and its
+            reference may be false (`trusted_reference`).
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -98,6 +106,7 @@ class Completion(_Marked):
     finish_reason: str | None = field(default=None, kw_only=True)
     sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
     given: Given | None = field(default=None, kw_only=True)
+    prompt_trusted: bool = field(default=True, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -144,6 +153,23 @@ class Completion(_Marked):
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(content_text(message.get("content")) for message in self.prompt)
+
+    @property
+    def trusted_prompt(self) -> str | Sequence[Message]:
+        """The prompt as far as it may excuse what the completion says: "" where a stranger may have
+        written it, who would ask there for the very import or equation that he answers with."""
+        return self.prompt if self.prompt_trusted else ""
+
+    @property
+    def trusted_reference(self) -> str | None:
+        """The reference, unless a stranger may have sent it along with the question: a judge told
+        a false answer rejects right ones, and one told a sentence reads it."""
+        return self.reference if self.prompt_trusted else None
+
+    @property
+    def trusted_prompt_text(self) -> str:
+        """`trusted_prompt` as one text."""
+        return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
@@ -239,15 +265,21 @@ def _node(name: str, value: Any) -> str | None:
 def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise CompletionError(name, f"{kind} or null", value)
-    if value is not None and not _fits(value):
+    if value is not None and not fits(value):
         raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
-    return value
+    return None if value is None else int.__int__(value)  # without methods of its own
 
 
 def _group(name: str, value: Any) -> str | int | None:
     if isinstance(value, str):
         return str.__str__(value)
     return _integer(name, value, "a string, an integer")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CompletionError(name, "true or false", value)
+    return value
 
 
 def _metadata(name: str, value: Any) -> Mapping[str, Any]:
@@ -274,16 +306,26 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of integers or null", value)
     ids = []
-    for item in value:
+    for item in _bounded(name, value):
         try:
             if isinstance(item, bool):
                 raise TypeError
             ids.append(operator.index(item))
         except Exception:
             raise CompletionError(name, "a list of integers or null", item) from None
-        if not _fits(ids[-1]):
+        if not fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
     return tuple(ids)
+
+
+def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
+    """Its items; raises before the first where it says that they are too many."""
+    if isinstance(value, Sized) and len(value) > MAX_TOKENS:
+        raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+    for place, item in enumerate(value):
+        if place == MAX_TOKENS:
+            raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+        yield item
 
 
 def _cut(name: str) -> str:
@@ -292,19 +334,13 @@ def _cut(name: str) -> str:
     return f"{name[: MAX_NAME - 40]}...{digest}"
 
 
-def _fits(value: int) -> bool:
-    """Whether it is an int64. Python refuses to print integers of 4,300 digits and more: an error
-    message about one would be an error of its own, and take the whole batch along."""
-    return -(2**63) <= value < 2**63
-
-
 def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | None:
     if value is None:
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of numbers or null", value)
     numbers = []
-    for item in value:
+    for item in _bounded(name, value):
         if isinstance(item, bool | str | bytes):
             raise CompletionError(name, "a list of numbers or null", item)
         try:
@@ -315,26 +351,6 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
             raise CompletionError(name, "numbers, not NaN", item)
         numbers.append(number)
     return tuple(numbers)
-
-
-def shown(value: Any, most: int = 80) -> str:
-    """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
-
-    Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
-    4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
-    """
-    # By the built-in types' own methods: a subclass may have a `__repr__` that raises.
-    if isinstance(value, str):
-        text = ascii(str.__str__(value)[:most])
-    elif value is None or isinstance(value, bool):
-        text = str(value)
-    elif isinstance(value, float):
-        text = float.__repr__(value)
-    elif isinstance(value, int):
-        text = int.__repr__(value) if _fits(value) else "a larger one"
-    else:
-        text = type(value).__name__
-    return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
 def _got(value: Any) -> str:
@@ -356,6 +372,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "slot": _integer,
     "group": _group,
     "given": _given,
+    "prompt_trusted": _flag,
     "metadata": _metadata,
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_guard.abstentions import AbstainWindow
@@ -20,7 +20,7 @@ from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy
-from grpo_guard.prompts import prompt_key
+from grpo_guard.review import Review as Review
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -41,27 +41,6 @@ class Ledger(Protocol):
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         """Take note of one batch. Called once per batch, in the order of the batches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Review:
-    """What the guard found in one batch.
-
-    Args:
-        verdicts: One per completion, in order.
-        metrics: Figures to log.
-        length_factors: What a positive reward is multiplied by, in [0, 1], one per completion; None
-            where the policy keeps long completions' rewards.
-        groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
-            poison beside its own clean copy under a label "mine" would be measured by that alone.
-        labels: The senders' labels; None = there are none.
-    """
-
-    verdicts: list[Verdict]
-    metrics: dict[str, float]
-    length_factors: list[float] | None = None
-    groups: list[Hashable] | None = None
-    labels: list[Hashable] | None = None
 
 
 @dataclass(slots=True)
@@ -194,13 +173,8 @@ class Guard:
         """
         batch, verdicts = self.recorded(admitted, said)
         self._recent.add(batch, verdicts)
-        review = Review(
-            verdicts,
-            self.metrics(batch, verdicts),
-            groups=[prompt_key(c.prompt) for c in batch],
-            labels=[c.group for c in batch],
-        )
-        return self._with_factors(review, batch)
+        figures = self.metrics(batch, verdicts)
+        return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
     def judge(
         self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
@@ -252,20 +226,20 @@ class Guard:
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
         return metrics(verdicts) | nodes | store_figures()
 
-    def _with_factors(self, review: Review, batch: Sequence[Completion]) -> Review:
+    def _factors(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+    ) -> list[float] | None:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
-            return review
+            return None
         # What is rejected earns nothing and sets no measure: with a few words of refuse in a group,
         # an attacker would make everybody else's answers long.
-        kept = [i for i, verdict in enumerate(review.verdicts) if not verdict.rejected]
+        kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
         factors = [1.0] * len(batch)
         for i, factor in zip(
             kept, self.length_scaling.factors([batch[i] for i in kept]), strict=True
         ):
             factors[i] = factor
-        mean = sum(factors[i] for i in kept) / len(kept) if kept else 1.0
-        logged = review.metrics | {"guard/length_factor": mean}
-        return replace(review, metrics=logged, length_factors=factors)
+        return factors
 
     def settle(
         self,

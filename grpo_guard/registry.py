@@ -66,6 +66,25 @@ def load(group: str, name: str) -> Any:
         raise with_remedy(error) from None
 
 
+def load_class(group: str, name: str, base: type) -> Any:
+    """`load`, of a class that is derived from ``base``.
+
+    ``subprocess:Popen`` is a class, too, and runs what it is called with. So what a guard file
+    names is refused before it is called, if it is nothing of the kind. Its module has been
+    imported by then, which runs the module: a guard file is code.
+
+    Raises:
+        UnknownNameError, ImportError: as `load`; or it is no such class.
+    """
+    found = load(group, name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UnknownNameError(
+            f"expected a {base.__name__}, got {hidden(name, secrets_in(name))!r:.200}; derive your "
+            f"class from {base.__name__}"
+        )
+    return found
+
+
 def register_verifier(name: str) -> Callable[[T], T]:
     """Give a class of one's own a name, for guards that this process builds from YAML.
 

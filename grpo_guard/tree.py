@@ -15,7 +15,7 @@ from grpo_guard.live import Live, reads_policy
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
-from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.registry import VERIFIERS, UnknownNameError, load, load_class, with_remedy
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import SPOT_CHECKS
 from grpo_guard.verifier import CompletionVerifier
@@ -149,7 +149,7 @@ class _Builder:
             if option in data:
                 raise ConfigError(f"{where}.{option}: expected {instead}")
         try:
-            kind = load(VERIFIERS, str(name))
+            kind = load_class(VERIFIERS, str(name), CompletionVerifier)
             model = verifier_options(kind)
         except UnknownNameError as error:
             raise ConfigError(f"{where}.type: {error}") from None

@@ -97,7 +97,7 @@ class GroupGuard:
         kept = self.guard.settle(
             # What a sender's grader has no number for earns what a rejected row does.
             [0.0 if score is None else score for score in scores],
-            replace(review, verdicts=_with_unscored(review.verdicts, scores)),
+            replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores)),
         )
         # What was put right is nobody's work: whatever the policy, it is not trained on.
         out = [k is None or p is not None for k, p in zip(kept, problems, strict=True)]

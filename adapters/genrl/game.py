@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
-from grpo_guard.adapters.genrl.rewards import Found, Raw, guarded_store, raw_rewards, settled
+from grpo_guard.adapters.genrl.rewards import Raw, guarded_store, raw_rewards, settled
 from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
 from grpo_guard.adapters.received import Row, parts_of, read, reference_from
@@ -35,6 +35,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.policy import AbstainError
+from grpo_guard.review import Review
 from grpo_guard.verdict import accept
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class GuardedGame:
         self._data: Any = None
         self._round: int | None = None
         self._own: frozenset[Any] = frozenset()
-        self._found: dict[tuple[Any, ...], Found] = {}
+        self._found: dict[tuple[Any, ...], Review] = {}
         self._said: set[str] = set()
 
     def data(self, manager: Any) -> Any:
@@ -152,7 +153,7 @@ class GuardedGame:
             Exception: of the reward function on this node's own trees, unchanged.
             TypeError: it gave these no rewards. Neither under a guard with ``failures``.
         """
-        found: list[Found] | None = None
+        found: list[Review] | None = None
         trees = trees_of(state, stage, state.trees.keys())
         try:
             self._begin(state)
@@ -220,7 +221,7 @@ class GuardedGame:
         self._log({f"guard/trees/{n}": float(v) for n, v in counts.items()} | {"guard/failed": 0.0})
         return admitted
 
-    def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Found]:
+    def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Review]:
         """Of each tree; what the gate did not see is reviewed now."""
         new = [tree for tree in trees if (stage, *tree.key) not in self._found]
         if new:
@@ -229,7 +230,7 @@ class GuardedGame:
             self._judged(new, stage)
         return [self._found[stage, *tree.key] for tree in trees]
 
-    def _judged(self, trees: Sequence[Tree], stage: int) -> list[Found]:
+    def _judged(self, trees: Sequence[Tree], stage: int) -> list[Review]:
         """One review of all; what GenRL may get is remembered for its rewards."""
         rows = [self._rows(tree) for tree in trees]
         batch, given = parts_of([row for of_tree in rows for row in of_tree])
@@ -242,10 +243,8 @@ class GuardedGame:
         self._log(whole.metrics)
         found, at = [], 0
         for tree, of_tree in zip(trees, rows, strict=True):
-            span = slice(at, at + len(of_tree))
-            factors = whole.length_factors
-            found.append(Found(whole.verdicts[span], None if factors is None else factors[span]))
-            at = span.stop
+            found.append(whole.at(range(at, at + len(of_tree))))
+            at += len(of_tree)
             if tree.problem is None:
                 self._found[stage, *tree.key] = found[-1]
         return found

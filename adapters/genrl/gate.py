@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.adapters.genrl.rewards import Found
 from grpo_guard.adapters.genrl.trees import Form, Tree, offered
 from grpo_guard.policy import Policy
+from grpo_guard.review import Review
 from grpo_guard.verdict import Verdict
 
 
@@ -71,7 +71,7 @@ class Admission:
         return drawn
 
     def taken(
-        self, trees: Sequence[Tree], form: Form, found: Sequence[Found], policy: Policy, room: int
+        self, trees: Sequence[Tree], form: Form, found: Sequence[Review], policy: Policy, room: int
     ) -> list[Tree]:
         """The trees that come in.
 

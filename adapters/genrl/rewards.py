@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from grpo_guard.adapters.genrl.trees import Tree
 from grpo_guard.adapters.reward_function import RewardFunction
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import FAILED, finite_or_none
-from grpo_guard.guard import Guard, Review
+from grpo_guard.guard import Guard
+from grpo_guard.review import Review
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict, reject
 
 Raw = list[float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was found in the completions of one tree: verdicts and factors of length, [G]."""
-
-    verdicts: list[Verdict]
-    factors: list[float] | None
 
 
 def guarded_store(
@@ -107,7 +100,7 @@ def _rows(
 
 
 def settled(
-    guard: Guard, trees: Sequence[Tree], found: Sequence[Found], raw: Sequence[Raw]
+    guard: Guard, trees: Sequence[Tree], found: Sequence[Review], raw: Sequence[Raw]
 ) -> list[list[float]]:
     """What each tree's completions earn, [G] each, all finite.
 
@@ -118,7 +111,6 @@ def settled(
     verdicts: list[Verdict] = []
     rewards: Raw = []
     groups: list[Hashable] = []
-    factors: list[float] = []
     for i, (of_tree, row) in enumerate(zip(found, raw, strict=True)):
         finite = finite_or_none(row)
         if guard.failures is None:
@@ -130,11 +122,9 @@ def settled(
         else:
             verdicts += of_tree.verdicts
             rewards += finite
-        factors += of_tree.factors or [1.0] * len(row)
         # GenRL's groups are trees, also where two agents answer one prompt.
         groups += [i] * len(row)
-    scaled = any(of_tree.factors is not None for of_tree in found)
-    review = Review(verdicts, {}, factors if scaled else None, groups=groups)
+    review = replace(Review.joined(found).regrouped(groups), verdicts=verdicts)
     kept = iter(guard.settle(rewards, review))
     rows = [[next(kept) for _ in row] for row in raw]
     return [_filled(row) for row in rows]

@@ -14,16 +14,17 @@ import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
-from grpo_guard.guard import Guard, Review
-from grpo_guard.policy import AbstainError
+from grpo_guard.guard import Guard
+from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message, prompt_key
+from grpo_guard.review import Review
 from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
@@ -110,15 +111,68 @@ class BatchReviewer:
     def _review_of(
         self, batch: Sequence[Row], judged: Sequence[tuple[Verdict, float | None]]
     ) -> Review:
+        completions = [row.completion for row in batch]
         verdicts = [verdict for verdict, _ in judged]
-        figures = self.guard.metrics([row.completion for row in batch], verdicts)
-        if all(factor is None for _, factor in judged):
-            return Review(verdicts, figures)
+        scaled = any(factor is not None for _, factor in judged)
         factors = [1.0 if factor is None else factor for _, factor in judged]
-        # The same figure as the guard's own: the mean over what is not rejected.
-        kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
-        mean = sum(kept) / len(kept) if kept else 1.0
-        return Review(verdicts, figures | {"guard/length_factor": mean}, factors)
+        figures = self.guard.metrics(completions, verdicts)
+        return Review.of(completions, verdicts, figures, factors if scaled else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RankReview:
+    """What was found in the batch of all ranks, and which part of it is this rank's.
+
+    Args:
+        own: Of this rank's rows, with the figures to log.
+        whole: Of all ranks' rows, rank by rank.
+        start: Place of this rank's first row in it.
+    """
+
+    own: Review
+    whole: Review
+    start: int = 0
+
+    @classmethod
+    def of(cls, own: Review) -> RankReview:
+        """Every rank must call it for the same batch."""
+        distributed = distributed_ranks()
+        if distributed is None:
+            return cls(own, own)
+        # Digests in place of prompts. The labels are each rank's own count of its prompts.
+        groups = [_digest(str(group)) for group in own.groups or ()]
+        everyone = _gathered(distributed, replace(own.regrouped(groups), metrics={}))
+        before = everyone[: distributed.get_rank()]
+        return cls(own, Review.joined(everyone), sum(len(part.verdicts) for part in before))
+
+    def settle(
+        self, guard: Guard, rewards: Callable[[], Sequence[float | None]], policy: Policy
+    ) -> list[float | None]:
+        """What this rank's rows earn; every rank must call it for the same function.
+
+        Each rank settles all rows: the lowest reward of a group, which its rejected completions
+        get, may be another rank's.
+
+        Args:
+            guard: Settles.
+            rewards: Gives the function's rewards of this rank's rows, or raises what it raised.
+            policy: See `Guard.settle`.
+
+        Raises:
+            Exception: this rank's function's own; as `_exchanged` where another's raised.
+        """
+        distributed = distributed_ranks()
+        if distributed is None:
+            return guard.settle(rewards(), self.own, policy=policy)
+        failure: Exception | None = None
+        given: Sequence[float | None] = []
+        try:
+            given = rewards()
+        except Exception as error:  # the other ranks wait for this one's rewards
+            failure = error
+        everyone = _exchanged(distributed, failure, given)
+        settled = guard.settle([r for part in everyone for r in part], self.whole, policy=policy)
+        return settled[self.start : self.start + len(self.own.verdicts)]
 
 
 def distributed_ranks() -> Any:
@@ -200,6 +254,35 @@ def _text_only(message: Message) -> Message:
     return {**message, "content": parts}
 
 
+class Turn:
+    """A place in the order in which async functions of one loop were called.
+
+    They end in any order, another one on each rank. What ranks exchange must come in one order, or
+    one function's rewards would be taken for another's.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._before, self._own = _latest.get(self._loop), self._loop.create_future()
+        _latest[self._loop] = self._own
+
+    async def come(self) -> None:
+        """Wait until all that were called before are done, however they ended."""
+        if self._before is not None:
+            await asyncio.wait([self._before])
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._own.set_result(None)
+        if _latest.get(self._loop) is self._own:
+            del _latest[self._loop]
+
+
+_latest: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
+
+
 class SharedReviews:
     """The review of the latest batch, so that several reward functions cost one verification.
 
@@ -212,21 +295,21 @@ class SharedReviews:
         self._lock = threading.Lock()
         self._digest = b""
         self._readers: set[int] = set()
-        self._future: Future[Review] = Future()
+        self._future: Future[RankReview] = Future()
 
     def get(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
-    ) -> tuple[Review, bool]:
+    ) -> tuple[RankReview, bool]:
         """The review, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
             with _failing(future):
-                future.set_result(reviewer.review(batch))
+                future.set_result(RankReview.of(reviewer.review(batch)))
         return future.result(), first
 
     async def aget(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
-    ) -> tuple[Review, bool]:
+    ) -> tuple[RankReview, bool]:
         """`get` without blocking the running loop.
 
         A thread of its own does the work and sets the result: were it a task of this loop, a
@@ -238,13 +321,13 @@ class SharedReviews:
 
             def work() -> None:
                 with _failing(future):
-                    future.set_result(reviewer.review(batch))
+                    future.set_result(RankReview.of(reviewer.review(batch)))
 
             run = contextvars.copy_context().run
             threading.Thread(target=run, args=(work,), daemon=True).start()
         return await asyncio.wrap_future(future), first
 
-    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[Review], bool]:
+    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
         # All fields count, the training round among them; repr tells "1" from 1 and quotes strings.
         digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
         with self._lock:
@@ -269,7 +352,7 @@ def shared_reviews(guard: Guard) -> SharedReviews:
 
 
 @contextlib.contextmanager
-def _failing(future: Future[Review]) -> Iterator[None]:
+def _failing(future: Future[RankReview]) -> Iterator[None]:
     """Whoever waits for the future must hear of a failure, whatever it is."""
     try:
         yield

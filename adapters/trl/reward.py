@@ -15,7 +15,8 @@ Know what the guard can and cannot see from here:
 * A verifier that scores tokens must look at the live weights: give it the model object that the
   trainer trains, not a copy that training leaves behind.
 * Each rank sees its own slice of the batch. A group that straddles ranks is put together for the
-  verifiers; every rank must therefore call the guarded functions equally often, as TRL does.
+  verifiers, and each rank settles the rewards of all of them; every rank must therefore call the
+  guarded functions equally often, as TRL does.
 * `group` and `slot` of a completion number the prompts and rows of this rank's slice, and `round`
   is the trainer's step, unless columns `slot` and `round` say otherwise. A public coin needs a
   column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
@@ -26,10 +27,12 @@ Know what the guard can and cannot see from here:
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,12 +47,15 @@ from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.leaks import check_decorated
 from grpo_guard.adapters.trl.review import (
     BatchReviewer,
+    RankReview,
+    Turn,
     distributed_ranks,
     shared_reviews,
 )
 from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.framework import FrameworkError
-from grpo_guard.guard import Guard, Review
+from grpo_guard.guard import Guard
+from grpo_guard.review import Review
 
 __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
@@ -140,8 +146,9 @@ class GuardedReward:
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews = shared_reviews(self.guard)  # not kept: the function may travel, its batches not
         review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
-        result = self.function.ask(**self.function.arguments(kwargs if own is None else own))
-        return self._settled(review, column if first else None, result, kwargs)
+        given = self.function.arguments(kwargs if own is None else own)
+        ask = partial(self.function.ask, **given)
+        return self._settled(review, column if first else None, ask, kwargs)
 
     async def acall(
         self, own: Mapping[str, Any] | None = None, /, **kwargs: Any
@@ -151,27 +158,38 @@ class GuardedReward:
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews, rows = shared_reviews(self.guard), _rows(kwargs)
-        if distributed_ranks() is not None:
+        given = self.function.arguments(kwargs if own is None else own)
+        if distributed_ranks() is None:
+            review, first = await reviews.aget(reviewer, rows, reader=self.function)
+            result = await self.function.ask(**given)
+            return self._settled(review, column if first else None, lambda: result, kwargs)
+        with Turn() as turn:
             # Ranks must exchange in one order; threads of several guards would have any.
             review, first = reviews.get(reviewer, rows, reader=self.function)
-        else:
-            review, first = await reviews.aget(reviewer, rows, reader=self.function)
-        given = self.function.arguments(kwargs if own is None else own)
-        return self._settled(
-            review, column if first else None, await self.function.ask(**given), kwargs
-        )
+            # The function is done here, and what it raised is raised where all ranks hear of it.
+            asked = asyncio.ensure_future(self.function.ask(**given))
+            try:
+                await asyncio.wait([asked])
+            finally:
+                asked.cancel()
+            await turn.come()
+            return self._settled(review, column if first else None, asked.result, kwargs)
 
     def _settled(
-        self, review: Review, column: str | None, result: Any, kwargs: Mapping[str, Any]
+        self,
+        review: RankReview,
+        column: str | None,
+        result: Callable[[], Any],
+        kwargs: Mapping[str, Any],
     ) -> list[float | None]:
         """``column`` is what the review is logged under, None where that is done."""
         if column is not None:
-            log_review(review, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
-        rewards = self.function.rewards(result, len(review.verdicts))
+            log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
-        return self.guard.settle(rewards, review, policy=policy)
+        count = len(review.own.verdicts)
+        return review.settle(self.guard, lambda: self.function.rewards(result(), count), policy)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = str(getattr(self, "__qualname__", ""))

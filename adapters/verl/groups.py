@@ -15,12 +15,13 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
-from grpo_guard.guard import Guard, Review
+from grpo_guard.guard import Guard
+from grpo_guard.review import Review
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
@@ -215,7 +216,7 @@ class SiblingCollector:
                 start = 0
                 for key, group in groups:
                     end = start + len(group.members)
-                    self._settle_group(key, group, _part(combined, start, end))
+                    self._settle_group(key, group, combined.at(range(start, end)))
                     start = end
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 for _, group in groups:
@@ -256,20 +257,16 @@ class SiblingCollector:
 def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:
     """One verdict a trajectory: what is rejected anywhere is rejected, as all of it is trained."""
     verdicts: list[Verdict] = []
-    factors: list[float] = []
+    last: list[int] = []
     start = 0
     for trajectory in trajectories:
         end = start + len(trajectory.rows)
         own = review.verdicts[start:end]
         verdicts.append(max(own, key=lambda v: (v.rejected, v.abstained)))
-        factors.append(review.length_factors[end - 1] if review.length_factors else 1.0)
+        last.append(end - 1)
         start = end
-    return Review(verdicts, {}, factors if review.length_factors else None)
-
-
-def _part(review: Review, start: int, end: int) -> Review:
-    factors = review.length_factors
-    return Review(review.verdicts[start:end], {}, factors[start:end] if factors else None)
+    # A group is verl's own, one uid: the last turns of siblings have different prompts.
+    return replace(review.at(last).regrouped(None), verdicts=verdicts)
 
 
 def _fail(group: _Group, error: Exception) -> None:

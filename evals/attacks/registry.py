@@ -78,6 +78,7 @@ def _kind(name: str) -> Any:
 
 def _made(name: str) -> Attack | Adversary:
     kind = _kind(name)
+    _require_attack(name, kind)  # first, since a class may do anything when it is called
     try:
         found: Attack | Adversary = kind()
     except Exception as error:
@@ -85,12 +86,16 @@ def _made(name: str) -> Attack | Adversary:
             f"{name}: expected a class that takes no arguments, got {type(error).__name__}: "
             f"{error!s:.200}"
         ) from None
-    parts = ("poison", "success")
-    if not isinstance(found, Adversary) and not all(
-        callable(getattr(found, p, None)) for p in parts
-    ):
-        raise UnknownNameError(
-            f"{name}: expected an Adversary, or an Attack with poison() and success(), got a "
-            f"{type(found).__name__}"
-        )
     return found
+
+
+def _require_attack(name: str, kind: Any) -> None:
+    parts = ("poison", "success")
+    if isinstance(kind, type) and (
+        issubclass(kind, Adversary) or all(callable(getattr(kind, p, None)) for p in parts)
+    ):
+        return
+    raise UnknownNameError(
+        f"{name}: expected an Adversary, or an Attack with poison() and success(), got "
+        f"{kind.__name__ if isinstance(kind, type) else type(kind).__name__}"
+    )

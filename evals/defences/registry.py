@@ -25,7 +25,7 @@ from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.registry import VERIFIERS, load, names
+from grpo_guard.registry import VERIFIERS, load, load_class, names
 from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -58,7 +58,7 @@ def defence(name: str) -> Defence:
 
 def _alone(name: str) -> Defence:
     """A registered verifier by itself; those that look at weights get the live ones."""
-    kind: Any = load(VERIFIERS, name)
+    kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
         looks = name in _OF_WEIGHTS

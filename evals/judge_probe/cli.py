@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from grpo_guard.cli.terminal import echo, terminal
 from grpo_guard.evals.cli import require
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def probe(
 ) -> None:
     """Fire known attacks at your judge. Exit 1 past a threshold, 2 on bad input."""
     require("judge probe", "scipy")
-    from rich.console import Console
 
     from grpo_guard.config import ConfigError, GuardConfig
     from grpo_guard.evals.judge_probe.cases import cases
@@ -58,15 +58,15 @@ def probe(
         problems = _problems(data, task, n, seed)
         verifier.check()
     except (ConfigError, InputError) as error:
-        typer.echo(str(error), err=True)
+        echo(str(error), err=True)
         raise typer.Exit(2) from None
     except Exception as error:  # a judge that cannot be asked, with its remedy
-        typer.echo(f"{config}: {error}", err=True)
+        echo(f"{config}: {error}", err=True)
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
-    print_table(Console(), table(result), result.judge)
+    print_table(terminal(), table(result), result.judge)
     cost = "unknown" if result.usd is None else f"{result.usd:.4f} USD"
-    typer.echo(
+    echo(
         f"{result.requests:,} requests, {result.tokens_in:,} tokens in, {result.tokens_out:,} out; "
         f"cost {cost}"
     )
@@ -74,7 +74,7 @@ def probe(
         out.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
     missed = _missed(result, OVERALL, max_attacks, min_honest)
     for line in missed:
-        typer.echo(line, err=True)
+        echo(line, err=True)
     if missed:
         raise typer.Exit(1)
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from grpo_guard.evals.report.excerpt import visible
 from grpo_guard.evals.report.page import esc, prose
 from grpo_guard.evals.stats import OverSeeds, Rate
+from grpo_guard.quoting import printable
 
 DASH: Final = "–"
 WIDE: Final = 7
@@ -104,7 +105,7 @@ def print_table(console: Console, table: Table, title: str | None = None) -> Non
         console.print(table.rich(title))
         return
     for line in (title, *table.tabs()) if title else table.tabs():
-        print(line, file=console.file)  # rich would make spaces of the tabs
+        print(printable(line), file=console.file)  # rich would make spaces of the tabs
 
 
 def level(value: float, limits: Sequence[float]) -> int:

@@ -19,8 +19,8 @@ from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.guard import Review
 from grpo_guard.policy import Policy
+from grpo_guard.review import Review
 from grpo_guard.settlement import Ruling, ruling_of, settle
 from grpo_guard.verdict import Cause, Verdict, abstain
 
@@ -284,15 +284,15 @@ def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
     """
     if not any(item.withheld for item in submitted):
         return review
-    verdicts, factors = iter(review.verdicts), iter(review.length_factors or ())
+    nothing = [item.completion for item in submitted if item.withheld]
     empty = abstain("exchange", Cause.NOT_APPLICABLE, "nothing was sent")
-    return Review(
-        [empty if item.withheld else next(verdicts) for item in submitted],
-        review.metrics,
-        None
-        if review.length_factors is None
-        else [1.0 if item.withheld else next(factors) for item in submitted],
+    both = Review.joined([review, Review.of(nothing, [empty] * len(nothing), {})])
+    sent, left_empty = (
+        iter(range(len(review.verdicts))),
+        iter(range(len(review.verdicts), len(both.verdicts))),
     )
+    order = [next(left_empty if item.withheld else sent) for item in submitted]
+    return replace(both.at(order), metrics=review.metrics)
 
 
 def _refused(verdicts: Sequence[Verdict], submitted: Sequence[Submitted]) -> int:

@@ -10,6 +10,7 @@ import typer
 
 from grpo_guard.cli.calibrate_rules import calibrate_rules
 from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
+from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +39,6 @@ def calibrate(
 
     Exit 2 on bad input.
     """
-    from rich.console import Console
 
     if rules:
         calibrate_rules(source, config, out)
@@ -61,17 +61,17 @@ def calibrate(
     except CalibrationError as error:
         lines = [number for number, _ in read_objects(source)]
         place = source if error.index is None else f"{source}:{lines[error.index]}"
-        typer.echo(f"{place}: {error}", err=True)
+        echo(f"{place}: {error}", err=True)
         raise typer.Exit(2) from None
     except OutOfMemoryError as error:
-        typer.echo(f"{source}: {error}; a larger memory_budget may help", err=True)
+        echo(f"{source}: {error}; a larger memory_budget may help", err=True)
         raise typer.Exit(1) from None
     with writing(out):
         write_whole(out, result.model_dump_json(indent=2) + "\n")
-    Console().print(table(result))
+    terminal().print(table(result))
     for warning in warnings(result):
-        typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"wrote {out}")
+        echo(f"warning: {warning}", err=True)
+    echo(f"wrote {out}")
 
 
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
@@ -166,4 +166,4 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 
 
 def _progress(done: int, total: int) -> None:
-    typer.echo(f"scored {done} / {total}", err=True)
+    echo(f"scored {done} / {total}", err=True)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
 from grpo_guard.cli.rows import group_of, whole_groups
+from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
     from grpo_guard.calibrated import HonestScores
@@ -23,7 +22,6 @@ MOST_AT_ONCE = 1000
 
 def calibrate_rules(source: Path, config: Path, out: Path) -> None:
     """Run every verifier without log-probs over honest completions and write what it said."""
-    from rich.console import Console
     from rich.table import Table
 
     from grpo_guard.calibrated import write_calibration
@@ -45,8 +43,8 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
     for name, honest in scores.items():
         rejected = f"{honest.rejected:,} / {honest.completions:,}"
         shown.add_row(name, rejected, f"{honest.abstained:,}", f"{honest.p_of(0.0):.2g}")
-    Console().print(shown)
-    typer.echo(f"wrote {out}")
+    terminal().print(shown)
+    echo(f"wrote {out}")
 
 
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from grpo_guard.cli.terminal import echo
+
 if TYPE_CHECKING:
     from grpo_guard.options import Options
 
@@ -25,7 +27,7 @@ def verifiers() -> None:
         try:
             kind = load(VERIFIERS, name)
         except ImportError as error:
-            typer.echo(f"type: {name}\n  {error}\n")
+            echo(f"type: {name}\n  {error}\n")
             continue
         needs = getattr(kind, "needs", None) or "nothing else"
         options = listed(verifier_options(kind))
@@ -38,7 +40,7 @@ def verifiers() -> None:
         try:
             _print(f"preset: {name}", preset.__doc__, listed(preset_options(name)))
         except ImportError as error:
-            typer.echo(f"preset: {name}\n  {error}\n")
+            echo(f"preset: {name}\n  {error}\n")
 
 
 def _print(
@@ -46,13 +48,13 @@ def _print(
 ) -> None:
     lines = [f"    {name}: {kind}; {default}" for name, (kind, default) in options.items()]
     about = (docstring or "").strip().partition("\n")[0]
-    typer.echo("\n".join([title, f"  {about}", *notes, *lines, ""]))
+    echo("\n".join([title, f"  {about}", *notes, *lines, ""]))
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON schema of guard.yaml, for editors."""
-    typer.echo(json.dumps(guard_schema(), indent=2))
+    echo(json.dumps(guard_schema(), indent=2))
 
 
 def guard_schema() -> dict[str, Any]:

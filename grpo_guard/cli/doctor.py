@@ -9,6 +9,8 @@ import shutil
 
 import typer
 
+from grpo_guard.cli.terminal import echo
+
 # Beyond this the log-probs of the tiled head and float64's differ by more than rounding.
 TOLERANCE = 1e-4
 
@@ -24,7 +26,7 @@ def doctor() -> None:
         ("Verifiers", _verifiers()),
         ("Log-prob kernels", [*_device(), *kernels]),
     ):
-        typer.echo("\n  ".join([title, *lines]))
+        echo("\n  ".join([title, *lines]))
     if any(line.startswith("WRONG") for line in kernels):
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.terminal import echo
 
 BATCH = 1024
 # Of refusals that are shown line by line; all are counted.
@@ -74,10 +75,10 @@ def verify(
                 if verdict is not None:
                     kind = f"refused: {verdict.findings[0].kind}"
                     if sum(n for k, n in counts.items() if k.startswith("ref")) < MOST_SHOWN:
-                        typer.echo(f"completion {i}: {verdict.reason}", err=True)
+                        echo(f"completion {i}: {verdict.reason}", err=True)
                 counts[kind] += 1
     for kind, count in sorted(counts.items()):
-        typer.echo(f"{count:>9,}  {kind}")
+        echo(f"{count:>9,}  {kind}")
     if any(kind.startswith("refused") for kind in counts):
         raise typer.Exit(1)
 
@@ -85,4 +86,4 @@ def verify(
 def _tell(public: str) -> None:
     from grpo_guard.identity.keys import fingerprint
 
-    typer.echo(f"public key   {public}\nfingerprint  {fingerprint(public)}")
+    echo(f"public key   {public}\nfingerprint  {fingerprint(public)}")

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from grpo_guard.cli.terminal import echo
+
 
 @contextmanager
 def bad_input(*kinds: type[Exception]) -> Iterator[None]:
@@ -21,7 +23,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except refused as error:
-        typer.echo(str(error), err=True)
+        echo(str(error), err=True)
         raise typer.Exit(2) from None
 
 
@@ -31,7 +33,7 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        typer.echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
+        echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
         raise typer.Exit(1) from None
 
 

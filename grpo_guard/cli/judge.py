@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.terminal import echo
 
 app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
 
@@ -42,13 +43,13 @@ def calibrate(
         found = [p for p in judge.p_yes(completions) if p is not None]
         threshold = threshold_for(found, alpha)
     rejected = sum(p < threshold for p in found)
-    typer.echo(
+    echo(
         f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "
         f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
     )
     # In all its digits: a sure judge's values differ in the seventh, and rounded up it would reject
     # honest work beyond alpha.
-    typer.echo(f"threshold: {threshold!r}")
+    echo(f"threshold: {threshold!r}")
 
 
 def threshold_for(p_yes: Sequence[float], alpha: float) -> float:

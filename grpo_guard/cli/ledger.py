@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,30 +46,28 @@ def show(
     """
     import json
 
-    from rich.console import Console
-
     from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import in_folder
 
     if book:
-        typer.echo(counts_of(path, node, book, as_json))
+        echo(counts_of(path, node, book, as_json))
         return
     with bad_input(LedgerError, ValueError):
         shown = read(in_folder(path), node)
     if as_json:
-        typer.echo(json.dumps(shown.to_dict(), indent=2))
+        echo(json.dumps(shown.to_dict(), indent=2))
         return
-    console = Console()
+    console = terminal()
     console.print(table(shown.nodes, str(path)))
-    typer.echo(LEGEND)
+    echo(LEGEND)
     for standing in shown.nodes:
         if standing.reasons:
-            typer.echo(reasons_line(standing))
+            echo(reasons_line(standing))
     for hint in shown.hints:
-        typer.echo(hint_line(hint))
+        echo(hint_line(hint))
     for line in shown.notes:
-        typer.echo(line)
+        echo(line)
 
 
 @app.command()
@@ -92,7 +91,7 @@ def release(
             raise LedgerError(
                 f"{path}: expected a node of which {book!r} has counted, got {node!a}"
             )
-    typer.echo(f"released {node!a}; running guards follow at their next batch")
+    echo(f"released {node!a}; running guards follow at their next batch")
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:

@@ -6,6 +6,7 @@ The eval suite stands above the command line in the layering, so its commands ar
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import Annotated
 
@@ -21,10 +22,13 @@ from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
 from grpo_guard.cli.spot_check import app as _spot_check
+from grpo_guard.cli.terminal import Commands, echo
 from grpo_guard.cli.verify import verify
+from grpo_guard.quoting import PrintableFormatter
 
 app = typer.Typer(
     name="grpo-guard",
+    cls=Commands,
     help="Verifies completions before they earn a GRPO reward.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables would print completions
@@ -33,7 +37,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -46,6 +50,8 @@ def main(
     # Read when torch is loaded, which commands do later. Threads that spin while they wait cost
     # many times what they do where another process is busy, such as the trainer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if logging.lastResort is not None:  # what shows warnings where nobody has set up logging
+        logging.lastResort.setFormatter(PrintableFormatter())
 
 
 _measure = importlib.import_module("grpo_guard.evals.cli")

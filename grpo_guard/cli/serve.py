@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from grpo_guard.cli.terminal import echo
+from grpo_guard.quoting import log_handler
+
 if TYPE_CHECKING:
     from grpo_guard.server.setup import Settings
 
@@ -66,9 +69,9 @@ def serve(
         "body_bytes": max_body_mb * 1024 * 1024,
     }
     settings = Settings(str(config), reward, limits, None if audit is None else str(audit))
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     if token is None and not is_loopback(host):
-        typer.echo(
+        echo(
             f"warning: {host} can be reached from other machines, and anybody there may ask; "
             f"set {TOKEN}",
             err=True,
@@ -85,7 +88,7 @@ def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
     except SetupError as error:
         _refuse(str(error))
     for note in notes:
-        typer.echo(note, err=True)
+        echo(note, err=True)
     if not run.listen(app, host, port):
         raise typer.Exit(1)
 
@@ -108,7 +111,7 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
             f"one process's, got {workers}: each would take the same envelope once"
         )
     if said.state is None:
-        typer.echo(
+        echo(
             "warning: --workers: each worker remembers nodes by itself; say state: FOLDER in "
             f"{settings.config}, and they share one memory",
             err=True,
@@ -140,5 +143,5 @@ def _token() -> str | None:
 
 
 def _refuse(problem: str) -> NoReturn:
-    typer.echo(problem, err=True)
+    echo(problem, err=True)
     raise typer.Exit(2)

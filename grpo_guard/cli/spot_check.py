@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.terminal import terminal
 
 app = typer.Typer(no_args_is_help=True, help="What it costs and finds to check a sample.")
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -29,7 +30,6 @@ def plan(
     expected. Of a node that is known and behaves alike in every round.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     from grpo_guard.spot_odds import odds
@@ -47,4 +47,4 @@ def plan(
             f"{row.earned:.4g}",
         )
         shown.add_row(f"{s:.3g}", *figures)
-    Console().print(shown)
+    terminal().print(shown)

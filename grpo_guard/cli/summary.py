@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from grpo_guard.cli.rows import Row
+from grpo_guard.cli.terminal import terminal
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
@@ -100,7 +101,6 @@ class Summary:
         return sorted(self.nodes.items(), key=lambda one: (-one[1][Outcome.REJECT], one[0]))
 
     def _nodes_table(self) -> str:
-        from rich.console import Console
         from rich.table import Table
 
         table = Table("node", *(o.value for o in Outcome), box=None)
@@ -108,6 +108,6 @@ class Summary:
             numbers: list[Any] = [f"{count[o]:,}" for o in Outcome]
             table.add_row(shown(name)[1:-1].replace("[", r"\["), *numbers)
         into = io.StringIO()
-        Console(file=into, width=100).print(table)
+        terminal(file=into, width=100).print(table)
         more = len(self.nodes) - SHOWN_NODES
         return into.getvalue().rstrip() + (f"\n... and {more:,} more nodes" if more > 0 else "")

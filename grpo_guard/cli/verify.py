@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from grpo_guard.cli.inputs import bad_input, writing
+from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row, Rows
@@ -97,11 +98,11 @@ def verify(
             with writing(out):
                 _verify_all(rows, guard, written, done, counted)
         except KeyboardInterrupt:
-            typer.echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
+            echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
-    typer.echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
+    echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
     if complaint := counted.too_many_abstained(guard.policy.max_abstain_rate):
-        typer.echo(complaint, err=True)
+        echo(complaint, err=True)
         raise typer.Exit(3)
 
 
@@ -144,7 +145,6 @@ def _verify_all(
     rows: Rows, guard: Guard, into: AbstractContextManager[TextIO], done: int, counted: Summary
 ) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
-    from rich.console import Console
     from rich.progress import Progress
 
     from grpo_guard.cli.in_order import InOrder
@@ -158,7 +158,7 @@ def _verify_all(
                 found = [row.completion for _, row in batch]
                 yield batch, [completion for completion in found if completion is not None]
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with (
         into as file,
         InOrder(file, first=done) as written,

@@ -1,9 +1,10 @@
 """From a completion to the judge's messages, with the completion shut in.
 
-The contract is the system message and comes first; the completion comes last, between tags whose
-id is a keyed hash of what stands between them. Its author cannot know the id, so that no text can
-close the fence and go on as if it were ours; yet the same completion gets the same id, so that
-answers can be cached.
+The contract is the system message and comes first; the completion comes last. Prompt, reference and
+completion are each enclosed in tags whose id is a keyed hash of all three. No author can know the id,
+so that no text can close its fence and go on as if it were ours; yet the same question gets the
+same id, so that a server's cache of prompts keeps it. Rulings are cached by what is asked, without
+the id.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def messages(
         datamark: Mark the completion's spaces (spotlighting, arXiv 2403.14720).
     """
     prompt, reference = prompt_text(completion), completion.reference
-    name = fence(secret, prompt, completion.text)
+    name = fence(secret, prompt, reference or "", completion.text)
     shown, _ = window.cut(completion.text, secret, f", {name}")
     values = {
         "prompt": neutralised(window.cut(prompt)[0]),
@@ -126,10 +127,16 @@ def messages(
     return {"role": "system", "content": system}, {"role": "user", "content": user}
 
 
-def fence(secret: bytes, prompt: str, text: str) -> str:
-    """16 hexadecimal digits that nobody without the secret can foretell."""
-    content = f"{len(prompt)}:{prompt}{text}".encode(errors="surrogatepass")
-    return hmac.new(secret, content, hashlib.sha256).hexdigest()[:16]
+def fence(secret: bytes, *texts: str) -> str:
+    """16 hexadecimal digits that nobody without the secret can foretell, and that are in none of
+    the texts: a tag with them is ours."""
+    content = "".join(f"{len(text)}:{text}" for text in texts).encode(errors="surrogatepass")
+    while True:
+        digest = hmac.new(secret, content, hashlib.sha256)
+        name = digest.hexdigest()[:16]
+        if not any(name in text for text in texts):
+            return name
+        content = digest.digest()
 
 
 def prompt_text(completion: Completion) -> str:

@@ -10,12 +10,14 @@ A rubric file has a header, and two parts::
     [user]
     <task id="{fence}">
     {prompt}
-    </task>
+    </task id="{fence}">
     <completion id="{fence}">
     {completion}
-    </completion>
+    </completion id="{fence}">
 
-``{verdict}`` becomes the verdict mode's own instructions. A line of the user part that holds
+``{verdict}`` becomes the verdict mode's own instructions. ``{fence}`` is an id that no author can
+know: put it into the opening and the closing tag around each of the three texts, all of which are
+strangers', so that a tag inside one of them closes nothing. A line of the user part that holds
 ``{reference}`` is left out where there is no reference. The system part may hold nothing that comes
 from a completion, so that it is one and the same for all and the server's prefix cache keeps it.
 """

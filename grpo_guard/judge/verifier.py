@@ -17,11 +17,12 @@ from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import background_loop
 from grpo_guard.judge.modes import LogitMode, VerdictMode, mode_of
 from grpo_guard.judge.prompt import Window
+from grpo_guard.judge.references import with_own_references
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.session import Session
 from grpo_guard.judge.shipped import shipped_settings
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, reject
+from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
 from grpo_guard.verifier import CompletionVerifier
 
 OnUnsure = Literal["reject", "abstain"]
@@ -33,7 +34,8 @@ class JudgeVerifier(CompletionVerifier):
     """Asks a language model whether a completion may earn its reward.
 
     Screens and the length limit decide first. The rest is asked in parallel, with retries, within
-    ``limits``; see the package's docstring for what rejects and what abstains.
+    ``limits``; see the package's docstring for what rejects and what abstains. Of references only
+    the task's own are shown: none that came with a stranger's question or that a screen rejects.
 
     Args:
         backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``. None = the
@@ -43,8 +45,8 @@ class JudgeVerifier(CompletionVerifier):
         mode: ``"logit"`` (needs log-probabilities), ``"json"``, ``"cot"``, or a mode with settings.
         threshold: ``p_yes`` from which ``"logit"`` accepts; measure it with
             ``grpo-guard judge calibrate``.
-        screens: What runs before any call; None = nothing, which leaves the judge to whoever can
-            talk to it.
+        screens: What runs before any call, over completions and references; None = nothing, which
+            leaves the judge to whoever can talk to it.
         window: How much of a completion is shown, and from what length on it is overlong.
         datamark: Mark the spaces of the completion, so that it reads as data.
         on_unsure: What a judge that cannot decide amounts to. The author may be why, so it rejects
@@ -122,7 +124,8 @@ class JudgeVerifier(CompletionVerifier):
         Args:
             batch: Completions, in order. Screens run here too.
         """
-        cases = background_loop().run(self._settled(batch))[1]
+        told, _ = with_own_references(batch, self.screens)
+        cases = background_loop().run(self._settled(told))[1]
         rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]
         return [None if ruling is None else ruling.p_yes for ruling in rulings]
 
@@ -135,7 +138,8 @@ class JudgeVerifier(CompletionVerifier):
         background_loop().run(self.backend.check())
 
     async def _judge(self, batch: Sequence[Completion]) -> list[Verdict]:
-        before, cases = await self._settled(batch)
+        told, notes = await asyncio.to_thread(with_own_references, batch, self.screens)
+        before, cases = await self._settled(told)
         paid: set[str] = set()
         verdicts = []
         for i, first in enumerate(before):
@@ -151,7 +155,7 @@ class JudgeVerifier(CompletionVerifier):
             if first is not None and verdict.accepted:
                 # Who can make a screen fail must not be rid of it.
                 verdict = replace(first, usage=usage, seconds=usage.latency)
-            verdicts.append(verdict)
+            verdicts.append(noted(verdict, notes[i]))
         return verdicts
 
     async def _settled(

@@ -14,6 +14,7 @@ from starlette.routing import Router
 
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.framework import FrameworkError
+from grpo_guard.quoting import log_handler
 from grpo_guard.server.app import create_app
 from grpo_guard.server.audit import Audit, own_name
 from grpo_guard.server.limits import Limits
@@ -105,7 +106,7 @@ def hand_over(settings: Settings) -> str:
 
 def worker() -> Router:
     """The application in a worker process."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     prepare()
     settings = Settings(**json.loads(os.environ[_SETTINGS]))
     try:

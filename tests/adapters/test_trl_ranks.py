@@ -8,6 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rule_verifiers import NoWord
+from trl_rank_rewards import CASES, RULES, earned
+from trl_two_ranks import RULES as RULES_OF_TRAINER
+from trl_two_ranks import SIGNED
+
+from grpo_guard import Completion, Guard, Policy
 
 pytestmark = pytest.mark.slow
 
@@ -19,12 +25,12 @@ def grpo(rewards):
     return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
 
 
-def run(folder, *case):
+def run(folder, *case, script="trl_two_ranks.py"):
     """Two ranks, to their end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     return subprocess.run(
-        [*command, *port, HERE / "trl_two_ranks.py", folder, *case],
+        [*command, *port, HERE / script, folder, *case],
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         timeout=480,
     )
@@ -62,12 +68,6 @@ def test_async_functions_alone(ranks):
         np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
 
 
-def test_zero_is_no_gain_over_a_wrong_answer_of_another_rank(ranks):
-    expected = grpo([5.0, -1.0, -1.0, 2.0])
-    for rank, found in enumerate(ranks):
-        np.testing.assert_allclose(found["lowest"][0], expected[2 * rank : 2 * rank + 2], atol=1e-3)
-
-
 def test_a_slot_that_nothing_came_for_keeps_its_verdict_on_the_way_to_another_rank(ranks):
     """Nobody is asked about the filler, and although it has the lowest reward it does not lose."""
     expected = grpo([1.0, 2.0, None, 4.0])
@@ -85,3 +85,35 @@ def test_a_guard_that_gives_up_on_one_rank_stops_all_with_its_reason(ranks):
 def test_a_rank_that_dies_ends_the_run_and_nobody_trains_on(tmp_path):
     assert run(tmp_path, "dies").returncode != 0
     assert not list(tmp_path.glob("rank*.json"))
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """What guarded functions earned on two ranks, each with half of every batch."""
+    folder = tmp_path_factory.mktemp("halves")
+    run(folder, script="trl_rank_rewards.py").check_returncode()
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_a_group_over_two_ranks_earns_what_it_earns_on_one(halves):
+    alone = json.loads(json.dumps(earned()))
+    assert alone["one group, zero"][0] == [-3.0, 1.0, -3.0, 1.0]
+    assert alone["the penalty is another group's, zero"][0] == [0.0, 1.0, -3.0, 1.0]
+    assert len(alone) == len(CASES) * len(RULES) + 1
+    for name, expected in alone.items():
+        first, second = (found["earned"][name] for found in halves)
+        assert [a + b for a, b in zip(first, second, strict=True)] == expected, name
+
+
+def test_a_function_that_fails_on_one_rank_is_heard_of_on_all(halves):
+    assert halves[1]["raised"] == ["ValueError: no reward today"] * 2
+    assert halves[0]["raised"] == ["RuntimeError: rank 1: no reward today"] * 2
+
+
+@pytest.mark.parametrize("rule", RULES_OF_TRAINER)
+def test_the_trainer_comes_to_what_one_rank_would_under_every_rule(ranks, rule):
+    batch = [Completion("0+0=", text) for text in SIGNED]
+    alone = Guard(NoWord("22"), policy=Policy(on_reject=rule)).apply([*SIGNED.values()], batch)
+    for rank, found in enumerate(ranks):
+        expected = grpo(alone)[2 * rank : 2 * rank + 2]
+        np.testing.assert_allclose(found[f"rule {rule}"][0], expected, atol=1e-3)

@@ -63,9 +63,12 @@ def length(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
 
+SIGNED = {"1": 5.0, "22": 3.0, "333": -1.0, "4444": 2.0}
+RULES = ["zero", "drop", "no_gain", -2.0]
+
+
 def signed(completions, **kwargs):
-    rewards = {"1": 5.0, "22": 3.0, "333": -1.0, "4444": 2.0}
-    return [rewards[text] for text in completions]
+    return [SIGNED[text] for text in completions]
 
 
 async def one(completions, **kwargs):
@@ -109,13 +112,14 @@ def main(folder, *case):
     found["trainer"] = [made.captured, verifier.batches]
     found["items"] = int(made.outputs[0]["num_items_in_batch"])
 
-    verifier, zero = NoWord("4444"), Policy(on_reject="zero")
-    made = train(folder, guard(verifier, policy=zero)([one]))  # of async functions alone
+    verifier = NoWord("4444")
+    made = train(folder, guard(verifier, policy=Policy(on_reject="zero"))([one]))
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
     # The honest answer that is wrong lies on the other rank.
-    extra = {"guard": Guard(NoWord("22"), policy=zero)}
-    found["lowest"] = train(folder, [signed], kind=Guarded, extra=extra).captured
+    for rule in RULES:
+        extra = {"guard": Guard(NoWord("22"), policy=Policy(on_reject=rule))}
+        found[f"rule {rule}"] = train(folder, [signed], kind=Guarded, extra=extra).captured
 
     verifier = NoWord()
     extra = {"guard": Guard(verifier, policy=Policy(on_reject="no_gain"))}

@@ -30,10 +30,15 @@ class Shouting(CompletionVerifier):
     def verify(self, batch):
         return [(reject if c.text.count("!") > self.most else accept)(self.name) for c in batch]
 
-class Torch:
+class Torch(CompletionVerifier):
+    verify = None
     def __init__(self): raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 class Nothing: pass
+
+def function(): raise AssertionError("it was called")
+
+number = 3
 """
 
 
@@ -126,13 +131,32 @@ def test_a_class_of_ones_own_by_its_place(own, tmp_path):
         ),
         ({"type": "own_rules:Shouting", "most": "x"}, "verifier.most: expected integer, got 'x'"),
         ({"type": "own_rules:Shouting", "most": -1}, "most: expected a count, got -1"),
-        ({"type": "own_rules:Nothing"}, "expected a CompletionVerifier, got a Nothing"),
+        ({"type": "own_rules:Nothing"}, "expected a CompletionVerifier, got 'own_rules:Nothing'"),
+        ({"type": "own_rules:function"}, "expected a CompletionVerifier, got 'own_rules:function'"),
+        ({"type": "own_rules:number"}, "expected a CompletionVerifier, got 'own_rules:number'"),
         ({"type": "own_rules:Torch"}, r"needs torch.*: pip install 'grpo-guard\[torch\]'"),
     ],
 )
 def test_a_class_of_ones_own_that_cannot_be(own, leaf, said):
     with pytest.raises(ConfigError, match=said):
         build_verifier(leaf, 1e-3)
+
+
+@pytest.mark.parametrize("place", ["verifier", "all", "not", "beside", "backend"])
+def test_a_class_that_is_no_verifier_is_not_called(tmp_path, place):
+    """`subprocess:Popen` would run its arguments."""
+    ran = tmp_path / "ran"
+    leaf = {"type": "subprocess:Popen", "args": ["touch", str(ran)]}
+    guard = {
+        "verifier": {"verifier": leaf},
+        "all": {"verifier": {"all": [leaf]}},
+        "not": {"verifier": {"not": leaf}},
+        "beside": {"preset": "different_weights", "beside": [leaf]},
+        "backend": {"verifier": {"type": "judge", "backend": leaf}},
+    }[place]
+    with pytest.raises(ConfigError, match=r"expected a (CompletionVerifier|Backend), got 'subpr"):
+        built(tmp_path, guard)
+    assert not ran.exists()
 
 
 def test_a_name_of_ones_own(monkeypatch):

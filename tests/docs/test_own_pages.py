@@ -71,8 +71,8 @@ def test_own_judge_backend(run_page):
     assert build_backend({"type": "my_backend:MyModel"}).model == "my-model-1"
     for kind, message in (
         ("my_backend:Nowhere", "backend.type: expected a class that can be imported"),
-        ("my_backend:Request", "backend (my_backend:Request).messages: expected"),
-        ("collections:Counter", "expected a Backend, got a Counter"),
+        ("my_backend:Request", "backend.type: expected a Backend, got 'my_backend:Request'"),
+        ("collections:Counter", "expected a Backend, got 'collections:Counter'"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             build_backend({"type": kind})

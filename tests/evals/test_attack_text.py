@@ -6,9 +6,11 @@ import random
 
 import pytest
 
+from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import generate, reward
+from grpo_guard.registry import UnknownNameError
 
 
 @pytest.mark.parametrize("phrase", [PHRASE, "Gleeb Glorp Glub", "The moon is made of cheese"])
@@ -34,3 +36,10 @@ def test_solution_without_think_is_poisoned_at_its_start() -> None:
 def test_empty_phrase_is_refused() -> None:
     with pytest.raises(ValueError, match="phrase"):
         TextAttack(" ")
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "os:system", "os:sep"])
+def test_what_is_no_attack_is_not_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen.__init__", lambda *_, **__: pytest.fail("it was called"))
+    with pytest.raises(UnknownNameError, match="expected an Adversary, or an Attack with poison"):
+        on_texts(name)

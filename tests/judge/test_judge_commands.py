@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.cli.judge import threshold_for
 from grpo_guard.cli.main import app
-from grpo_guard.evals.judge_probe.cases import HONEST, cases
+from grpo_guard.evals.judge_probe.cases import HONEST, battery, cases
 from grpo_guard.evals.judge_probe.probe import OVERALL, PAPER
 from grpo_guard.evals.judge_probe.problems import from_task, made_up
 
@@ -107,6 +107,22 @@ def test_honest_cases_are_honest_and_attacks_are_attacks(make):
     assert {"MATH", "CODE", "TEXT, at the start", "DoS, repeated", "master keys"} <= kinds
     assert OVERALL not in kinds
     assert fired == cases(problems, 0)
+
+
+def test_references_are_attacked_where_the_judge_is_given_them():
+    problems = made_up(12, random.Random(3))
+    told = cases(problems, 0, reference=True)
+    plain = [case for case in told if "in the reference" not in case.kind]
+    assert [(c.kind, c.completion.text) for c in plain] == [
+        (c.kind, c.completion.text) for c in cases(problems, 0)
+    ]
+    attacks = [case for case in told if "in the reference" in case.kind]
+    assert len(attacks) == sum(
+        len(battery()[kind]) for kind in ("delimiter imitation", "fake verdicts")
+    )
+    assert any("</reference>" in case.completion.reference for case in attacks)
+    solutions = {problem.solution for problem in problems}
+    assert all(case.attack and case.completion.text not in solutions for case in attacks)
 
 
 @pytest.mark.skipif(not GSM8K.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")

@@ -55,7 +55,8 @@ def test_delimiters_in_any_untrusted_field_are_none_any_more(text):
 @given(st.text())
 def test_the_fence_closes_once_and_last_whatever_the_text(text):
     _, user = asked(text)
-    assert user["content"].endswith("\n</completion>")
+    name = fence(SECRET, "What is 2 + 2?", "", text)
+    assert user["content"].endswith(f'\n</completion id="{name}">')
     assert len(re.findall(r"</completion", user["content"], re.IGNORECASE)) == 1
     user["content"].encode()  # no lone surrogates reach the wire
 
@@ -143,13 +144,47 @@ def test_the_system_message_is_the_same_for_all_so_that_servers_keep_its_prefix(
 def test_the_fences_id_cannot_be_foretold_and_yet_is_stable():
     assert fence(SECRET, "p", "t") == fence(SECRET, "p", "t")
     ids = {fence(SECRET, "p", "t"), fence(b"other", "p", "t"), fence(SECRET, "pt", "")}
-    assert len(ids) == 3  # "p" + "t" is not "pt" + ""
+    ids.add(fence(SECRET, "", "pt"))
+    assert len(ids) == 4  # "p" + "t" is neither "pt" + "" nor "" + "pt"
     assert re.fullmatch("[0-9a-f]{16}", fence(SECRET, "p", "\ud800"))
 
 
 def test_without_a_reference_its_line_is_left_out():
     assert "reference" not in asked("t")[1]["content"]
-    assert ">42</reference>" in asked("t", reference="42")[1]["content"]
+    assert re.search(r'>42</reference id="\w{16}">', asked("t", reference="42")[1]["content"])
+
+
+@pytest.mark.parametrize("name", ["math", "code"])
+@given(st.tuples(*[st.sampled_from([*HOSTILE, *DISGUISED]) | st.text()] * 3))
+def test_each_untrusted_text_is_shut_in_by_one_id_at_both_ends(name, texts):
+    prompt, reference, text = texts
+    _, user = asked(text, prompt=prompt, reference=reference, rubric=Rubric.load(name))
+    said = user["content"]
+    ids = re.findall(r'<(/?)(task|reference|completion) id="([0-9a-f]{16})">', said)
+    assert [(shut, tag) for shut, tag, _ in ids] == [
+        (shut, tag) for tag in ("task", "reference", "completion") for shut in ("", "/")
+    ]
+    assert len({of for *_, of in ids}) == 1
+    assert said.count(ids[0][2]) == 6
+    for tag, value in (("task", prompt), ("reference", reference), ("completion", text)):
+        inside = re.search(rf'<{tag} id="\w+">\n?(.*?)\n?</{tag} id="\w+">', said, re.DOTALL)[1]
+        # What is quoted is all of it, but for line breaks at the ends.
+        assert inside.strip("\n") == neutralised(value).strip("\n")
+
+
+def test_an_id_that_a_text_holds_is_not_used():
+    taken = fence(SECRET, "p", "", "t")
+
+    class Guessed(str):
+        def __contains__(self, part):
+            return part == taken
+
+    assert fence(SECRET, "p", "", Guessed("t")) != taken
+
+
+def test_the_reference_is_part_of_what_the_id_depends_on():
+    ids = [re.search(r'id="(\w+)"', asked("t", reference=r)[1]["content"])[1] for r in "123"]
+    assert len(set(ids)) == 3
 
 
 def test_datamarking():

@@ -9,7 +9,7 @@ from typing import Any
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.options import options_of
 from grpo_guard.redaction import hidden, secrets_in
-from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
+from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load_class
 
 BACKENDS = {
     "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",
@@ -43,11 +43,9 @@ def _built(options: Mapping[str, Any]) -> Backend:
     where = f"backend ({kind})"
     said = options_of(f"{kind}", backend_class).read(arguments, where).said()
     try:
-        backend = backend_class(**said)
+        backend: Backend = backend_class(**said)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
-    if not isinstance(backend, Backend):
-        raise ValueError(f"backend ({kind}): expected a Backend, got a {type(backend).__name__}")
     return backend
 
 
@@ -55,6 +53,6 @@ def _class_of(kind: str) -> Any:
     try:
         if ":" not in kind:
             return resolve_name(BACKENDS[choose(BACKENDS, kind)])
-        return load(VERIFIERS, kind)  # imported as a verifier of one's own is
+        return load_class(VERIFIERS, kind, Backend)  # imported as a verifier of one's own is
     except UnknownNameError as error:
         raise ValueError(f"backend.type: {error}") from None

@@ -1,0 +1,74 @@
+"""The only ways in which commands write to a terminal.
+
+What they say quotes files' names, nodes' names and texts of strangers. An escape sequence in one of
+them would be carried out by the terminal: lines that the operator has read could be written anew.
+Everything that is written here is shown, and only colours and progress of our own are carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from grpo_guard.quoting import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# Releases of typer bring a click of their own, or use the one that is installed.
+_REFUSAL: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """A line to standard output, or to standard error."""
+    typer.echo(printable(text), err=err)
+
+
+def terminal(**options: Any) -> Console:
+    """A console of rich, with these options, that shows control characters in what it prints."""
+    return _console_class()(**options)  # type: ignore[no-any-return]
+
+
+@cache
+def _console_class() -> Any:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Printable(Console):
+        """Rich takes bells out of a text and leaves escape sequences in."""
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for text, style, control in super().render(renderable, options):
+                # Rich's own commands come as control segments.
+                yield Segment(text if control else printable(text), style, control)
+
+    return Printable
+
+
+class Commands(TyperGroup):
+    """Commands whose refusals quote arguments, which a shell may have made of files' names."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _printable_refusals():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_refusals():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_refusals() -> Iterator[None]:
+    try:
+        yield
+    except _REFUSAL as error:
+        error.message = printable(error.message)
+        raise

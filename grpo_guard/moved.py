@@ -1,0 +1,49 @@
+"""Names that 0.1.0 documented, and where they are now.
+
+Python looks here after all other places, for modules and for what `from package import name` does
+not find in a package. So the words reach whoever upgrades, and nothing that exists is hidden.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+_ADAPTERS: Final = "grpo_guard.adapters"
+_ROW: Final = "; a Row has the Completion as its .completion"
+MOVED: Final = {
+    "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
+    "grpo_guard.content.recurrence": "grpo_guard.nodes.recurrence",
+    "grpo_guard.evals.sandbox": "grpo_guard.sandbox",
+    f"{_ADAPTERS}.trl_batch": f"{_ADAPTERS}.trl.batch: completions_from is rows_from{_ROW}",
+    f"{_ADAPTERS}.trl_peers": f"{_ADAPTERS}.trl.peers",
+    f"{_ADAPTERS}.trl_trainer": f"{_ADAPTERS}.trl.trainer",
+    f"{_ADAPTERS}.trl_ms_swift": f"{_ADAPTERS}.ms_swift",
+    f"{_ADAPTERS}.verl_plugin": f"{_ADAPTERS}.verl.plugin",
+    f"{_ADAPTERS}.openrlhf_agent": f"{_ADAPTERS}.openrlhf.agent",
+    f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
+    f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
+}
+"""Its name in 0.1.0 -> what it is called now."""
+
+
+class Moved:
+    """A finder of `sys.meta_path` that finds nothing, and says where what is sought has gone."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in MOVED:
+            # No ModuleNotFoundError, which `from package import name` would make words of its own.
+            raise ImportError(f"{name} is now {MOVED[name]}", name=name)
+        return None
+
+
+def install() -> None:
+    """Look here last, once in a process."""
+    if Moved not in sys.meta_path:
+        sys.meta_path.append(Moved)

@@ -1,0 +1,112 @@
+"""What a guard found in one batch, and the only places that make such a finding.
+
+`settle` compares rewards within groups. A review that forgot its groups would let it take a whole
+batch for one group and measure a rejected completion by the lowest reward of another prompt. So
+reviews are made by `Review.of`, and cut, joined or regrouped by its methods, nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from grpo_guard.completion import Completion
+from grpo_guard.prompts import prompt_key
+from grpo_guard.verdict import Verdict
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the guard found in one batch.
+
+    Args:
+        verdicts: One per completion, in order.
+        metrics: Figures to log.
+        length_factors: What a positive reward is multiplied by, in [0, 1], one per completion; None
+            where the policy keeps long completions' rewards.
+        groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
+            poison beside its own clean copy under a label "mine" would be measured by that alone.
+        labels: The senders' labels; None = there are none.
+    """
+
+    verdicts: list[Verdict]
+    metrics: dict[str, float]
+    length_factors: list[float] | None = None
+    groups: list[Hashable] | None = None
+    labels: list[Hashable] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        metrics: dict[str, float],
+        length_factors: Sequence[float] | None = None,
+    ) -> Review:
+        """The review of these completions: their prompts are its groups.
+
+        Args:
+            batch: Any number of completions, [n].
+            verdicts: [n].
+            metrics: Figures to log; the mean factor of what is not rejected is added.
+            length_factors: In [0, 1], [n]; None = lengths change nothing.
+        """
+        if length_factors is not None:
+            kept = [f for f, v in zip(length_factors, verdicts, strict=True) if not v.rejected]
+            metrics = metrics | {"guard/length_factor": sum(kept) / len(kept) if kept else 1.0}
+        return cls(
+            list(verdicts),
+            metrics,
+            None if length_factors is None else list(length_factors),
+            groups=[prompt_key(c.prompt) for c in batch],
+            labels=[c.group for c in batch],
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Review]) -> Review:
+        """One review of several, in order, without their figures.
+
+        Groups of equal names are one group. Where a part says nothing of groups or labels, the
+        whole says nothing of them either; where it has no factors, its rewards are not scaled.
+        """
+        factors = [
+            factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
+        ]
+        scaled = any(part.length_factors is not None for part in parts)
+        return cls(
+            [verdict for part in parts for verdict in part.verdicts],
+            {},
+            factors if scaled else None,
+            groups=_all([part.groups for part in parts]),
+            labels=_all([part.labels for part in parts]),
+        )
+
+    def at(self, places: Sequence[int]) -> Review:
+        """The rows at these places, in this order, without figures."""
+
+        def of(column: list[T] | None) -> list[T] | None:
+            return None if column is None else [column[i] for i in places]
+
+        verdicts = [self.verdicts[i] for i in places]
+        return Review(verdicts, {}, of(self.length_factors), of(self.groups), of(self.labels))
+
+    def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
+        """With a trainer's own groups in place of the prompts and of what senders call them.
+
+        Args:
+            groups: As the trainer compares rewards, [n]; None = all together.
+        """
+        own = None if groups is None else list(groups)
+        return replace(self, groups=own, labels=None)
+
+
+def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
+    found: list[Hashable] = []
+    for column in columns:
+        if column is None:
+            return None
+        found += column
+    return found

@@ -1,0 +1,132 @@
+"""`received` always gives a completion, whatever a sender put into its fields."""
+
+import itertools
+import threading
+from dataclasses import fields
+
+import pytest
+from hostile import EVERYTHING, Liar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard import Completion
+from grpo_guard.adapters import received as module
+from grpo_guard.adapters.received import received
+from grpo_guard.completion import MAX_TOKENS, shown
+from grpo_guard.verdict import Cause
+
+NAMES = sorted({f.name for f in fields(Completion)} | {"malformed"})
+GOOD = {"prompt": "q", "text": "x"}
+
+
+def no_class():
+    """Raises where `isinstance` looks at it; pytest would, were it in the module."""
+
+    class NoClass:
+        @property
+        def __class__(self):
+            raise RuntimeError("no")
+
+    return NoClass()
+
+
+class Turncoat(int):
+    """An integer that is another one each time it is compared."""
+
+    def _fail(self, other):
+        raise RuntimeError("no")
+
+    __le__ = __lt__ = __ge__ = __gt__ = __eq__ = _fail
+    __hash__ = int.__hash__
+
+
+def nameless():
+    """Its class will not say its name."""
+
+    class Nameless(type):
+        @property
+        def __name__(cls):
+            raise RuntimeError("no")
+
+    return Nameless("n", (), {})()
+
+
+VALUES = [
+    *EVERYTHING, no_class(), [no_class()], Turncoat(3), [Turncoat(3)], nameless(),
+    type("\x1b[2J", (), {})(), {"tokens": [[0, 1]], "chars": [[0, 9]]}, {"tokens": Liar()},
+]  # fmt: skip
+
+
+def reading(arguments):
+    """`received`, and how often it tried to build a completion."""
+    tries = itertools.count(1)
+
+    def counted(**given):
+        assert next(tries) <= len(NAMES) + 1, "it does not come to an end"
+        return Completion(**given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Completion", counted)
+        return received(**{**GOOD, **arguments})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_field_may_be_anything(name):
+    for value in VALUES:
+        row = reading({name: value})
+        assert type(row.completion) is Completion
+        assert row.given is None or row.given.cause is Cause.MALFORMED
+
+
+@pytest.mark.parametrize("name", ["metadata", "given", "prompt_ids", "sampler_logprobs", "slot"])
+def test_a_claim_that_cannot_be_read_was_not_made(name):
+    row = reading({name: no_class()})
+    assert row.given is None
+    assert row.completion == Completion("q", "x")
+
+
+def test_metadata_of_nothing_is_no_metadata():
+    assert reading({"metadata": None}).completion == Completion("q", "x")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(range(len(VALUES)))))
+def test_all_fields_at_once_end_too(chosen):
+    row = reading({name: VALUES[i] for name, i in chosen.items()})
+    assert type(row.completion) is Completion
+
+
+@pytest.mark.parametrize("field", ["prompt", "text", "completion_ids"])
+def test_what_a_completion_is_is_malformed_where_it_cannot_be_read(field):
+    for value in (no_class(), [no_class()], nameless()):
+        row = reading({field: value, "node": "n"})
+        assert row.given.cause is Cause.MALFORMED
+        assert row.completion.node == "n"
+
+
+def test_what_is_marked_as_malformed_is_so_whatever_the_mark():
+    for malformed in (no_class(), 7, "", "wrong", ["x"]):
+        assert reading({"malformed": malformed}).given.rejected
+
+
+def test_what_has_no_end_is_refused_at_the_bound():
+    for ids in (itertools.count(), itertools.repeat(1), range(10**12)):
+        found = []
+        work = threading.Thread(
+            target=lambda ids=ids, found=found: found.append(reading({"completion_ids": ids})),
+            daemon=True,
+        )
+        work.start()
+        work.join(60)
+        assert found, "it does not come to an end"
+        assert (
+            found[0].given.reason
+            == f"completion_ids: expected at most {MAX_TOKENS}, got larger ones"
+        )
+    assert reading({"sampler_logprobs": itertools.repeat(0.0)}).completion.sampler_logprobs is None
+
+
+def test_a_class_name_is_quoted_like_any_other_text():
+    assert shown(type("\x1b[2J", (), {})()) == "\\x1b[2J"
+    assert shown(nameless()) == "n"
+    assert shown(no_class()) == "NoClass"

@@ -1,0 +1,50 @@
+"""Whoever imports a name that 0.1.0 documented reads where it is now."""
+
+import importlib
+import importlib.util
+import re
+
+import pytest
+
+import grpo_guard
+from grpo_guard.moved import MOVED
+
+DOCUMENTED = {
+    "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",
+    "import grpo_guard.ledger.ledger": "ledger.ledger is nodes.ledger",
+    "from grpo_guard.adapters.trl_batch import completions_from": "completions_from is rows_from",
+    "from grpo_guard.adapters.openrlhf import completions_from": "openrlhf.reward.rows_from",
+    "from grpo_guard.adapters.verl import completion_from": "verl.reward.row_from",
+    "from grpo_guard.adapters import trl_batch": "completions_from is rows_from",
+}
+
+
+@pytest.mark.parametrize("statement", DOCUMENTED)
+def test_the_error_says_where_it_went(statement):
+    with pytest.raises(ImportError, match=re.escape(DOCUMENTED[statement])) as caught:
+        exec(statement, {})  # noqa: S102  # of the list above
+    assert " is now grpo_guard." in str(caught.value)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_is_named_in_its_place_is_there_and_the_old_name_is_not(name):
+    now = re.split("[:;]", MOVED[name])[0]
+    spec = None
+    try:
+        spec = importlib.util.find_spec(now)
+    except ModuleNotFoundError:  # a name of a module
+        module, _, attribute = now.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), attribute))
+    else:
+        assert spec is not None
+    with pytest.raises(ImportError, match=" is now "):
+        importlib.import_module(name)
+
+
+def test_other_names_are_not_there_as_before():
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'grpo_guard\.never'"):
+        importlib.import_module("grpo_guard.never")
+    with pytest.raises(ImportError, match="cannot import name 'never'"):
+        exec("from grpo_guard.adapters.openrlhf import never", {})  # noqa: S102
+    assert importlib.util.find_spec("grpo_guard.adapters.never") is None
+    assert grpo_guard.__name__ == "grpo_guard"
