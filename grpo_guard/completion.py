@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
@@ -15,6 +15,10 @@ from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
 
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
+
+# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
+# sender anything; the longest contexts in use hold half as many.
+MAX_TOKENS: Final = 2**21
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
@@ -77,6 +81,8 @@ class Completion(_Marked):
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
             claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
+        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
+            it, so that nothing in it excuses what the completion says (`trusted_prompt`).
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -98,6 +104,7 @@ class Completion(_Marked):
     finish_reason: str | None = field(default=None, kw_only=True)
     sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
     given: Given | None = field(default=None, kw_only=True)
+    prompt_trusted: bool = field(default=True, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -144,6 +151,17 @@ class Completion(_Marked):
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(content_text(message.get("content")) for message in self.prompt)
+
+    @property
+    def trusted_prompt(self) -> str | Sequence[Message]:
+        """The prompt as far as it may excuse what the completion says: "" where a stranger may have
+        written it, who would ask there for the very import or equation that he answers with."""
+        return self.prompt if self.prompt_trusted else ""
+
+    @property
+    def trusted_prompt_text(self) -> str:
+        """`trusted_prompt` as one text."""
+        return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
@@ -250,6 +268,12 @@ def _group(name: str, value: Any) -> str | int | None:
     return _integer(name, value, "a string, an integer")
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CompletionError(name, "true or false", value)
+    return value
+
+
 def _metadata(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise CompletionError(name, "an object", value)
@@ -274,7 +298,7 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of integers or null", value)
     ids = []
-    for item in value:
+    for item in _bounded(name, value):
         try:
             if isinstance(item, bool):
                 raise TypeError
@@ -284,6 +308,16 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
         if not _fits(ids[-1]):
             raise CompletionError(name, "integers of 64 bits", "a larger one")
     return tuple(ids)
+
+
+def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
+    """Its items; raises before the first where it says that they are too many."""
+    if isinstance(value, Sized) and len(value) > MAX_TOKENS:
+        raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+    for place, item in enumerate(value):
+        if place == MAX_TOKENS:
+            raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+        yield item
 
 
 def _cut(name: str) -> str:
@@ -304,7 +338,7 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, "a list of numbers or null", value)
     numbers = []
-    for item in value:
+    for item in _bounded(name, value):
         if isinstance(item, bool | str | bytes):
             raise CompletionError(name, "a list of numbers or null", item)
         try:
@@ -356,6 +390,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "slot": _integer,
     "group": _group,
     "given": _given,
+    "prompt_trusted": _flag,
     "metadata": _metadata,
 }
 

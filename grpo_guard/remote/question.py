@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.prompts import prompt_key
 
 _FIELDS = [field.name for field in dataclasses.fields(Completion)]
+# What goes without saying; servers of an earlier release do not know all fields.
+_USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 
 def row_of(completion: Completion) -> str:
@@ -24,7 +26,7 @@ def row_of(completion: Completion) -> str:
     row: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(completion, name)
-        if value is not None and not (name == "metadata" and not value):
+        if value is not None and value != _USUAL.get(name):
             row[name] = value
     if completion.given is not None:
         given = completion.given

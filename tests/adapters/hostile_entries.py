@@ -257,8 +257,8 @@ def atropos(guard, rows):
     assert all(0 <= token < 128 for tokens in made["tokens"] for token in tokens)
     assert all(np.isfinite(made["scores"]))
     return [
-        0.0 if set(masks) == {-100} else score
-        for masks, score in zip(made["masks"], made["scores"], strict=True)
+        0.0 if overrides.get("set_advantage_to_zero") else score
+        for overrides, score in zip(made["overrides"], made["scores"], strict=True)
     ]
 
 
