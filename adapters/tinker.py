@@ -118,6 +118,7 @@ class GuardedGroups:
                 completion_ids=None if isinstance(ids, list) and not ids else ids,
                 sampler_logprobs=turn.ac.maybe_logprobs,
                 finish_reason="length" if last and cut else None,
+                prompt_trusted=node is None,  # an observation is its sender's word, too
                 node=node,
             )
         if not turns:

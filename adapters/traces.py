@@ -39,6 +39,8 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         "round": round,
         "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),
+        # A trace of another node brings its prompt along.
+        "prompt_trusted": claimed(trace.info, "node") is None,
     }
     messages = [read(_message, node.message) for node in nodes]
     sampled = [read(bool, node.sampled) is True for node in nodes]

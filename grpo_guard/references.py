@@ -107,7 +107,9 @@ class References:
                 elif same is None:
                     message = f"it came with another reference, {shown(theirs)}; it was not used"
                     note = Finding(OTHER, message)
-            checked.batch.append(completion.with_labels(reference=ours))
+            # A prompt of the task's own is no stranger's, whoever sent it along.
+            ours_too = completion.prompt_trusted or ours is not None
+            checked.batch.append(completion.with_labels(reference=ours, prompt_trusted=ours_too))
             checked.notes.append(note)
         return checked
 
