@@ -125,6 +125,8 @@ class GuardedGroups:
             yield received("", "", node=node)
 
     def _text(self, ids: Sequence[int]) -> str:
+        if not isinstance(ids, list | tuple):
+            raise TypeError("tokens: expected a list")  # another may have no end
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 

@@ -196,6 +196,10 @@ class _Branch:
 
         A turn's node begins with what the template puts before it, which the model did not draw.
         """
+        for i in (*self.before, *self.path):
+            # What has no end costs its sender nothing; a node of verifiers' own has lists.
+            if not all(isinstance(x, list) for x in (self.nodes[i].token_ids, self.nodes[i].mask)):
+                raise TypeError("token_ids, mask: expected lists")
         prompt = [token for i in self.before for token in self.nodes[i].token_ids]
         ids: list[int] = []
         log_probs: list[float] = []

@@ -250,7 +250,10 @@ def _require_readable(response: Mapping[str, Any]) -> None:
     for start, end in response["action_ranges"]:
         if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
             raise ValueError("action_ranges: no stretch of tokens")
-    _ = response["observation_tokens"][:1]  # a mapping has no stretches
+    ids = response["observation_tokens"]
+    # A range of millions costs its sender nothing, and a mapping has no stretches.
+    if not isinstance(ids, list | tuple) and getattr(ids, "ndim", None) != 1:
+        raise TypeError("observation_tokens: expected a list")
     for name in ("truncated", "images"):
         bool(response.get(name))
 
