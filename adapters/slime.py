@@ -174,7 +174,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     The same figures as slime's own where nothing was: less the group's mean, and divided by its
     standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
     """
-    found = [number_from(_plain_bool(s.get_reward_value(args)), -LARGEST_REWARD, LARGEST_REWARD) for s in samples]
+    found = [_reward(sample.get_reward_value(args)) for sample in samples]
     known, raw = [number is not None for number in found], [number or 0.0 for number in found]
     if args.advantage_estimator not in _BY_GROUP or not args.rewards_normalization:
         return raw, list(raw)
@@ -195,9 +195,10 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     return raw, trained
 
 
-def _plain_bool(reward: Any) -> Any:
-    """A function may say whether an answer is right."""
-    return float(reward) if isinstance(reward, bool) else reward
+def _reward(given: Any) -> float | None:
+    """A number that its group's deviation survives; True where an answer is right."""
+    given = float(given) if isinstance(given, bool) else given
+    return number_from(given, -LARGEST_REWARD, LARGEST_REWARD)
 
 
 def _left_out(args: Any, sample: Any) -> float:

@@ -16,13 +16,11 @@ from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
 
-# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
-# sender anything; the longest contexts in use hold half as many.
+# Of ids or log-probs: an object in place of a list may go on, at no cost to its sender.
 MAX_TOKENS: Final = 2**21
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
-
 
 # What other files call these fields.
 _ELSEWHERE: Final = {
@@ -81,8 +79,7 @@ class Completion(_Marked):
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
             claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
-        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
-            it, so that nothing in it excuses what the completion says (`trusted_prompt`).
+        prompt_trusted: False: a stranger may have written the prompt, which then excuses nothing.
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
             other verifiers read only what they are told to.
 
@@ -154,13 +151,12 @@ class Completion(_Marked):
 
     @property
     def trusted_prompt(self) -> str | Sequence[Message]:
-        """The prompt as far as it may excuse what the completion says: "" where a stranger may have
-        written it, who would ask there for the very import or equation that he answers with."""
+        """What may excuse the completion: "" where a stranger may have written the prompt, who
+        would ask there for the very import or equation that he answers with."""
         return self.prompt if self.prompt_trusted else ""
 
     @property
     def trusted_prompt_text(self) -> str:
-        """`trusted_prompt` as one text."""
         return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
@@ -312,10 +308,9 @@ def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None
 
 def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
     """Its items; raises before the first where it says that they are too many."""
-    if isinstance(value, Sized) and len(value) > MAX_TOKENS:
-        raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+    long = isinstance(value, Sized) and len(value) > MAX_TOKENS
     for place, item in enumerate(value):
-        if place == MAX_TOKENS:
+        if long or place == MAX_TOKENS:
             raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
         yield item
 
@@ -327,8 +322,7 @@ def _cut(name: str) -> str:
 
 
 def _fits(value: int) -> bool:
-    """Whether it is an int64. Python refuses to print integers of 4,300 digits and more: an error
-    message about one would be an error of its own, and take the whole batch along."""
+    """Whether it is an int64. Python prints none of 4,300 digits: a message about one would fail."""
     return -(2**63) <= value < 2**63
 
 

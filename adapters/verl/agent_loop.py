@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 from grpo_guard.adapters.plain_numbers import log_probs_from
+from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import TOLD, Told
 from grpo_guard.adapters.verl.settings import Settings, training_rollouts
@@ -139,11 +140,9 @@ def _usable(output: Any) -> bool:
     given = getattr(output, "response_logprobs", None)
     if given is None:
         return True
-    try:
-        count = len(given)
-    except TypeError:
-        return False
-    return count <= len(output.response_ids) and log_probs_from(given, count) is not None
+    count = read(len, given)
+    fits = isinstance(count, int) and count <= len(output.response_ids)
+    return fits and log_probs_from(given, count) is not None
 
 
 class GuardedManager:

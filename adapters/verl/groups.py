@@ -83,7 +83,7 @@ class Settled:
 
 
 def finite(score: float | None) -> float | None:
-    """A reward that a group's mean survives, in the trainer's float32 too; None where it is none."""
+    """A reward that a group's mean survives, in float32 too; None where it is none."""
     return score if score is not None and abs(score) <= LARGEST_REWARD else None
 
 
