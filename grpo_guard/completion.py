@@ -322,7 +322,7 @@ def _cut(name: str) -> str:
 
 
 def _fits(value: int) -> bool:
-    """Whether it is an int64. Python prints none of 4,300 digits: a message about one would fail."""
+    """Whether it is an int64. Python prints none of 4,300 digits: a message with one would fail."""
     return -(2**63) <= value < 2**63
 
 
